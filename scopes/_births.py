@@ -1,0 +1,88 @@
+"""The moment of birth: what a kind calls when one of its instances has come into being."""
+
+from __future__ import annotations
+
+from ._current import CURRENT, resolve
+from ._entries import LIVE, Entry, Undo, absorb_members, died, give_back_members, track
+from ._instruments import LISTENERS
+from ._kinds import Kind
+from ._statistics import LOCAL
+
+__all__ = ["born", "born_composite"]
+
+
+def born(resource: object, kind: Kind) -> Entry:
+    """Record the birth of a resource; the current scope owns it from now on.
+
+    Parameters
+    ----------
+    resource : object
+        A new instance, which can be weakly referenced.
+    kind : Kind
+        Its kind, without members: see `born_composite`.
+
+    Returns
+    -------
+    Entry
+        Its entry in the identity set.
+    """
+    # This is a hot path: the body of `track` stands here again, to save a call.
+    entry = Entry(resource, died)
+    entry.key = key = id(resource)
+    entry.kind = kind
+    entry.unit = None
+    entry.members = ()
+    entry.counted = True
+    entry.home = ledger = LOCAL.ledger
+    LIVE[key] = entry
+    scope = CURRENT.get()
+    if scope is not None and not scope._direct:
+        scope = resolve(scope)
+    entry.owner = scope
+    if scope is None:
+        ledger.created_unscoped += 1
+    else:
+        ledger.created_in_scope += 1
+        scope._entries[entry] = None
+        if scope._closed:
+            # Another thread closed it between the two lines above. What its closing did not see goes where the next birth will.
+            if scope._entries.pop(entry, 0) is None:
+                entry.owner = outer = scope.outer
+                if outer is not None:
+                    outer._entries[entry] = None
+    if LISTENERS:
+        for listener in LISTENERS:
+            listener.born(entry)
+    return entry
+
+
+def born_composite(resource: object, kind: Kind) -> Entry:
+    """Record the birth of a composite, whose members become part of it.
+
+    Raises
+    ------
+    DeviceMismatchError, DisposedError, UnknownKindError
+        Its members do not make a composite: see `absorb_members`. Nothing is recorded then.
+    """
+    entry = track(resource, kind)
+    undo: Undo = []
+    try:
+        absorb_members(entry, undo)
+    except BaseException:
+        give_back_members(undo)
+        LIVE.pop(entry.key, None)
+        raise
+    entry.counted = True
+    scope = CURRENT.get()
+    if scope is not None and not scope._direct:
+        scope = resolve(scope)
+    if scope is None:
+        LOCAL.ledger.created_unscoped += 1
+    else:
+        LOCAL.ledger.created_in_scope += 1
+        entry.owner = scope
+        scope._entries[entry] = None
+    if LISTENERS:
+        for listener in LISTENERS:
+            listener.born(entry)
+    return entry

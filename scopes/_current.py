@@ -1,0 +1,149 @@
+"""Which scope is current: a context variable, read so that a suspended generator's scope is passed over.
+
+A generator runs in its caller's context, so the scope that it opens stays in the context variable while it is suspended, and
+would capture what its consumer creates. A scope that was opened by a generator therefore remembers that generator's frame,
+and counts as current only while the frame is running (or awaits something: the tasks it waits for inherit its scope).
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from contextvars import ContextVar
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ._scope import DisposeScope
+
+__all__ = ["CURRENT", "current_scope", "generator_frame", "resolve", "suspended"]
+
+CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
+"""The innermost entered scope of the context, perhaps closed or suspended since: `current_scope` tells the current one."""
+
+_CO_GENERATOR: Final = 0x20
+_CO_ASYNC_GENERATOR: Final = 0x200
+_CO_ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
+_RESUME: Final = dis.opmap["RESUME"]
+_AFTER_AWAIT: Final = 3
+# Frames between a generator's ``with`` and the scope: context managers that enter another one.
+_ENTERING: Final = frozenset({"__enter__", "__aenter__", "enter_context", "enter_async_context"})
+# Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a consumer.
+_BLOCK_DRIVERS: Final = frozenset(
+    {("contextlib", "__enter__"), ("contextlib", "__aenter__"), ("_pytest.fixtures", "call_fixture_func")}
+)
+
+
+def current_scope() -> DisposeScope | None:
+    """The innermost open scope of this context, or None.
+
+    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was opened by a generator is
+    current only while that generator runs.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> ds.current_scope() is None
+    True
+    >>> with ds.dispose_scope() as scope:
+    ...     ds.current_scope() is scope
+    True
+    """
+    scope = CURRENT.get()
+    if scope is None or scope._direct:
+        return scope
+    return resolve(scope)
+
+
+def resolve(top: DisposeScope) -> DisposeScope | None:
+    """The current scope, where the innermost entered one is closed, suspended, or was opened over a suspended one."""
+    node: DisposeScope | None = top
+    while node is not None:
+        if node._opened and not node._closed and (node._frame is None or not suspended(node._frame)):
+            if node._passed_over:
+                return _innermost_running(node)
+            return node
+        node = node._below
+    return None
+
+
+def passed_over(top: DisposeScope | None, chosen: DisposeScope | None) -> tuple[DisposeScope, ...]:
+    """The open scopes that are suspended now, innermost first: they may be resumed inside the scope that is being opened."""
+    skipped: dict[DisposeScope, None] = {}
+    node = top
+    while node is not None:
+        for scope in (*(() if node is chosen else (node,)), *node._passed_over):
+            if scope._opened and not scope._closed and scope._frame is not None and suspended(scope._frame):
+                skipped[scope] = None
+        if node is chosen:
+            break
+        node = node._below
+    return tuple(skipped)
+
+
+def _innermost_running(node: DisposeScope) -> DisposeScope:
+    """Of a scope and those that were suspended when it was opened, the one whose code is running innermost."""
+    running = {
+        scope._frame: scope
+        for scope in reversed(node._passed_over)
+        if not scope._closed and scope._frame is not None and not suspended(scope._frame)
+    }
+    if not running:
+        return node
+    if node._frame is not None:
+        running[node._frame] = node
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        scope = running.get(frame)
+        if scope is not None:
+            return scope
+        frame = frame.f_back
+    return node
+
+
+def generator_frame(frame: FrameType) -> FrameType | None:
+    """The frame of the generator whose block enters a scope, given the frame that enters it; None where it is no generator.
+
+    A generator made by ``contextlib.contextmanager`` and a pytest fixture are None too: while they are suspended, the block
+    that they manage runs.
+    """
+    found: FrameType | None = frame
+    while found is not None and not found.f_code.co_flags & _CO_ANY_GENERATOR:
+        if found.f_code.co_name not in _ENTERING:
+            return None
+        found = found.f_back
+    if found is None:
+        return None
+    driver = found.f_back
+    if driver is not None and (driver.f_globals.get("__name__"), driver.f_code.co_name) in _BLOCK_DRIVERS:
+        return generator_frame(driver.f_back) if driver.f_back is not None else None
+    return found
+
+
+def suspended(frame: FrameType) -> bool:
+    """Whether the frame of a generator is suspended at a ``yield``, so that its consumer runs; False while it awaits."""
+    if frame.f_back is not None:
+        return False
+    if not frame.f_code.co_flags & _CO_ASYNC_GENERATOR:
+        return True
+    return not _awaits(frame.f_code, frame.f_lasti)
+
+
+def _awaits(code: CodeType, last: int) -> bool:
+    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield (1) from an await (3):
+    # https://docs.python.org/3.11/library/dis.html#opcode-RESUME
+    bytecode = code.co_code
+    for at in (last + 2, last):
+        if 0 <= at < len(bytecode) and bytecode[at] == _RESUME:
+            return bytecode[at + 1] & _AFTER_AWAIT == _AFTER_AWAIT
+    return False
+
+
+def _forget_inherited() -> None:
+    CURRENT.set(None)
+
+
+if hasattr(os, "register_at_fork"):
+    # A forked child is another program: the blocks of its parent are not on its way out.
+    os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,115 @@
+"""A scope around each call of a function, and what the function returns or yields moved to its caller."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+
+if TYPE_CHECKING:
+    from ._scope import DisposeScope
+
+__all__ = ["decorate"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def decorate(scope: DisposeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that each call runs in a fresh scope like `scope`: see `DisposeScope.__call__`."""
+    if isinstance(function, type) or not callable(function):
+        what = "no function was given" if function is None else f"{function!r} is not one"
+        raise TypeError(f"@dispose_scope() decorates functions, coroutine functions and generator functions; {what}")
+    if scope._opened or scope._closed:
+        raise TypeError(f"{scope!r} has been entered; a decorator is made anew: @dispose_scope()")
+    if inspect.isasyncgenfunction(function):
+        return _around_async_generator(scope, function)
+    if inspect.isgeneratorfunction(function):
+        return _around_generator(scope, function)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            with scope._fresh() as fresh:
+                return fresh._hand_out(await function(*args, **kwargs))
+
+        return coroutine
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with scope._fresh() as fresh:
+            return fresh._hand_out(function(*args, **kwargs))
+
+    return call
+
+
+def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        inner = function(*args, **kwargs)
+        fresh = scope._fresh()
+        with fresh:
+            fresh._drive_by_hand()
+            resume: Callable[..., Any] = inner.send
+            given: tuple[Any, ...] = (None,)
+            while True:
+                try:
+                    yielded = fresh._hand_out(resume(*given))
+                except StopIteration as stop:
+                    return fresh._hand_out(stop.value)
+                except BaseException:
+                    inner.close()
+                    raise
+                top = fresh._suspend()
+                try:
+                    sent = yield yielded
+                except GeneratorExit:
+                    fresh._resume(top)
+                    inner.close()
+                    raise
+                except BaseException as error:
+                    resume, given = inner.throw, (error,)
+                else:
+                    resume, given = inner.send, (sent,)
+                del yielded
+                fresh._resume(top)
+
+    return generator
+
+
+def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        inner = function(*args, **kwargs)
+        fresh = scope._fresh()
+        with fresh:
+            fresh._drive_by_hand()
+            resume: Callable[..., Any] = inner.asend
+            given: tuple[Any, ...] = (None,)
+            while True:
+                try:
+                    yielded = fresh._hand_out(await resume(*given))
+                except StopAsyncIteration:
+                    return
+                except BaseException:
+                    await inner.aclose()
+                    raise
+                top = fresh._suspend()
+                try:
+                    sent = yield yielded
+                except GeneratorExit:
+                    fresh._resume(top)
+                    await inner.aclose()
+                    raise
+                except BaseException as error:
+                    resume, given = inner.athrow, (error,)
+                else:
+                    resume, given = inner.asend, (sent,)
+                del yielded
+                fresh._resume(top)
+
+    return generator
+
+

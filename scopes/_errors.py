@@ -1,0 +1,142 @@
+"""What can go wrong, by name.
+
+Each error is also the built-in that a stranger would catch. The culprit is an attribute (a repr, a shape, a number of
+bytes), never the tensor itself: an error that is kept must not keep memory. All of them are built from one message and
+survive pickling, because errors cross process borders on their way out of DataLoader workers.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DeviceMismatchError",
+    "DisposeScopeError",
+    "DisposedError",
+    "EscapedError",
+    "GraphRetainedError",
+    "LeakError",
+    "LeakWarning",
+    "NotOwnedError",
+    "ScopeClosedError",
+    "ScopeNestingError",
+    "UnknownKindError",
+]
+
+
+class DisposeScopeError(Exception):
+    """The base of every error that this library raises of its own."""
+
+
+class ScopeClosedError(DisposeScopeError, RuntimeError):
+    """A verb was used on a scope that is closed, or something was moved into one.
+
+    Attributes
+    ----------
+    scope : str
+        The repr of the closed scope.
+    """
+
+    def __init__(self, message: str = "", *, scope: str = "") -> None:
+        super().__init__(message)
+        self.scope = scope
+
+
+class ScopeNestingError(DisposeScopeError, RuntimeError):
+    """A scope was entered twice, left without being entered, or used before it was entered; or none is open.
+
+    Attributes
+    ----------
+    scope : str
+        The repr of the scope, empty where no scope is open.
+    """
+
+    def __init__(self, message: str = "", *, scope: str = "") -> None:
+        super().__init__(message)
+        self.scope = scope
+
+
+class NotOwnedError(DisposeScopeError, RuntimeError):
+    """A strict scope was asked to move or detach what it does not own.
+
+    Attributes
+    ----------
+    resource, owner : str
+        What was named, and the repr of the scope that owns it (``"nobody"`` where it is unowned).
+    """
+
+    def __init__(self, message: str = "", *, resource: str = "", owner: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.owner = owner
+
+
+class UnknownKindError(DisposeScopeError, TypeError):
+    """An object of a type that is not registered hides a resource, or is named as a resource and is none.
+
+    Attributes
+    ----------
+    type_name : str
+        The qualified name of the type to register.
+    path : str
+        Where in the tree the object was met.
+    """
+
+    def __init__(self, message: str = "", *, type_name: str = "", path: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.path = path
+
+
+class DisposedError(DisposeScopeError, ReferenceError):
+    """A disposed resource was used.
+
+    Attributes
+    ----------
+    resource : str
+        Kind, shape, dtype and name of what was used.
+    """
+
+    def __init__(self, message: str = "", *, resource: str = "") -> None:
+        super().__init__(message)
+        self.resource = resource
+
+
+class EscapedError(DisposeScopeError, RuntimeError):
+    """A strict scope was left while plain arrays born in it were still referenced."""
+
+
+class DeviceMismatchError(DisposeScopeError, RuntimeError):
+    """The members of a composite live on different devices.
+
+    Attributes
+    ----------
+    members, devices : tuple of str
+        The names of two members that disagree, and the device of each.
+    """
+
+    def __init__(self, message: str = "", *, members: tuple[str, ...] = (), devices: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.members = members
+        self.devices = devices
+
+
+class GraphRetainedError(DisposeScopeError, RuntimeError):
+    """A tensor that carries an autograd graph was moved out of a scope opened with ``graph="error"``."""
+
+
+class LeakError(DisposeScopeError, RuntimeError):
+    """Tensors were still alive where none should be.
+
+    Attributes
+    ----------
+    count, nbytes : int
+        How many resources leaked, and the bytes of their storages, each storage counted once.
+    """
+
+    def __init__(self, message: str = "", *, count: int = 0, nbytes: int = 0) -> None:
+        super().__init__(message)
+        self.count = count
+        self.nbytes = nbytes
+
+
+class LeakWarning(ResourceWarning):
+    """Something outlived its scope and was not moved out of it."""

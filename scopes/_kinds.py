@@ -1,0 +1,238 @@
+"""The registry of kinds: for each type, how it is released and what it weighs.
+
+The entry of a type is frozen. User code (``release``, ``nbytes``, ...) is never run while the registry changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final, TypeVar, final
+
+from ._devices import device_name
+
+__all__ = ["Kind", "add_kind", "kind_of", "kind_of_type", "register_kind"]
+
+C = TypeVar("C")
+
+Members = Mapping[str, object] | Iterable[object]
+Storages = Iterable[tuple[Hashable, int]]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How the library treats the instances of one type.
+
+    Attributes
+    ----------
+    cls : type
+        The type; its subclasses are of the same kind unless they are registered themselves.
+    name : str
+        The word that messages and reports use.
+    release : callable
+        Releases one instance. Called at most once for each, and never while a lock is held.
+    storages : callable
+        The storages behind one instance, as pairs of a hashable identity and a number of bytes. An identity must
+        hold as long as the instance is alive.
+    device : callable
+        The device of one instance; normalised by the caller.
+    describe : callable
+        Kind, shape, dtype and name in a few words; also for a released instance.
+    members : callable, optional
+        The members of a composite, by name or in order. A kind with members is a composite.
+    is_disposed : callable, optional
+        Asks the instance itself whether it has been released, where it knows.
+    """
+
+    cls: type
+    name: str
+    release: Callable[[Any], object]
+    storages: Callable[[Any], Storages]
+    device: Callable[[Any], object]
+    describe: Callable[[Any], str]
+    members: Callable[[Any], Members] | None = None
+    is_disposed: Callable[[Any], bool] | None = None
+
+
+_REGISTERED: Final[dict[type, Kind]] = {}
+_BY_TYPE: dict[type, Kind | None] = {}
+FINDERS: Final[list[Callable[[type], Kind | None]]] = []
+"""Asked in turn for types that nobody registered: the seam by which an optional framework brings its kinds late."""
+
+
+def kind_of(resource: object) -> Kind | None:
+    """The kind of an object, or None where it is of no kind."""
+    cls = type(resource)
+    try:
+        return _BY_TYPE[cls]
+    except KeyError:
+        return kind_of_type(cls)
+
+
+def kind_of_type(cls: type) -> Kind | None:
+    """The kind of the instances of a type: its own, that of its nearest base, or that of any type with ``dispose()``."""
+    found: Kind | None = None
+    # type.__mro__ and vars() only: looking up an attribute could run a metaclass's __getattr__.
+    mro = type.__dict__["__mro__"].__get__(cls)
+    for base in mro:
+        found = _REGISTERED.get(base)
+        if found is not None:
+            break
+    else:
+        for finder in FINDERS:
+            found = finder(cls)
+            if found is not None:
+                break
+        else:
+            for base in mro:
+                dispose = vars(base).get("dispose")
+                if dispose is not None:
+                    if isinstance(dispose, FunctionType) or callable(dispose):
+                        found = _disposable(cls)
+                    break
+    _BY_TYPE[cls] = found
+    return found
+
+
+def add_kind(kind: Kind) -> None:
+    """Put a kind into the registry; the last word for its type."""
+    _REGISTERED[kind.cls] = kind
+    _BY_TYPE.clear()
+
+
+def register_kind(
+    cls: type[C],
+    *,
+    release: Callable[[C], object] | None = None,
+    nbytes: Callable[[C], int] | None = None,
+    device: Callable[[C], object] | None = None,
+    members: Callable[[C], Members] | None = None,
+) -> type[C]:
+    """Teach the library a type of your own, so that scopes can own its instances.
+
+    Parameters
+    ----------
+    cls : type
+        The type. Its subclasses are of the same kind.
+    release : callable, optional
+        Releases one instance; called at most once for each. May be left out where the type has a method ``dispose()``,
+        or where it has members and nothing else to release.
+    nbytes : callable, optional
+        The bytes behind one instance. 0 where left out, and for a composite the bytes of its members.
+    device : callable, optional
+        The device of one instance, as a name. ``"cpu"`` where left out, and for a composite that of its members.
+    members : callable, optional
+        The member tensors of one instance, as a mapping from names or as an iterable; nested containers are walked.
+        The type is a composite then: it counts as one, and lives, moves and dies with its members. ``release`` is
+        called before the members are released.
+
+    Returns
+    -------
+    type
+        `cls`, so that it can be used from a class decorator.
+
+    Raises
+    ------
+    TypeError
+        `cls` is not a class, an option is not callable, or nothing says how an instance is released.
+    ValueError
+        `cls` has been registered before.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> class Batch:
+    ...     def __init__(self, inputs, targets):
+    ...         self.inputs, self.targets = inputs, targets
+    >>> _ = ds.register_kind(Batch, members=lambda batch: {"inputs": batch.inputs, "targets": batch.targets})
+    >>> with ds.dispose_scope() as scope:
+    ...     batch = scope.attach(Batch(ds.zeros(3), ds.ones(3)))
+    ...     len(scope)
+    1
+    >>> ds.is_disposed(batch.inputs)
+    True
+    """
+    if not isinstance(cls, type):
+        raise TypeError(f"register_kind: cls must be a class, not {cls!r}")
+    for option, given in (("release", release), ("nbytes", nbytes), ("device", device), ("members", members)):
+        if given is not None and not callable(given):
+            raise TypeError(f"register_kind({cls.__qualname__}): {option} must be callable, not {given!r}")
+    if cls in _REGISTERED:
+        raise ValueError(f"register_kind: {_qualified(cls)} is registered already; a type is registered once")
+    if release is None:
+        if callable(getattr(cls, "dispose", None)):
+            release = _call_dispose
+        elif members is not None:
+            release = _nothing_of_its_own
+        else:
+            raise TypeError(
+                f"register_kind: nothing says how to release a {_qualified(cls)}; "
+                "give release=..., or members=..., or the class a method dispose()"
+            )
+    add_kind(
+        Kind(
+            cls=cls,
+            name=cls.__qualname__,
+            release=release,
+            storages=_no_storages if nbytes is None else _OwnStorage(nbytes),
+            device=device if device is not None else _default_device,
+            describe=_describe,
+            members=members,
+        )
+    )
+    return cls
+
+
+def device_of(kind: Kind, resource: object) -> str:
+    """The normalised device name of a resource."""
+    return device_name(kind.device(resource))
+
+
+@final
+class _OwnStorage:
+    """The storages of an instance that is a storage of its own."""
+
+    __slots__ = ("_nbytes",)
+
+    def __init__(self, nbytes: Callable[[Any], int]) -> None:
+        self._nbytes = nbytes
+
+    def __call__(self, resource: object) -> Storages:
+        return ((id(resource), self._nbytes(resource)),)
+
+
+def _no_storages(_resource: object) -> Storages:
+    return ()
+
+
+def _default_device(_resource: object) -> str:
+    return "cpu:0"
+
+
+def _describe(resource: object) -> str:
+    return type(resource).__qualname__
+
+
+def _call_dispose(resource: Any) -> object:
+    return resource.dispose()
+
+
+def _nothing_of_its_own(_resource: object) -> None:
+    """A composite that is only the sum of its members."""
+
+
+def _disposable(cls: type) -> Kind:
+    return Kind(
+        cls=cls,
+        name=cls.__qualname__,
+        release=_call_dispose,
+        storages=_no_storages,
+        device=_default_device,
+        describe=_describe,
+    )
+
+
+def _qualified(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

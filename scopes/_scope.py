@@ -1,0 +1,588 @@
+"""The scope: a block of code that owns what is born in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, final, overload
+
+from ._decorator import decorate
+from ._current import CURRENT, current_scope, generator_frame, passed_over, resolve
+from ._entries import (
+    ESTATES,
+    LIVE,
+    Entry,
+    StrongEntry,
+    Undo,
+    absorb_members,
+    check_alive,
+    entry_of,
+    give_back_members,
+    is_tracked,
+    owner_of_entry,
+    release,
+    settle,
+    storages_of,
+    track,
+    unit_of,
+)
+from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
+from ._instruments import LISTENERS
+from ._kinds import kind_of
+from ._statistics import LOCAL
+from ._trees import resources_in
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = ["DisposeScope", "raise_failures"]
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_ANY_GENERATOR_FLAGS = 0x220
+
+
+@final
+class DisposeScope:
+    """A block of code that owns the tensors born in it, and releases them when it is left.
+
+    ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a fresh one for each call
+    and moves what the function returns or yields to the caller's scope. What shall outlive the block is moved out by name:
+    ``return scope.move_to_outer(result)``.
+
+    A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it would without it. It is
+    used for one ``with`` only. The current scope follows ``contextvars``, so threads and asyncio tasks each have their own.
+
+    Parameters
+    ----------
+    name : str, optional
+        Shown in reprs, messages and reports.
+    strict : bool, default False
+        Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of leaving it as it is.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> with ds.dispose_scope("outer") as outer:
+    ...     with ds.dispose_scope("step") as step:
+    ...         squares = ds.arange(4) ** 2
+    ...         total = step.move_to_outer(squares.sum())
+    ...     int(total), ds.is_disposed(squares), total in outer
+    (14, True, True)
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_below",
+        "_closed",
+        "_direct",
+        "_entries",
+        "_frame",
+        "_opened",
+        "_outer",
+        "_passed_over",
+        "name",
+        "strict",
+    )
+
+    name: str | None
+    strict: bool
+    # The scopes owned entries, in the order in which they came; a dict, because it is an ordered set.
+    _entries: dict[Entry, None]
+    # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can differ.
+    _outer: DisposeScope | None
+    _below: DisposeScope | None
+    # Open, and nothing about generators to think of: the test on the hot path of every birth.
+    _direct: bool
+    _opened: bool
+    _closed: bool
+    # The frame of the generator whose block this is, as long as the scope is open.
+    _frame: FrameType | None
+    _passed_over: tuple[DisposeScope, ...]
+
+    def __init__(self, name: str | None = None, *, strict: bool = False) -> None:
+        if name is not None and type(name) is not str:
+            if callable(name):
+                raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
+            raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
+        self.name = name
+        self.strict = strict
+        self._entries = {}
+        self._direct = self._opened = self._closed = False
+        self._outer = self._below = self._frame = None
+        self._passed_over = ()
+
+    # ------------------------------------------------------------------ opening and closing
+
+    def __enter__(self) -> Self:
+        if self._opened or self._closed:
+            self._refuse_to_enter()
+        below = CURRENT.get()
+        self._below = below
+        if below is None or below._direct:
+            self._outer = below
+        else:
+            self._outer = resolve(below)
+            self._passed_over = passed_over(below, self._outer)
+        # The flags of the entering frame tell a generator; anything else named __enter__ may stand between it and us.
+        code = sys._getframe(1).f_code
+        if code.co_flags & _ANY_GENERATOR_FLAGS or code.co_name.startswith(("__", "enter_")):
+            self._frame = generator_frame(sys._getframe(1))
+        self._opened = True
+        self._direct = self._frame is None and not self._passed_over
+        CURRENT.set(self)
+        if LISTENERS:
+            for listener in LISTENERS:
+                listener.opened(self)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> Literal[False]:
+        if not self._opened:
+            raise ScopeNestingError(f"{self!r} was left without having been entered", scope=repr(self))
+        self._leave_the_stack()
+        if self._closed:
+            return False
+        failures = self._shut()
+        if failures:
+            raise_failures(failures, f"leaving {self._called()}", exc)
+        return False
+
+    def close(self) -> None:
+        """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
+
+        The block goes on; what is born in it from now on belongs to the outer scope. A scope that was never entered can be
+        closed too, and cannot be entered then.
+
+        Raises
+        ------
+        ExceptionGroup
+            Releases failed. All others were done, and the scope is closed.
+        """
+        if self._closed:
+            return
+        if CURRENT.get() is self:
+            CURRENT.set(self._below)
+        failures = self._shut()
+        if failures:
+            raise_failures(failures, f"closing {self._called()}", None)
+
+    def _leave_the_stack(self) -> None:
+        top = CURRENT.get()
+        if top is self:
+            CURRENT.set(self._below)
+            return
+        # Misnested, or left in another context: take this scope out from among those that were entered over it.
+        node = top
+        while node is not None:
+            if node._below is self:
+                node._below = self._below
+                return
+            node = node._below
+
+    def _shut(self) -> list[BaseException]:
+        if ESTATES:
+            settle()
+        self._closed = True
+        self._direct = False
+        self._frame = None
+        self._passed_over = ()
+        failures: list[BaseException] = []
+        if self._entries:
+            failures = self._release_owned()
+        if LISTENERS:
+            for listener in LISTENERS:
+                listener.closed(self)
+        return failures
+
+    def _release_owned(self) -> list[BaseException]:
+        """Release the newest first, as ``contextlib.ExitStack`` does, until nothing is left."""
+        failures: list[BaseException] = []
+        entries = self._entries
+        while True:
+            try:
+                entry, _ = entries.popitem()
+            except KeyError:
+                return failures
+            failure = release(entry)
+            if failure is not None:
+                failures.append(failure)
+
+    # ------------------------------------------------------------------ the verbs
+
+    def move_to_outer(self, tree: T) -> T:
+        """Give what this scope owns in a tree to the outer scope; with no outer scope it becomes unowned.
+
+        Parameters
+        ----------
+        tree : T
+            A resource, or any nesting of containers: list, tuple, namedtuple, dict and other mappings, set, frozenset, deque,
+            dataclass, attrs class, array of objects. What this scope does not own is left as it is (in a strict scope:
+            `NotOwnedError`); a member stands for its composite.
+
+        Returns
+        -------
+        T
+            `tree` itself.
+
+        Raises
+        ------
+        ScopeClosedError, ScopeNestingError
+            This scope is closed, or has not been entered.
+        UnknownKindError
+            An object of unknown type in the tree hides a resource that this scope owns. Nothing has moved.
+        """
+        self._check_open("move_to_outer")
+        entries = self._owned_in(tree, "move_to_outer")
+        self._hand_over(entries, self.outer)
+        return tree
+
+    def move_to(self, other: DisposeScope, tree: T) -> T:
+        """Give what this scope owns in a tree to another open scope; otherwise as `move_to_outer`.
+
+        Raises
+        ------
+        ScopeClosedError
+            `other` or this scope is closed. Nothing has moved.
+        TypeError
+            `other` is no scope.
+        """
+        self._check_open("move_to")
+        if not isinstance(other, DisposeScope):
+            raise TypeError(f"move_to: the first argument must be a DisposeScope, not a {type(other).__qualname__}")
+        other._check_open("move_to")
+        entries = self._owned_in(tree, "move_to")
+        if other is not self:
+            self._hand_over(entries, other)
+        return tree
+
+    def detach(self, tree: T) -> T:
+        """Give up what this scope owns in a tree: it becomes unowned and lives by reference count. Returns `tree`.
+
+        Otherwise as `move_to_outer`.
+        """
+        self._check_open("detach")
+        self._hand_over(self._owned_in(tree, "detach"), None)
+        return tree
+
+    def attach(self, tree: T) -> T:
+        """Take over the resources in a tree, whoever owned them before; this scope will dispose them. Returns `tree`.
+
+        Objects of the user's own with a method ``dispose()`` get known to the library here. One that cannot be weakly
+        referenced is held until it is disposed or detached.
+
+        Raises
+        ------
+        ScopeClosedError, ScopeNestingError
+            This scope is closed, or has not been entered.
+        DisposedError
+            A resource in the tree has been disposed.
+        DeviceMismatchError
+            The members of a composite live on different devices.
+        UnknownKindError
+            An object of unknown type hides a resource. Nothing has been attached, in this case as in the others.
+        """
+        self._check_open("attach")
+        self._attach(resources_in(tree, is_tracked, "the tree given to attach()"))
+        return tree
+
+    def dispose_everything(self) -> None:
+        """Release all that this scope owns now; the scope stays open.
+
+        Raises
+        ------
+        ExceptionGroup
+            Releases failed. All others were done.
+        """
+        self._check_open("dispose_everything")
+        if ESTATES:
+            settle()
+        failures = self._release_owned()
+        if failures:
+            raise_failures(failures, f"dispose_everything() of {self._called()}", None)
+
+    def dispose_everything_but(self, tree: T) -> T:
+        """Release all that this scope owns, except what is in the tree. Returns `tree`.
+
+        What is in the tree and not owned by this scope is left as it is, and so is ``None``.
+
+        Raises
+        ------
+        UnknownKindError
+            An object of unknown type in the tree hides a resource of this scope. Nothing has been released.
+        ExceptionGroup
+            Releases failed. All others were done.
+        """
+        self._check_open("dispose_everything_but")
+        kept = set(self._owned_in(tree, "dispose_everything_but", check_strict=False))
+        failures: list[BaseException] = []
+        for entry in list(self._entries)[::-1]:
+            if entry not in kept and entry.owner is self:
+                failure = release(entry)
+                if failure is not None:
+                    failures.append(failure)
+        if failures:
+            raise_failures(failures, f"dispose_everything_but() of {self._called()}", None)
+        return tree
+
+    # ------------------------------------------------------------------ what it tells
+
+    @property
+    def closed(self) -> bool:
+        """Whether the scope has been closed; False also before it is entered."""
+        return self._closed
+
+    @property
+    def outer(self) -> DisposeScope | None:
+        """The scope that was current when this one was opened; once that is closed, the next one out that is open."""
+        outer = self._outer
+        while outer is not None and outer._closed:
+            outer = outer._outer
+        return outer
+
+    @property
+    def live(self) -> tuple[Any, ...]:
+        """A snapshot of the resources that this scope owns, oldest first; a composite stands for its members.
+
+        The snapshot holds them: they live at least as long as it does.
+        """
+        self._check_open("live")
+        if ESTATES:
+            settle()
+        resources = (entry() for entry in list(self._entries))
+        return tuple(resource for resource in resources if resource is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the storages behind what this scope owns, each storage counted once."""
+        self._check_open("nbytes")
+        return self._nbytes()
+
+    def _nbytes(self) -> int:
+        if ESTATES:
+            settle()
+        found: dict[Hashable, int] = {}
+        for entry in list(self._entries):
+            storages_of(entry, found)
+        return sum(found.values())
+
+    def __len__(self) -> int:
+        if ESTATES:
+            settle()
+        return len(self._entries)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __contains__(self, resource: object) -> bool:
+        if ESTATES:
+            settle()
+        entry = entry_of(resource)
+        return entry is not None and owner_of_entry(entry) is self
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._opened else "unopened"
+        named = "" if self.name is None else f" {self.name!r}"
+        owned = "" if self._closed or not self._opened else f", owns {len(self)}, {self._nbytes()} bytes"
+        return f"<DisposeScope{named} {state}{owned}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a scope belongs to a block of code in its own process and cannot be pickled or copied")
+
+    # ------------------------------------------------------------------ as a decorator
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: None = None, /) -> Any: ...
+    def __call__(self, function: Any = None, /) -> Any:
+        """Decorate a function, coroutine function, generator function or async generator function.
+
+        Each call opens a fresh scope with the name and options of this one. What the function returns or yields is moved to
+        the scope of the caller by itself; what it did not make stays where it is.
+
+        Raises
+        ------
+        TypeError
+            What is decorated is not a function.
+        """
+        return decorate(self, function)
+
+    def _fresh(self) -> DisposeScope:
+        return DisposeScope(self.name, strict=self.strict)
+
+    def _hand_out(self, result: T) -> T:
+        """Move what a decorated function gives out to the caller's scope; also in a strict scope inputs stay where they are."""
+        self._hand_over(self._owned_in(result, "the return", check_strict=False), self.outer)
+        return result
+
+    def _drive_by_hand(self) -> None:
+        """Whoever entered this scope in a generator takes it off the stack while the generator is suspended."""
+        self._frame = None
+        self._direct = not self._passed_over
+
+    def _suspend(self) -> DisposeScope | None:
+        """Take this scope, and what was entered over it, off the context variable; returns what `_resume` wants."""
+        top = CURRENT.get()
+        node = top
+        while node is not None and node is not self:
+            node = node._below
+        if node is None:
+            return None
+        CURRENT.set(self._below)
+        return top
+
+    def _resume(self, top: DisposeScope | None) -> None:
+        """Put this scope, and what was entered over it when it was suspended, over the current scope."""
+        if self._closed:
+            return
+        below = CURRENT.get()
+        self._below = below
+        self._outer = current_scope()
+        CURRENT.set(self if top is None else top)
+
+    # ------------------------------------------------------------------ underneath
+
+    def _called(self) -> str:
+        return "a scope" if self.name is None else f"scope {self.name!r}"
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise ScopeClosedError(f"{verb}: {self._called()} is closed and owns nothing any more", scope=repr(self))
+        if not self._opened:
+            raise ScopeNestingError(
+                f"{verb}: {self._called()} has not been entered; open it with a with statement first", scope=repr(self)
+            )
+
+    def _refuse_to_enter(self) -> None:
+        if self._closed and not self._opened:
+            raise ScopeClosedError(f"{self._called()} was closed before it was entered; make a new one", scope=repr(self))
+        state = "was closed" if self._closed else "is still open"
+        raise ScopeNestingError(
+            f"{self._called()} has been entered before and {state}: a scope is used for one with statement; "
+            "write dispose_scope() in each",
+            scope=repr(self),
+        )
+
+    def _hides(self, thing: object) -> bool:
+        entry = entry_of(thing)
+        return entry is not None and owner_of_entry(entry) is self
+
+    def _owned_in(self, tree: object, verb: str, *, check_strict: bool = True) -> list[Entry]:
+        """The entries that this scope owns in a tree, each composite once. Changes nothing."""
+        if ESTATES:
+            settle()
+        found: dict[Entry, None] = {}
+        for resource in resources_in(tree, self._hides, f"the tree given to {verb}()"):
+            entry = entry_of(resource)
+            unit = None if entry is None else unit_of(entry)
+            if unit is not None and unit.owner is self and (entry is unit or not (self.strict and check_strict)):
+                found[unit] = None
+            elif self.strict and check_strict:
+                self._refuse_foreign(resource, entry, unit, verb)
+        return list(found)
+
+    def _refuse_foreign(self, resource: object, entry: Entry | None, unit: Entry | None, verb: str) -> None:
+        kind = kind_of(resource)
+        described = type(resource).__qualname__ if kind is None else kind.describe(resource)
+        owner = "nobody" if unit is None or unit.owner is None else repr(unit.owner)
+        if kind is not None and entry is None:
+            with suppress(ReferenceError):
+                check_alive(resource, kind)
+            owner = "nobody, for it was never attached or has been disposed"
+        if unit is not None and unit is not entry:
+            raise NotOwnedError(
+                f"{verb}: {described} is a member of a {unit.kind.name}, which {owner} owns; name the {unit.kind.name} itself",
+                resource=described,
+                owner=owner,
+            )
+        raise NotOwnedError(f"{verb}: {self!r} does not own {described}; its owner is {owner}", resource=described, owner=owner)
+
+    def _hand_over(self, entries: list[Entry], target: DisposeScope | None) -> None:
+        ledger = LOCAL.ledger
+        for entry in entries:
+            # Taking the entry out is the claim: a release or a move on another thread finds nothing then.
+            if self._entries.pop(entry, 0) is not None:
+                continue
+            entry.owner = target
+            if target is None:
+                ledger.detached += 1
+                if type(entry) is StrongEntry:
+                    LIVE.pop(entry.key, None)
+            else:
+                ledger.moved += 1
+                target._take(entry)
+            if LISTENERS:
+                for listener in LISTENERS:
+                    listener.moved(entry, self, target)
+
+    def _take(self, entry: Entry) -> None:
+        self._entries[entry] = None
+        if self._closed and self._entries.pop(entry, 0) is None:
+            # Closed by another thread a moment ago: the entry goes where the next birth would.
+            entry.owner = outer = self.outer
+            if outer is not None:
+                outer._take(entry)
+
+    def _attach(self, resources: list[object]) -> None:
+        if ESTATES:
+            settle()
+        fresh: list[Entry] = []
+        entries: list[Entry] = []
+        undo: Undo = []
+        try:
+            for resource in resources:
+                kind = kind_of(resource)
+                if kind is None:
+                    continue
+                check_alive(resource, kind)
+                entry = entry_of(resource)
+                if entry is None:
+                    entry = track(resource, kind)
+                    fresh.append(entry)
+                entries.append(entry)
+            for entry in fresh:
+                absorb_members(entry, undo)
+        except BaseException:
+            give_back_members(undo)
+            for entry in fresh:
+                LIVE.pop(entry.key, None)
+            raise
+        ledger = LOCAL.ledger
+        for entry in {unit_of(entry): None for entry in entries}:
+            source = entry.owner
+            if source is self:
+                continue
+            if source is not None and source._entries.pop(entry, 0) is not None:
+                continue
+            entry.owner = self
+            if source is None:
+                ledger.attached += 1
+            else:
+                ledger.moved += 1
+            self._take(entry)
+            if LISTENERS:
+                for listener in LISTENERS:
+                    if entry in fresh:
+                        listener.born(entry)
+                    listener.moved(entry, source, self)
+
+
+def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseException | None) -> None:
+    """Raise what went wrong in releases as one group, or hang it onto the exception that is on its way already."""
+    group = BaseExceptionGroup(f"{doing}: {len(failures)} of the releases failed; all others were done", failures)
+    if in_flight is None:
+        raise group
+    # The exception in flight propagates; the group joins its context, at the end of the chain that is there.
+    last = in_flight
+    met = {id(last)}
+    while last.__context__ is not None and id(last.__context__) not in met:
+        last = last.__context__
+        met.add(id(last))
+    last.__context__ = group
+    in_flight.add_note(f"while {doing}, {len(failures)} releases failed; they are in its __context__")

@@ -1,0 +1,155 @@
+"""Counts of what happened, by thread and by process, and the frozen row that reports them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, final
+from weakref import WeakSet
+
+__all__ = ["COUNTERS", "LOCAL", "DeviceStatistics", "Ledger", "Statistics", "clear_process", "counts_of_process"]
+
+COUNTERS: Final = (
+    "created_in_scope",
+    "created_unscoped",
+    "disposed_in_scope",
+    "disposed_unscoped",
+    "attached",
+    "detached",
+    "moved",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeviceStatistics:
+    """What lives on one device: a number of resources, and the bytes of their storages, each counted once."""
+
+    live: int = 0
+    live_nbytes: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What was created, disposed and moved since the last reset, and what lives now.
+
+    A composite counts as one. Events count on the thread where they happen; `live` and `live_nbytes` count what was born
+    on the thread (or first attached there). Plain arrays are not counted here.
+
+    Attributes
+    ----------
+    created_in_scope, created_unscoped : int
+        Resources born while a scope was current, and outside every scope.
+    disposed_in_scope, disposed_unscoped : int
+        Resources that were released or died by reference count, by whether a scope owned them then.
+    attached, detached : int
+        Unowned resources that got an owner; owned ones that lost theirs without being released.
+    moved : int
+        Changes of owner from one scope to another.
+    live : int
+        Resources alive now: the size of an identity set, not a difference of counters.
+    live_nbytes : int
+        The bytes of their storages, each storage once.
+    by_device : Mapping of str to DeviceStatistics
+        The same two for each device, under its normalised name (``"cpu:0"``). Read-only.
+    """
+
+    created_in_scope: int = 0
+    created_unscoped: int = 0
+    disposed_in_scope: int = 0
+    disposed_unscoped: int = 0
+    attached: int = 0
+    detached: int = 0
+    moved: int = 0
+    live: int = 0
+    live_nbytes: int = 0
+    by_device: Mapping[str, DeviceStatistics] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        counts = tuple(getattr(self, name) for name in (*COUNTERS, "live", "live_nbytes"))
+        return _rebuild, (counts, dict(self.by_device))
+
+    def __deepcopy__(self, _memo: object) -> Statistics:
+        return self
+
+
+def _rebuild(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics]) -> Statistics:
+    return Statistics(*counts, MappingProxyType(by_device))
+
+
+@final
+class Ledger:
+    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock."""
+
+    __slots__ = ("__weakref__", *COUNTERS)
+
+    created_in_scope: int
+    created_unscoped: int
+    disposed_in_scope: int
+    disposed_unscoped: int
+    attached: int
+    detached: int
+    moved: int
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        for counter in COUNTERS:
+            setattr(self, counter, 0)
+
+    def counts(self) -> tuple[int, ...]:
+        """The counters, in the order of `COUNTERS`."""
+        return tuple(getattr(self, counter) for counter in COUNTERS)
+
+
+_ledgers: Final[WeakSet[Ledger]] = WeakSet()
+_retired: Final[list[tuple[int, ...]]] = []
+"""What the threads that have ended counted. Only appended to and popped from, which needs no lock."""
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._retire = _Retire(self.ledger)
+        _ledgers.add(self.ledger)
+
+
+class _Retire:
+    """Dies with its thread, and keeps what the thread counted."""
+
+    __slots__ = ("_ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __del__(self, append: Callable[[tuple[int, ...]], None] = _retired.append) -> None:
+        append(self._ledger.counts())
+        # Resources born on the thread still name the ledger as their home: it must not be counted twice.
+        self._ledger.clear()
+
+
+LOCAL: Final = _Local()
+"""``LOCAL.ledger`` is the ledger of the calling thread."""
+
+
+def counts_of_process() -> tuple[int, ...]:
+    """The sums over all threads, those that have ended included, in the order of `COUNTERS`."""
+    ended = [_retired.pop() for _ in range(len(_retired))]
+    past = _sums(ended)
+    _retired.append(past)
+    return _sums([past, *(ledger.counts() for ledger in list(_ledgers))])
+
+
+def clear_process() -> None:
+    """Set the counters of every thread to zero."""
+    _retired.clear()
+    for ledger in list(_ledgers):
+        ledger.clear()
+
+
+def _sums(rows: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sum(column) for column in zip(*rows, strict=True)) if rows else (0,) * len(COUNTERS)

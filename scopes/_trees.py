@@ -1,0 +1,195 @@
+"""The walk: every resource in a nesting of containers, each once, by path, without running the objects' own code.
+
+What is understood is walked: list, tuple and namedtuple, dict and any other Mapping, set, frozenset, deque, dataclasses,
+attrs classes, arrays of objects, and whatever else the instances of their subclasses hold as attributes. Anything else is a
+leaf, unless it hides a resource that the caller would lose: then the walk refuses, before anything is changed.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from ._errors import UnknownKindError
+from ._kinds import kind_of
+
+__all__ = ["LEAF_TYPES", "WALKERS", "resources_in"]
+
+Path = tuple[Any, str] | None
+Hides = Callable[[object], bool]
+
+LEAF_TYPES: Final[set[type]] = {
+    type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type(...), type(NotImplemented),
+    type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
+}  # fmt: skip
+"""Types whose exact instances hold nothing to be found."""
+
+WALKERS: Final[list[Callable[[object], Iterator[tuple[str, object]] | None]]] = []
+"""Asked for the children of objects that are no container of Python's: the seam for arrays of objects."""
+
+SEARCH_LIMIT: Final = 10_000
+"""How many objects are looked at inside one object of an unknown type."""
+
+_VIEWS: Final = (type({}.keys()), type({}.values()), type({}.items()))
+
+
+def resources_in(tree: object, hides: Hides | None = None, what: str = "the tree") -> list[object]:
+    """Every resource in a tree, in order, each once.
+
+    Parameters
+    ----------
+    tree : object
+        A resource, or any nesting of containers. Cycles end.
+    hides : callable, optional
+        Tells whether an object met inside an object of unknown type would be lost. Without it nothing is searched.
+    what : str
+        What the root is called in a message.
+
+    Returns
+    -------
+    list
+        The resources; a composite stands for its members.
+
+    Raises
+    ------
+    UnknownKindError
+        An object of unknown type hides a resource.
+    """
+    kind = kind_of(tree)
+    if kind is not None:
+        return [tree]
+    found: list[object] = []
+    met: dict[int, object] = {}
+    pending: list[tuple[object, Path]] = [(tree, None)]
+    while pending:
+        node, path = pending.pop()
+        cls = type(node)
+        if cls in LEAF_TYPES or id(node) in met:
+            continue
+        # Kept until the end of the walk: an id is only as good as the object is alive.
+        met[id(node)] = node
+        if kind_of(node) is not None:
+            found.append(node)
+            continue
+        children = _children(node, cls)
+        if children is None:
+            if hides is not None:
+                _refuse_if_it_hides(node, path, hides, what)
+            continue
+        pending.extend([(child, (path, label)) for label, child in children][::-1])
+    return found
+
+
+def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
+    """The children of a container, labelled as code would reach them; None for what is no container."""
+    if cls is list or cls is tuple:
+        return ((f"[{index}]", child) for index, child in enumerate(node))
+    if cls is dict:
+        return _items(node.items())
+    if cls is set or cls is frozenset:
+        return ((f".<element {index}>", child) for index, child in enumerate(node))
+    for base, iterate in _SEQUENCES:
+        if issubclass(cls, base):
+            return _with_state(((f"[{index}]", child) for index, child in enumerate(iterate(node))), node, cls)
+    if issubclass(cls, dict):
+        return _with_state(_items(dict.items(node)), node, cls)
+    if cls in _VIEWS:
+        return ((f".<element {index}>", child) for index, child in enumerate(node))
+    if issubclass(cls, Mapping):
+        return _with_state(_items((key, node[key]) for key in node), node, cls)
+    if _has_fields(cls):
+        return _state(node, cls)
+    for walker in WALKERS:
+        children = walker(node)
+        if children is not None:
+            return children
+    return None
+
+
+_SEQUENCES: Final[tuple[tuple[type, Callable[[Any], Iterator[object]]], ...]] = (
+    (tuple, tuple.__iter__),
+    (list, list.__iter__),
+    (set, set.__iter__),
+    (frozenset, frozenset.__iter__),
+    (deque, deque.__iter__),
+)
+
+
+def _items(items: Any) -> Iterator[tuple[str, object]]:
+    for key, value in items:
+        if type(key) not in LEAF_TYPES:
+            yield f".<key {type(key).__qualname__}>", key
+        yield f"[{key!r}]" if type(key) in (str, int) else f"[<{type(key).__qualname__}>]", value
+
+
+def _with_state(children: Iterator[tuple[str, object]], node: object, cls: type) -> Iterator[tuple[str, object]]:
+    yield from children
+    yield from _state(node, cls)
+
+
+def _state(node: object, cls: type) -> Iterator[tuple[str, object]]:
+    """What an instance holds in its ``__dict__`` and its slots, read past properties and ``__getattr__``."""
+    mro = cls.__mro__
+    for base in mro:
+        space = vars(base)
+        holder = space.get("__dict__")
+        if type(holder) is types.GetSetDescriptorType:
+            attributes = holder.__get__(node)
+            if type(attributes) is dict:
+                for name, value in list(attributes.items()):
+                    yield f".{name}", value
+            break
+    for base in mro:
+        for name, member in vars(base).items():
+            if type(member) is types.MemberDescriptorType and "__slots__" in vars(base):
+                try:
+                    yield f".{name}", member.__get__(node)
+                except AttributeError:
+                    continue
+
+
+def _has_fields(cls: type) -> bool:
+    return any("__dataclass_fields__" in vars(base) or "__attrs_attrs__" in vars(base) for base in cls.__mro__)
+
+
+def _refuse_if_it_hides(node: object, path: Path, hides: Hides, what: str) -> None:
+    """Search an object of unknown type, as far as the limit, for what the caller would lose."""
+    pending: list[object] = [node]
+    met: dict[int, object] = {id(node): node}
+    while pending and len(met) < SEARCH_LIMIT:
+        for referent in _referents(pending.pop()):
+            if type(referent) in LEAF_TYPES or id(referent) in met:
+                continue
+            met[id(referent)] = referent
+            if hides(referent):
+                cls = type(node)
+                name = f"{cls.__module__}.{cls.__qualname__}"
+                where = what + _spelled(path)
+                raise UnknownKindError(
+                    f"{where} is a {name}, a type that is not understood, and it hides a {type(referent).__qualname__} that would be "
+                    f"lost. Teach it with disposescope.register_kind({cls.__qualname__}, members=...), or pass the tensors themselves",
+                    type_name=name,
+                    path=where,
+                )
+            pending.append(referent)
+
+
+def _referents(node: object) -> list[object]:
+    cls = type(node)
+    if cls is types.FunctionType:
+        # Not its globals: a function is not the owner of its module.
+        return [getattr(node, "__closure__", None), getattr(node, "__defaults__", None), getattr(node, "__kwdefaults__", None)]
+    if isinstance(node, (type, types.ModuleType)):
+        return []
+    return gc.get_referents(node)
+
+
+def _spelled(path: Path) -> str:
+    labels: list[str] = []
+    while path is not None:
+        path, label = path
+        labels.append(label)
+    return "".join(reversed(labels))

@@ -1,0 +1,224 @@
+"""The verbs as functions: they act on the current scope, or on a resource wherever it is owned."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from types import MappingProxyType
+from typing import TypeVar
+
+from ._current import current_scope
+from ._entries import (
+    ESTATES,
+    LIVE,
+    Entry,
+    Undo,
+    absorb_members,
+    dead_entry_of,
+    device_of_entry,
+    entry_of,
+    give_back_members,
+    is_tracked,
+    owner_of_entry,
+    release,
+    settle,
+    storages_of,
+    track,
+    unit_of,
+)
+from ._errors import ScopeNestingError, UnknownKindError
+from ._kinds import Kind, kind_of
+from ._scope import DisposeScope, raise_failures
+from ._statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process
+from ._trees import resources_in
+
+__all__ = [
+    "attach",
+    "detach",
+    "dispose",
+    "is_disposed",
+    "move_to_outer",
+    "owner_of",
+    "reset_statistics",
+    "statistics",
+]
+
+T = TypeVar("T")
+
+
+def move_to_outer(tree: T) -> T:
+    """Give what the current scope owns in a tree to its outer scope. Returns `tree`: see `DisposeScope.move_to_outer`.
+
+    Raises
+    ------
+    ScopeNestingError
+        No scope is open in this context.
+    """
+    return _current("move_to_outer").move_to_outer(tree)
+
+
+def attach(tree: T) -> T:
+    """Let the current scope take over the resources in a tree. Returns `tree`: see `DisposeScope.attach`.
+
+    Raises
+    ------
+    ScopeNestingError
+        No scope is open in this context.
+    """
+    return _current("attach").attach(tree)
+
+
+def detach(tree: T) -> T:
+    """Let the current scope give up what it owns in a tree. Returns `tree`: see `DisposeScope.detach`.
+
+    Raises
+    ------
+    ScopeNestingError
+        No scope is open in this context.
+    """
+    return _current("detach").detach(tree)
+
+
+def dispose(tree: object) -> None:
+    """Release the resources in a tree now, whoever owns them. What has been disposed before is passed over.
+
+    Parameters
+    ----------
+    tree : object
+        A resource, or any nesting of containers. A member stands for its composite.
+
+    Raises
+    ------
+    UnknownKindError
+        An object of unknown type in the tree hides a resource. Nothing has been released.
+    ExceptionGroup
+        Releases failed. All others were done.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> batch = {"inputs": ds.zeros(3), "targets": [ds.ones(3)]}
+    >>> ds.dispose(batch)
+    >>> ds.is_disposed(batch["inputs"]), ds.is_disposed(batch["targets"][0])
+    (True, True)
+    """
+    if ESTATES:
+        settle()
+    units: dict[Entry, None] = {}
+    for resource in resources_in(tree, is_tracked, "the tree given to dispose()"):
+        kind = kind_of(resource)
+        if kind is None or is_disposed(resource):
+            continue
+        entry = entry_of(resource)
+        if entry is None:
+            entry = _track_whole(resource, kind)
+        units[unit_of(entry)] = None
+    failures = [failure for entry in units if (failure := release(entry)) is not None]
+    if failures:
+        raise_failures(failures, "dispose()", None)
+
+
+def is_disposed(resource: object) -> bool:
+    """Whether a resource has been released.
+
+    Raises
+    ------
+    UnknownKindError
+        The object is no resource.
+    """
+    kind = kind_of(resource)
+    if kind is None:
+        cls = type(resource)
+        raise UnknownKindError(
+            f"is_disposed: a {cls.__qualname__} is no resource", type_name=f"{cls.__module__}.{cls.__qualname__}"
+        )
+    return dead_entry_of(resource) is not None or (kind.is_disposed is not None and kind.is_disposed(resource))
+
+
+def owner_of(resource: object) -> DisposeScope | None:
+    """The scope that will dispose a resource, or None where it is unowned; for a member, the owner of its composite.
+
+    Raises
+    ------
+    UnknownKindError
+        The object is no resource.
+    """
+    if ESTATES:
+        settle()
+    entry = entry_of(resource)
+    if entry is not None:
+        return owner_of_entry(entry)
+    is_disposed(resource)
+    return None
+
+
+def statistics(*, process: bool = False) -> Statistics:
+    """What was created, disposed and moved on this thread since the last reset, and what lives now.
+
+    Parameters
+    ----------
+    process : bool, default False
+        The sum over all threads of this process, those that have ended included.
+
+    Returns
+    -------
+    Statistics
+        A frozen snapshot. Taking it looks at every live resource once.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> ds.reset_statistics()
+    >>> with ds.dispose_scope():
+    ...     kept = ds.zeros(1000) + 1
+    ...     now = ds.statistics()
+    >>> now.created_in_scope, now.disposed_in_scope, ds.statistics().disposed_in_scope
+    (2, 1, 2)
+    """
+    if ESTATES:
+        settle()
+    own = LOCAL.ledger
+    figures = counts_of_process() if process else own.counts()
+    count = 0
+    everywhere: dict[Hashable, int] = {}
+    counts: defaultdict[str, int] = defaultdict(int)
+    storages: defaultdict[str, dict[Hashable, int]] = defaultdict(dict)
+    for entry in list(LIVE.values()):
+        resource = entry()
+        if resource is None or entry.unit is not None or not (process or entry.home is own):
+            continue
+        count += 1
+        device = device_of_entry(entry)
+        counts[device] += 1
+        storages_of(entry, storages[device])
+        storages_of(entry, everywhere)
+    by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in sorted(counts)}
+    return Statistics(*figures, count, sum(everywhere.values()), MappingProxyType(by_device))
+
+
+def reset_statistics(*, process: bool = False) -> None:
+    """Set the counters of this thread (or of the process) to zero. What lives stays live."""
+    if process:
+        clear_process()
+    else:
+        LOCAL.ledger.clear()
+
+
+def _track_whole(resource: object, kind: Kind) -> Entry:
+    """Make the entry of a resource with its members, for one that was not known yet."""
+    entry = track(resource, kind)
+    undo: Undo = []
+    try:
+        absorb_members(entry, undo)
+    except BaseException:
+        give_back_members(undo)
+        LIVE.pop(entry.key, None)
+        raise
+    return entry
+
+
+def _current(verb: str) -> DisposeScope:
+    scope = current_scope()
+    if scope is None:
+        raise ScopeNestingError(f"{verb}: no scope is open in this context; open one with dispose_scope() first")
+    return scope
