@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._current import CURRENT, resolve
+from ._current import CLOSED, CURRENT, resolve
 from ._entries import LIVE, Entry, Undo, absorb_members, died, give_back_members, track
 from ._instruments import LISTENERS
 from ._kinds import Kind
@@ -44,7 +44,7 @@ def born(resource: object, kind: Kind) -> Entry:
     else:
         ledger.created_in_scope += 1
         scope._entries[entry] = None
-        if scope._closed:
+        if scope._state == CLOSED:
             # Another thread closed it between the two lines above. What its closing did not see goes where the next birth will.
             if scope._entries.pop(entry, 0) is None:
                 entry.owner = outer = scope.outer

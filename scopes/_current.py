@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import dis
 import os
-import sys
 from contextvars import ContextVar
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
-__all__ = ["CURRENT", "current_scope", "generator_frame", "resolve", "suspended"]
+__all__ = ["ANY_GENERATOR", "CLOSED", "CURRENT", "ENTERING", "OPEN", "UNOPENED", "current_scope", "generator_frame", "resolve", "suspended"]
 
 CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
 """The innermost entered scope of the context, perhaps closed or suspended since: `current_scope` tells the current one."""
 
+UNOPENED: Final = 0
+OPEN: Final = 1
+CLOSED: Final = 2
+"""The states of a scope."""
+
 _CO_GENERATOR: Final = 0x20
 _CO_ASYNC_GENERATOR: Final = 0x200
-_CO_ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
+ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
 # Frames between a generator's ``with`` and the scope: context managers that enter another one.
-_ENTERING: Final = frozenset({"__enter__", "__aenter__", "enter_context", "enter_async_context"})
+ENTERING: Final = frozenset({"__enter__", "__aenter__", "enter_context", "enter_async_context"})
 # Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
     {("contextlib", "__enter__"), ("contextlib", "__aenter__"), ("_pytest.fixtures", "call_fixture_func")}
@@ -60,7 +65,7 @@ def resolve(top: DisposeScope) -> DisposeScope | None:
     """The current scope, where the innermost entered one is closed, suspended, or was opened over a suspended one."""
     node: DisposeScope | None = top
     while node is not None:
-        if node._opened and not node._closed and (node._frame is None or not suspended(node._frame)):
+        if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
             if node._passed_over:
                 return _innermost_running(node)
             return node
@@ -74,7 +79,7 @@ def passed_over(top: DisposeScope | None, chosen: DisposeScope | None) -> tuple[
     node = top
     while node is not None:
         for scope in (*(() if node is chosen else (node,)), *node._passed_over):
-            if scope._opened and not scope._closed and scope._frame is not None and suspended(scope._frame):
+            if scope._state == OPEN and scope._frame is not None and suspended(scope._frame):
                 skipped[scope] = None
         if node is chosen:
             break
@@ -87,13 +92,13 @@ def _innermost_running(node: DisposeScope) -> DisposeScope:
     running = {
         scope._frame: scope
         for scope in reversed(node._passed_over)
-        if not scope._closed and scope._frame is not None and not suspended(scope._frame)
+        if scope._state == OPEN and scope._frame is not None and not suspended(scope._frame)
     }
     if not running:
         return node
     if node._frame is not None:
         running[node._frame] = node
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = _getframe(1)
     while frame is not None:
         scope = running.get(frame)
         if scope is not None:
@@ -109,8 +114,8 @@ def generator_frame(frame: FrameType) -> FrameType | None:
     that they manage runs.
     """
     found: FrameType | None = frame
-    while found is not None and not found.f_code.co_flags & _CO_ANY_GENERATOR:
-        if found.f_code.co_name not in _ENTERING:
+    while found is not None and not found.f_code.co_flags & ANY_GENERATOR:
+        if found.f_code.co_name not in ENTERING:
             return None
         found = found.f_back
     if found is None:

@@ -22,7 +22,7 @@ def decorate(scope: DisposeScope, function: Callable[..., Any]) -> Callable[...,
     if isinstance(function, type) or not callable(function):
         what = "no function was given" if function is None else f"{function!r} is not one"
         raise TypeError(f"@dispose_scope() decorates functions, coroutine functions and generator functions; {what}")
-    if scope._opened or scope._closed:
+    if scope._state:
         raise TypeError(f"{scope!r} has been entered; a decorator is made anew: @dispose_scope()")
     if inspect.isasyncgenfunction(function):
         return _around_async_generator(scope, function)

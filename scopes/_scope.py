@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
+from sys import _getframe
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, final, overload
 
 from ._decorator import decorate
-from ._current import CURRENT, current_scope, generator_frame, passed_over, resolve
+from ._current import (
+    ANY_GENERATOR,
+    CLOSED,
+    CURRENT,
+    ENTERING,
+    OPEN,
+    UNOPENED,
+    current_scope,
+    generator_frame,
+    passed_over,
+    resolve,
+)
 from ._entries import (
     ESTATES,
     LIVE,
@@ -43,7 +54,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_ANY_GENERATOR_FLAGS = 0x220
 
 
 @final
@@ -78,13 +88,12 @@ class DisposeScope:
     __slots__ = (
         "__weakref__",
         "_below",
-        "_closed",
         "_direct",
         "_entries",
         "_frame",
-        "_opened",
         "_outer",
         "_passed_over",
+        "_state",
         "name",
         "strict",
     )
@@ -98,8 +107,7 @@ class DisposeScope:
     _below: DisposeScope | None
     # Open, and nothing about generators to think of: the test on the hot path of every birth.
     _direct: bool
-    _opened: bool
-    _closed: bool
+    _state: int
     # The frame of the generator whose block this is, as long as the scope is open.
     _frame: FrameType | None
     _passed_over: tuple[DisposeScope, ...]
@@ -112,42 +120,54 @@ class DisposeScope:
         self.name = name
         self.strict = strict
         self._entries = {}
-        self._direct = self._opened = self._closed = False
-        self._outer = self._below = self._frame = None
+        self._state = UNOPENED
+        self._direct = False
+        self._frame = None
         self._passed_over = ()
 
     # ------------------------------------------------------------------ opening and closing
 
     def __enter__(self) -> Self:
-        if self._opened or self._closed:
+        if self._state:
             self._refuse_to_enter()
         below = CURRENT.get()
-        self._below = below
-        if below is None or below._direct:
-            self._outer = below
+        code = _getframe(1).f_code
+        if (below is None or below._direct) and not code.co_flags & ANY_GENERATOR and code.co_name not in ENTERING:
+            self._below = self._outer = below
+            self._direct = True
         else:
-            self._outer = resolve(below)
-            self._passed_over = passed_over(below, self._outer)
-        # The flags of the entering frame tell a generator; anything else named __enter__ may stand between it and us.
-        code = sys._getframe(1).f_code
-        if code.co_flags & _ANY_GENERATOR_FLAGS or code.co_name.startswith(("__", "enter_")):
-            self._frame = generator_frame(sys._getframe(1))
-        self._opened = True
-        self._direct = self._frame is None and not self._passed_over
+            self._enter_among_generators(below, _getframe(1))
+        self._state = OPEN
         CURRENT.set(self)
         if LISTENERS:
             for listener in LISTENERS:
                 listener.opened(self)
         return self
 
+    def _enter_among_generators(self, below: DisposeScope | None, frame: FrameType) -> None:
+        """The slow way in: the block that is entered, or one around it, is a generator's."""
+        self._below = self._outer = below
+        if below is not None and not below._direct:
+            self._outer = resolve(below)
+            self._passed_over = passed_over(below, self._outer)
+        self._frame = generator_frame(frame)
+        self._direct = self._frame is None and not self._passed_over
+
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> Literal[False]:
-        if not self._opened:
-            raise ScopeNestingError(f"{self!r} was left without having been entered", scope=repr(self))
-        self._leave_the_stack()
-        if self._closed:
+        if CURRENT.get() is self:
+            CURRENT.set(self._below)
+        else:
+            self._leave_the_stack()
+        if self._state == CLOSED:
             return False
+        if self._direct and not self._entries and not ESTATES and not LISTENERS:
+            # The hot path: nothing to release and nobody to tell.
+            self._state = CLOSED
+            self._direct = False
+            if not self._entries:
+                return False
         failures = self._shut()
         if failures:
             raise_failures(failures, f"leaving {self._called()}", exc)
@@ -164,7 +184,7 @@ class DisposeScope:
         ExceptionGroup
             Releases failed. All others were done, and the scope is closed.
         """
-        if self._closed:
+        if self._state == CLOSED:
             return
         if CURRENT.get() is self:
             CURRENT.set(self._below)
@@ -173,12 +193,10 @@ class DisposeScope:
             raise_failures(failures, f"closing {self._called()}", None)
 
     def _leave_the_stack(self) -> None:
-        top = CURRENT.get()
-        if top is self:
-            CURRENT.set(self._below)
-            return
-        # Misnested, or left in another context: take this scope out from among those that were entered over it.
-        node = top
+        """Misnested, left in another context, or never entered: take this scope out from among those entered over it."""
+        if not self._state:
+            raise ScopeNestingError(f"{self!r} was left without having been entered", scope=repr(self))
+        node = CURRENT.get()
         while node is not None:
             if node._below is self:
                 node._below = self._below
@@ -188,7 +206,7 @@ class DisposeScope:
     def _shut(self) -> list[BaseException]:
         if ESTATES:
             settle()
-        self._closed = True
+        self._state = CLOSED
         self._direct = False
         self._frame = None
         self._passed_over = ()
@@ -335,13 +353,15 @@ class DisposeScope:
     @property
     def closed(self) -> bool:
         """Whether the scope has been closed; False also before it is entered."""
-        return self._closed
+        return self._state == CLOSED
 
     @property
     def outer(self) -> DisposeScope | None:
         """The scope that was current when this one was opened; once that is closed, the next one out that is open."""
+        if not self._state:
+            return None
         outer = self._outer
-        while outer is not None and outer._closed:
+        while outer is not None and outer._state == CLOSED:
             outer = outer._outer
         return outer
 
@@ -386,9 +406,9 @@ class DisposeScope:
         return entry is not None and owner_of_entry(entry) is self
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open" if self._opened else "unopened"
+        state = ("unopened", "open", "closed")[self._state]
         named = "" if self.name is None else f" {self.name!r}"
-        owned = "" if self._closed or not self._opened else f", owns {len(self)}, {self._nbytes()} bytes"
+        owned = "" if self._state != OPEN else f", owns {len(self)}, {self._nbytes()} bytes"
         return f"<DisposeScope{named} {state}{owned}>"
 
     def __reduce__(self) -> Any:
@@ -439,7 +459,7 @@ class DisposeScope:
 
     def _resume(self, top: DisposeScope | None) -> None:
         """Put this scope, and what was entered over it when it was suspended, over the current scope."""
-        if self._closed:
+        if self._state == CLOSED:
             return
         below = CURRENT.get()
         self._below = below
@@ -452,19 +472,17 @@ class DisposeScope:
         return "a scope" if self.name is None else f"scope {self.name!r}"
 
     def _check_open(self, verb: str) -> None:
-        if self._closed:
+        if self._state == CLOSED:
             raise ScopeClosedError(f"{verb}: {self._called()} is closed and owns nothing any more", scope=repr(self))
-        if not self._opened:
+        if self._state == UNOPENED:
             raise ScopeNestingError(
                 f"{verb}: {self._called()} has not been entered; open it with a with statement first", scope=repr(self)
             )
 
     def _refuse_to_enter(self) -> None:
-        if self._closed and not self._opened:
-            raise ScopeClosedError(f"{self._called()} was closed before it was entered; make a new one", scope=repr(self))
-        state = "was closed" if self._closed else "is still open"
+        state = "is closed" if self._state == CLOSED else "is still open"
         raise ScopeNestingError(
-            f"{self._called()} has been entered before and {state}: a scope is used for one with statement; "
+            f"{self._called()} cannot be entered again, it {state}: a scope is used for one with statement; "
             "write dispose_scope() in each",
             scope=repr(self),
         )
@@ -523,7 +541,7 @@ class DisposeScope:
 
     def _take(self, entry: Entry) -> None:
         self._entries[entry] = None
-        if self._closed and self._entries.pop(entry, 0) is None:
+        if self._state == CLOSED and self._entries.pop(entry, 0) is None:
             # Closed by another thread a moment ago: the entry goes where the next birth would.
             entry.owner = outer = self.outer
             if outer is not None:
