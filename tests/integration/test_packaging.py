@@ -1,0 +1,120 @@
+"""What the package promises to those who install it, in a checkout, an editable install, a wheel and an sdist alike."""
+
+import ast
+import importlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import disposescope
+
+ROOT = Path(__file__).parents[2]
+DOOR = Path(disposescope.__file__).parent
+ROOMS = {
+    room: Path(importlib.import_module(f"disposescope.{room}").__path__[0])
+    for room in ("scopes", "sequences", "tensors")
+}
+SOURCES = {
+    f"{room}/{source.relative_to(folder)}": source
+    for room, folder in ROOMS.items()
+    for source in sorted(folder.rglob("*.py"))
+}
+
+
+@pytest.fixture
+def distribution() -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution("disposescope")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("a bare checkout has no metadata")
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def after_importing_disposescope(expression: str) -> Any:
+    """The value of `expression` in a new interpreter that has imported disposescope and nothing else."""
+    code = f"import disposescope, json, sys; print(json.dumps({expression}))"
+    path = os.pathsep.join(filter(None, [str(DOOR.parent), os.environ.get("PYTHONPATH")]))
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    return json.loads(process.stdout)
+
+
+def test_the_installed_version_is_the_one_in_pyproject(
+    distribution: importlib.metadata.Distribution, pyproject: dict[str, Any]
+) -> None:
+    assert distribution.version == pyproject["project"]["version"]
+
+
+def test_numpy_and_psutil_are_the_only_requirements(distribution: importlib.metadata.Distribution) -> None:
+    always = [requirement for requirement in distribution.requires or [] if "extra ==" not in requirement]
+    assert sorted(always) == ["numpy>=2.0", "psutil"]
+
+
+def test_the_command_leak_report_is_installed_and_resolves(distribution: importlib.metadata.Distribution) -> None:
+    [command] = distribution.entry_points.select(group="console_scripts")
+    assert command.name == "leak-report"
+    assert callable(command.load())
+
+
+def test_type_checkers_are_told_that_the_package_is_typed() -> None:
+    assert (DOOR / "py.typed").is_file()
+
+
+def test_every_folder_of_modules_is_a_listed_package(pyproject: dict[str, Any]) -> None:
+    folders = {".".join(("disposescope", *Path(name).parent.parts)) for name in SOURCES}
+    assert folders | {"disposescope"} == set(pyproject["tool"]["setuptools"]["packages"])
+
+
+@pytest.mark.skipif(
+    not (ROOT / "scopes").is_dir() or (ROOT / "PKG-INFO").is_file(),
+    reason="only a checkout has the links, neither a wheel nor an sdist",
+)
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_checkout_holds_each_room_by_a_relative_link(room: str) -> None:
+    assert (ROOT / "disposescope" / room).readlink() == Path("..", room)
+
+
+def test_importing_disposescope_loads_each_file_once_and_no_room_under_another_name() -> None:
+    loaded: dict[str, str | None] = after_importing_disposescope(
+        "{name: getattr(module, '__file__', None) for name, module in sys.modules.items()}"
+    )
+    assert not loaded.keys() & ROOMS.keys()
+    ours = {
+        name: os.path.realpath(file)
+        for name, file in loaded.items()
+        if file and (name == "disposescope" or name.startswith("disposescope."))
+    }
+    assert len(set(ours.values())) == len(ours)
+    assert {f"disposescope.{room}" for room in ROOMS} < ours.keys()
+
+
+def test_importing_disposescope_imports_no_optional_framework() -> None:
+    optional = {"attr", "attrs", "jax", "jaxlib", "pytest", "torch"}
+    assert optional.isdisjoint(after_importing_disposescope("list(sys.modules)"))
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_rooms_import_each_other_relatively(name: str) -> None:
+    absolute: set[str] = set()
+    for node in ast.walk(ast.parse(SOURCES[name].read_bytes())):
+        if isinstance(node, ast.Import):
+            absolute.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            absolute.add(node.module)
+    assert {module.partition(".")[0] for module in absolute}.isdisjoint({"disposescope", *ROOMS})
