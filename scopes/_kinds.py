@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any, Final, TypeVar, final
 
+from ._arrivals import AWAITED, look_for_arrivals
 from ._devices import device_name
 
 __all__ = ["Kind", "add_kind", "kind_of", "kind_of_type", "register_kind"]
@@ -58,8 +58,6 @@ class Kind:
 
 _REGISTERED: Final[dict[type, Kind]] = {}
 _BY_TYPE: dict[type, Kind | None] = {}
-FINDERS: Final[list[Callable[[type], Kind | None]]] = []
-"""Asked in turn for types that nobody registered: the seam by which an optional framework brings its kinds late."""
 
 
 def kind_of(resource: object) -> Kind | None:
@@ -76,22 +74,19 @@ def kind_of_type(cls: type) -> Kind | None:
     found: Kind | None = None
     # type.__mro__ and vars() only: looking up an attribute could run a metaclass's __getattr__.
     mro = type.__dict__["__mro__"].__get__(cls)
+    if AWAITED:
+        look_for_arrivals()
     for base in mro:
         found = _REGISTERED.get(base)
         if found is not None:
             break
     else:
-        for finder in FINDERS:
-            found = finder(cls)
-            if found is not None:
+        for base in mro:
+            dispose = vars(base).get("dispose")
+            if dispose is not None:
+                if callable(dispose):
+                    found = _disposable(cls)
                 break
-        else:
-            for base in mro:
-                dispose = vars(base).get("dispose")
-                if dispose is not None:
-                    if isinstance(dispose, FunctionType) or callable(dispose):
-                        found = _disposable(cls)
-                    break
     _BY_TYPE[cls] = found
     return found
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from sys import _getframe
+from sys import _getframe, modules
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, final, overload
 
 from ._decorator import decorate
+from ._arrivals import AWAITED, look_for_arrivals, modules_seen
 from ._current import (
     ANY_GENERATOR,
     CLOSED,
@@ -130,6 +131,8 @@ class DisposeScope:
     def __enter__(self) -> Self:
         if self._state:
             self._refuse_to_enter()
+        if AWAITED and len(modules) != modules_seen[0]:
+            look_for_arrivals()
         below = CURRENT.get()
         code = _getframe(1).f_code
         if (below is None or below._direct) and not code.co_flags & ANY_GENERATOR and code.co_name not in ENTERING:
