@@ -12,12 +12,13 @@ from typing import Any, Final, TypeVar, final
 from ._arrivals import AWAITED, look_for_arrivals
 from ._devices import device_name
 
-__all__ = ["Kind", "add_kind", "kind_of", "kind_of_type", "register_kind"]
+__all__ = ["Kind", "Layout", "add_kind", "kind_of", "kind_of_type", "register_kind"]
 
 C = TypeVar("C")
 
 Members = Mapping[str, object] | Iterable[object]
 Storages = Iterable[tuple[Hashable, int]]
+Layout = tuple[tuple[int, ...], str, int]
 
 
 @final
@@ -44,6 +45,9 @@ class Kind:
         The members of a composite, by name or in order. A kind with members is a composite.
     is_disposed : callable, optional
         Asks the instance itself whether it has been released, where it knows.
+    layout : callable, optional
+        Shape, name of the dtype, and bytes of its own elements, of one live instance; fewer bytes than its storages
+        have mean a view. None where that is unknown.
     """
 
     cls: type
@@ -54,6 +58,7 @@ class Kind:
     describe: Callable[[Any], str]
     members: Callable[[Any], Members] | None = None
     is_disposed: Callable[[Any], bool] | None = None
+    layout: Callable[[Any], Layout | None] | None = None
 
 
 _REGISTERED: Final[dict[type, Kind]] = {}
