@@ -1,0 +1,76 @@
+"""What a scope costs: opening and closing an empty one, and recording a birth. Both sides of each pair in one run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+
+import disposescope as ds
+from disposescope.scopes._births import born
+from disposescope.scopes._kinds import Kind, add_kind
+
+
+class Plain:
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Tracked:
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self) -> None:
+        self.value = 0
+        born(self, TRACKED)
+
+
+def _release(tracked: Tracked) -> None:
+    tracked.value = -1
+
+
+TRACKED = Kind(
+    cls=Tracked,
+    name="Tracked",
+    release=_release,
+    storages=lambda _: (),
+    device=lambda _: "cpu",
+    describe=lambda _: "Tracked",
+)
+add_kind(TRACKED)
+
+
+def empty_scope() -> None:
+    with ds.dispose_scope():
+        pass
+
+
+def empty_exit_stack() -> None:
+    with contextlib.ExitStack():
+        pass
+
+
+@pytest.mark.benchmark(group="empty with")
+@pytest.mark.parametrize("enter", [empty_scope, empty_exit_stack])
+def test_empty_with(benchmark: Callable[..., None], enter: Callable[[], None]) -> None:
+    benchmark(enter)
+
+
+@pytest.mark.benchmark(group="create and drop")
+@pytest.mark.parametrize("create", [Tracked, Plain])
+def test_birth_and_death_by_reference_count(benchmark: Callable[..., None], create: type) -> None:
+    with ds.dispose_scope():
+        benchmark(create)
+
+
+@pytest.mark.benchmark(group="birth and release of many")
+@pytest.mark.parametrize("count", [1_000, 10_000, 100_000])
+def test_release_is_linear(benchmark: Callable[..., None], count: int) -> None:
+    def block() -> None:
+        with ds.dispose_scope():
+            held = [Tracked() for _ in range(count)]
+        assert held[0].value == -1
+
+    benchmark(block)
