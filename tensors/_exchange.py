@@ -1,0 +1,102 @@
+"""Tensors around memory that is there already: arrays, and what other libraries lend through DLPack."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ._arguments import bare
+from ._handle import Handle, wrap
+from ._layout import device_of_numpy
+from ._tensor import Tensor
+
+__all__ = ["asarray", "from_dlpack"]
+
+
+def asarray(
+    a: Any,
+    dtype: DTypeLike | None = None,
+    order: Literal["K", "A", "C", "F"] | None = None,
+    *,
+    device: str | None = None,
+    copy: bool | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """A Tensor of the data, which shares its memory where that is possible: see `numpy.asarray`.
+
+    Parameters
+    ----------
+    a : array_like
+        A Tensor that fits is returned itself. The memory of an ndarray is shared, and stays the ndarray's too when the Tensor
+        is disposed.
+    dtype : dtype_like, optional
+        The type of the elements.
+    order : {"K", "A", "C", "F"}, optional
+        The memory layout.
+    device : str, optional
+        ``"cpu"``, the only one there is.
+    copy : bool, optional
+        True copies, False raises where memory cannot be shared, None copies where it must.
+    name : str, optional
+        Shown in messages and reports; a new handle gets it.
+
+    Raises
+    ------
+    ValueError
+        A copy is needed and ``copy=False``.
+
+    Examples
+    --------
+    >>> import disposescope as ds, numpy as np
+    >>> array = np.zeros(2)
+    >>> ds.asarray(array)[0] = 5
+    >>> array
+    array([5., 0.])
+    """
+    if device is not None:
+        device_of_numpy(device)
+    given = bare(a)
+    array: np.ndarray[Any, Any] = np.asarray(given, dtype, order, copy=copy)
+    if isinstance(a, Tensor) and array is given and name is None:
+        return a
+    # A view, so that assigning the shape of the caller's array does not reach into the Tensor.
+    return wrap(array.view() if array is given else array, name)
+
+
+def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+    """A Tensor that shares the memory of an object with ``__dlpack__``, and keeps the producer of it alive.
+
+    Parameters
+    ----------
+    x : object
+        A Tensor, an ndarray, a CPU tensor of PyTorch or JAX, ...
+    device : str, optional
+        ``"cpu"``, the only one there is.
+    copy : bool, optional
+        True copies, False raises where memory cannot be shared.
+
+    Raises
+    ------
+    BufferError
+        The producer cannot lend its memory in this way.
+    TypeError
+        `x` has no ``__dlpack__``.
+
+    Examples
+    --------
+    >>> import disposescope as ds, numpy as np
+    >>> array = np.zeros(2)
+    >>> ds.from_dlpack(array)[0] = 5
+    >>> array
+    array([5., 0.])
+    """
+    if device is not None:
+        device_of_numpy(device)
+    if isinstance(x, (Handle, np.ndarray)):
+        array = bare(x)
+        return wrap(array.copy() if copy else array.view(np.ndarray))
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: a {type(x).__qualname__} has no __dlpack__; asarray() takes array-likes")
+    return wrap(np.from_dlpack(x, copy=copy))

@@ -1,0 +1,178 @@
+"""The handle around an array: how it is born, what it tells of itself when it is dead, how it is let go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..scopes._births import born
+from ..scopes._entries import disposed_error, entry_of, release, unit_of
+from ..scopes._kinds import Kind, add_kind
+from ._storage import storage_of
+
+if TYPE_CHECKING:
+    from ._tensor import Tensor
+
+__all__ = ["TENSOR", "Handle", "instantiable", "unborn", "wrap"]
+
+H = TypeVar("H", bound="Handle")
+Tomb = tuple[tuple[int, ...], np.dtype[Any], str | None]
+
+
+class Handle:
+    """What all floors of `Tensor` share: the array, and the end of it.
+
+    A disposed handle has no ``_array``: whatever reads it, on any path, ends in ``__getattr__``, which raises. The live path
+    pays nothing for that.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_name", "_tomb")
+
+    _array: NDArray[Any]
+    _name: str | None
+    _tomb: Tomb | None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, attribute: str) -> Any:
+            # Reached for what is missing only: the slots that are not filled, and what does not exist.
+            if attribute == "_array":
+                raise disposed_error(self, TENSOR)
+            if attribute == "_name" or attribute == "_tomb":
+                return None
+            raise AttributeError(f"{type(self).__qualname__!r} object has no attribute {attribute!r}")
+
+    @property
+    def disposed(self) -> bool:
+        """Whether this tensor has been disposed; everything but this, `dispose`, ``repr`` and ``hash`` raises then."""
+        return array_of(self) is None
+
+    @property
+    def name(self) -> str | None:
+        """The name that messages and reports show, or None."""
+        _ = self._array
+        return self._name
+
+    def dispose(self) -> None:
+        """Release this tensor now, whoever owns it. Idempotent.
+
+        The memory is freed with its last view or exported alias. A member of a composite is disposed with its composite.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> t = ds.zeros(3)
+        >>> t.dispose()
+        >>> t.disposed, t
+        (True, <disposed Tensor shape=(3,) dtype=float64>)
+        """
+        entry = entry_of(self)
+        if entry is None:
+            _release(self)
+            return
+        failure = release(unit_of(entry))
+        if failure is not None:
+            raise failure
+
+
+_slot_of_array: Final = vars(Handle)["_array"]
+_new: Final = object.__new__
+_ndarray: Final = np.ndarray
+_class: type[Handle] = Handle
+
+
+def instantiable(cls: type[H]) -> type[H]:
+    """Decorate the class that `wrap` makes instances of."""
+    global _class
+    _class = cls
+    return cls
+
+
+def array_of(handle: Handle) -> NDArray[Any] | None:
+    """The array of a handle, or None where it is disposed; never raises."""
+    try:
+        array: NDArray[Any] = _slot_of_array.__get__(handle)
+    except AttributeError:
+        return None
+    return array
+
+
+def describe(handle: Handle) -> str:
+    """Shape, dtype and name of a tensor, live or disposed."""
+    array = array_of(handle)
+    tomb: Tomb | None = handle._tomb if array is None else (array.shape, array.dtype, handle._name)
+    if tomb is None:
+        return "Tensor"
+    shape, dtype, name = tomb
+    return f"Tensor shape={shape} dtype={dtype}{'' if name is None else f' name={name!r}'}"
+
+
+def _release(handle: Handle) -> None:
+    array = array_of(handle)
+    if array is not None:
+        handle._tomb = (array.shape, array.dtype, handle._name)
+        del handle._array
+
+
+def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:
+    # Asked for by whoever counts, while another thread may dispose the handle.
+    array = array_of(handle)
+    return () if array is None else (storage_of(array),)
+
+
+def _device(_handle: Handle) -> str:
+    return "cpu:0"
+
+
+TENSOR: Final = Kind(
+    cls=Handle,
+    name="Tensor",
+    release=_release,
+    storages=_storages,
+    device=_device,
+    describe=describe,
+    is_disposed=lambda handle: handle.disposed,
+)
+"""The kind of `Tensor`."""
+
+add_kind(TENSOR)
+
+
+def wrap(array: Any, name: str | None = None) -> Tensor:
+    """A new Tensor around an array, without a copy, born in the current scope.
+
+    Parameters
+    ----------
+    array : numpy.ndarray or numpy.generic or object
+        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype object: what NumPy returns
+        where it reduces or indexes an array of objects.
+    name : str, optional
+        Shown in messages and reports.
+    """
+    if type(array) is not _ndarray:
+        array = _rank_0(array)
+    handle = _new(_class)
+    handle._array = array
+    if name is not None:
+        handle._name = name
+    born(handle, TENSOR)
+    return handle  # type: ignore[return-value]
+
+
+def unborn(array: NDArray[Any]) -> Tensor:
+    """A new Tensor around an array, of which no scope knows: it is to become a member of a composite."""
+    handle = _new(_class)
+    handle._array = array
+    return handle  # type: ignore[return-value]
+
+
+def _rank_0(value: object) -> NDArray[Any]:
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if isinstance(value, _ndarray):
+        return value.view(_ndarray)
+    box: NDArray[Any] = np.empty((), dtype=object)
+    box[()] = value
+    return box

@@ -1,0 +1,77 @@
+"""The memory behind an array: which object owns it, and how many bytes it has."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+__all__ = ["Tie", "storage_of"]
+
+
+class Tie:
+    """Stands between an exported alias and the array it shares memory with, in the chain of ``.base``.
+
+    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base it belongs to one export
+    alone: it lives exactly as long as somebody holds memory that was exported there.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "base")
+
+    __array_interface__: dict[str, Any]
+    base: NDArray[Any]
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.base = array
+        self.__array_interface__ = array.__array_interface__
+
+
+_STRIDED: Final = type(as_strided(np.empty(1)).base)
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview, mmap.mmap)
+
+
+def storage_of(array: NDArray[Any]) -> tuple[int, int]:
+    """The storage behind an array.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        An array, perhaps a view of a view.
+
+    Returns
+    -------
+    identity : int
+        The ``id`` of the object that owns the memory: good as long as the array is alive.
+    nbytes : int
+        The bytes of the whole memory, however small the view.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> big = np.zeros(1000)
+    >>> storage_of(big[:10]) == (id(big), 8000)
+    True
+    """
+    top = array
+    while True:
+        base: Any = top.base
+        if type(base) is Tie or (type(base) is _STRIDED and base.base is not None):
+            base = base.base
+        elif type(base) is memoryview and isinstance(base.obj, np.ndarray):
+            base = base.obj
+        if base is None:
+            return id(top), top.nbytes
+        if not isinstance(base, np.ndarray):
+            break
+        top = base
+    if type(base) is memoryview and base.obj is not None:
+        base = base.obj
+    if isinstance(base, _BYTES_LIKE):
+        try:
+            return id(base), memoryview(base).nbytes
+        except ValueError:  # closed since, for a map of a file
+            pass
+    return id(base), top.nbytes
