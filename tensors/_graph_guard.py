@@ -15,7 +15,7 @@ from typing import Any, Final, final
 __all__ = ["GUARDED_DEPTH", "guard_release"]
 
 GUARDED_DEPTH: Final = 500
-"""How many nodes may be released inside one another. A graph of fewer nodes than ten times this is left alone."""
+"""How many nodes may be released inside one another. A graph of fewer nodes than twice this is left alone."""
 
 _KEY: Final = "disposescope.release"
 
@@ -64,7 +64,7 @@ def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
     edges : dict
         For each of them, the ``id`` of the nodes that it refers to.
     """
-    if len(nodes) < 10 * GUARDED_DEPTH:
+    if len(nodes) < 2 * GUARDED_DEPTH:
         return
     heights = _heights(nodes, edges)
     for key, below in edges.items():

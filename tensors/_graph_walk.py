@@ -46,6 +46,8 @@ class Graph:
 
     Attributes
     ----------
+    ends : list
+        The nodes that made the tensors themselves.
     nodes : dict
         The nodes by ``id``, those nearest to the tensors first.
     edges : dict
@@ -59,7 +61,9 @@ class Graph:
         How many nodes do not show what they saved.
     """
 
-    __slots__ = ("attribute_bytes", "bytes_of", "edges", "nodes", "opaque")
+    __slots__ = ("attribute_bytes", "bytes_of", "edges", "ends", "nodes", "opaque")
+
+    ends: list[Any]
 
     nodes: dict[int, Any]
     edges: dict[int, list[int]]
@@ -67,7 +71,8 @@ class Graph:
     attribute_bytes: int
     opaque: int
 
-    def __init__(self) -> None:
+    def __init__(self, ends: list[Any]) -> None:
+        self.ends = ends
         self.nodes = {}
         self.edges = {}
         self.bytes_of = {}
@@ -88,17 +93,17 @@ def walk_graph(roots: list[Any]) -> Graph:
     roots : list of torch.Tensor
         Live tensors.
     """
-    graph = Graph()
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        _collect(graph, [root.grad_fn for root in roots])
+        graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
+        _collect(graph)
         _measure(graph)
     guard_release(graph.nodes, graph.edges)
     return graph
 
 
-def _collect(graph: Graph, pending: list[Any]) -> None:
+def _collect(graph: Graph) -> None:
     nodes, edges = graph.nodes, graph.edges
-    pending = [node for node in pending if node is not None][::-1]
+    pending = graph.ends[::-1]
     while pending:
         node = pending.pop()
         key = id(node)
