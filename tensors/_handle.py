@@ -24,8 +24,8 @@ Tomb = tuple[tuple[int, ...], np.dtype[Any], str | None]
 class Handle:
     """What all floors of `Tensor` share: the array, and the end of it.
 
-    A disposed handle has no ``_array``: whatever reads it, on any path, ends in ``__getattr__``, which raises. The live path
-    pays nothing for that.
+    A disposed handle has no ``_array``: whatever reads it, on any path, ends in ``__getattr__``, which raises. No method
+    has to ask first.
     """
 
     __slots__ = ("__weakref__", "_array", "_name", "_tomb")
@@ -58,7 +58,13 @@ class Handle:
     def dispose(self) -> None:
         """Release this tensor now, whoever owns it. Idempotent.
 
-        The memory is freed with its last view or exported alias. A member of a composite is disposed with its composite.
+        The memory is freed with its last view or exported alias. A member of a composite is disposed with its
+        composite.
+
+        Raises
+        ------
+        BaseException
+            What the release of a composite that it is a member of raised.
 
         Examples
         --------
@@ -79,7 +85,8 @@ class Handle:
 
 _slot_of_array: Final = vars(Handle)["_array"]
 _new: Final = object.__new__
-_ndarray: Final = np.ndarray
+_ndarray: Final[Any] = np.ndarray
+_NUMPY: Final[tuple[Any, ...]] = (np.generic, np.ndarray)
 _class: type[Handle] = Handle
 
 
@@ -103,9 +110,11 @@ def describe(handle: Handle) -> str:
     """Shape, dtype and name of a tensor, live or disposed."""
     array = array_of(handle)
     tomb: Tomb | None = handle._tomb if array is None else (array.shape, array.dtype, handle._name)
-    if tomb is None:
-        return "Tensor"
-    shape, dtype, name = tomb
+    return "Tensor" if tomb is None else spelled(*tomb)
+
+
+def spelled(shape: tuple[int, ...], dtype: np.dtype[Any], name: str | None) -> str:
+    """Shape, dtype and name of a tensor, for messages and reports."""
     return f"Tensor shape={shape} dtype={dtype}{'' if name is None else f' name={name!r}'}"
 
 
@@ -122,6 +131,16 @@ def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:
     return () if array is None else (storage_of(array),)
 
 
+def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
+    array = array_of(handle)
+    return None if array is None else (array.shape, str(array.dtype), array.nbytes)
+
+
+def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
+    array = array_of(handle)
+    return None if array is None else (array.shape, str(array.dtype), array.nbytes)
+
+
 def _device(_handle: Handle) -> str:
     return "cpu:0"
 
@@ -134,6 +153,8 @@ TENSOR: Final = Kind(
     device=_device,
     describe=describe,
     is_disposed=lambda handle: handle.disposed,
+    layout=_layout,
+    layout=_layout,
 )
 """The kind of `Tensor`."""
 
@@ -146,8 +167,8 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
     Parameters
     ----------
     array : numpy.ndarray or numpy.generic or object
-        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype object: what NumPy returns
-        where it reduces or indexes an array of objects.
+        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype object: what NumPy
+        returns where it reduces an array of objects.
     name : str, optional
         Shown in messages and reports.
     """
@@ -168,11 +189,9 @@ def unborn(array: NDArray[Any]) -> Tensor:
     return handle  # type: ignore[return-value]
 
 
-def _rank_0(value: object) -> NDArray[Any]:
-    if isinstance(value, np.generic):
+def _rank_0(value: Any) -> NDArray[Any]:
+    if isinstance(value, _NUMPY):
         return np.asarray(value)
-    if isinstance(value, _ndarray):
-        return value.view(_ndarray)
     box: NDArray[Any] = np.empty((), dtype=object)
     box[()] = value
     return box

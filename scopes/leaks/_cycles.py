@@ -1,0 +1,107 @@
+"""Reference cycles: what keeps a resource that no variable, function or exception leads to, until the garbage collector runs."""
+
+from __future__ import annotations
+
+import gc
+import time
+import types
+from collections import deque
+from typing import Final
+
+from .._entries import Entry
+from ._edges import HIDDEN_TYPES, is_module, referents_of
+from ._paths import called, spelled, steps
+
+__all__ = ["cycle_around"]
+
+_ANCESTOR_LIMIT: Final = 2_000
+_SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
+
+
+def cycle_around(entry: Entry, deadline: float) -> str | None:
+    """The cycle that keeps a resource, printed by the types and attributes of its members; None where there is none.
+
+    Parameters
+    ----------
+    entry : Entry
+        A resource that was not found from any root of the user's.
+    deadline : float
+        When to give up, on the monotonic clock.
+    """
+    target = entry()
+    if target is None:
+        return None
+    ancestors = _ancestors_of(target, deadline)
+    if ancestors is None:
+        return None
+    members = [target, *ancestors]
+    island = {id(member) for member in members}
+    for member in members:
+        if time.monotonic() > deadline:
+            return None
+        loop = _path(member, member, island)
+        if loop is not None:
+            first = next((index for index, thing in enumerate(loop) if type(thing) not in _SILENT), 0)
+            loop = [*loop[first:-1], *loop[: first + 1]]
+            hold = None if loop[0] is target else _path(loop[0], target, island)
+            held = "" if hold is None else f", holds {spelled(hold, '').removeprefix(', ')}"
+            return f"cycle: {_spelled_loop(loop)}{held}"
+    return None
+
+
+def _ancestors_of(target: object, deadline: float) -> list[object] | None:
+    """All that leads to an object, nearest first; None where that is no island, and so no garbage."""
+    ancestors: list[object] = []
+    met = {id(target)}
+    frontier: tuple[object, ...] = (target,)
+    while frontier:
+        if time.monotonic() > deadline or len(ancestors) > _ANCESTOR_LIMIT:
+            return None
+        nearest: list[object] = []
+        referrers = gc.get_referrers(*frontier)
+        for referrer in referrers:
+            if referrer is ancestors or referrer is nearest or referrer is frontier or id(referrer) in met:
+                continue
+            if type(referrer) in HIDDEN_TYPES:
+                continue
+            if _is_root(referrer):
+                return None
+            met.add(id(referrer))
+            nearest.append(referrer)
+        del referrers
+        ancestors += nearest
+        frontier = tuple(nearest)
+    return ancestors
+
+
+def _is_root(thing: object) -> bool:
+    """Whether an object leads everywhere: the garbage collector would not free what it holds."""
+    return is_module(thing) or issubclass(type(thing), type) or (type(thing) is dict and "__builtins__" in thing)
+
+
+def _path(start: object, goal: object, island: set[int]) -> list[object] | None:
+    """The shortest chain from one object to another, or round to itself, among some objects; None where there is none."""
+    links: dict[int, object] = {}
+    pending = deque([start])
+    while pending:
+        node = pending.popleft()
+        for child in referents_of(node):
+            if child is goal:
+                chain = [child, node]
+                while node is not start:
+                    node = links[id(node)]
+                    chain.append(node)
+                return chain[::-1]
+            if id(child) in island and id(child) not in links and child is not start:
+                links[id(child)] = node
+                pending.append(child)
+    return None
+
+
+def _spelled_loop(loop: list[object]) -> str:
+    text = called(loop[0])
+    for step, thing in zip(steps(loop), loop[1:], strict=True):
+        text += step
+        if type(thing) not in _SILENT or thing is loop[0]:
+            text += f" -> {called(thing)}"
+    return text

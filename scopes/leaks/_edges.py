@@ -1,0 +1,152 @@
+"""What an object refers to, without running any code of the program: the edges along which holders are searched."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from .._entries import Entry, StrongEntry
+from .._scope import DisposeScope
+from .._trees import LEAF_TYPES, WALKERS
+
+__all__ = [
+    "HIDDEN_TYPES",
+    "attributes_of",
+    "instance_dict_of",
+    "is_exception",
+    "is_module",
+    "locals_of",
+    "namespace_of",
+    "referents_of",
+    "runs_module",
+]
+
+HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
+"""Types of this library that know resources: what they refer to is never told as a holder."""
+
+_OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
+_Getter = Callable[[object], Any]
+_class_namespace: Final[_Getter] = vars(type)["__dict__"].__get__
+_module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
+
+
+def referents_of(node: Any) -> list[object]:
+    """The objects that one refers to directly and for which it can be called a holder.
+
+    Not what functions and frames refer to for their own working: globals, builtins, callers. Modules have none here: they
+    are roots, each on its own.
+    """
+    cls = type(node)
+    if cls in _WITHOUT:
+        return []
+    special = _SPECIAL.get(cls)
+    if special is not None:
+        return special(node)
+    if is_module(node) or cls in HIDDEN_TYPES:
+        return []
+    if issubclass(cls, type):
+        return list(namespace_of(node).values())
+    found = gc.get_referents(node)
+    if not found:
+        # Arrays of objects are not seen by the garbage collector.
+        for walker in WALKERS:
+            children = walker(node)
+            if children is not None:
+                return [child for _, child in children]
+    return found
+
+
+def locals_of(frame: types.FrameType) -> dict[str, object]:
+    """The local variables of a frame by name, without lengthening their lives.
+
+    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would hold the values after
+    the function has dropped them. Here it is emptied again, unless the program holds it too (having called ``locals()``).
+    """
+    variables = frame.f_locals
+    if not frame.f_code.co_flags & _OPTIMIZED:
+        return dict(variables)
+    copied = dict(variables)
+    # Two references are ours (the name and the argument), one is the frame's.
+    if sys.version_info < (3, 13) and sys.getrefcount(variables) <= 3:
+        code = frame.f_code
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            variables.pop(name, None)
+    return copied
+
+
+def namespace_of(thing: Any) -> dict[str, object]:
+    """The names of a class or module, read past its metaclass and any ``__getattr__``."""
+    namespace = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
+    return dict(namespace) if namespace else {}
+
+
+def is_module(thing: object) -> bool:
+    """Whether an object is a module, by its real type."""
+    return issubclass(type(thing), types.ModuleType)
+
+
+def runs_module(frame: types.FrameType) -> bool:
+    """Whether the locals of a frame are the globals of a module that can be found."""
+    if frame.f_code.co_flags & _OPTIMIZED:
+        return False
+    name = dict.get(frame.f_globals, "__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return module is not None and is_module(module) and _module_namespace(module) is frame.f_globals
+
+
+def attributes_of(node: object) -> list[tuple[str, object]]:
+    """What an instance holds in its ``__dict__`` and its slots, read past properties and ``__getattr__``."""
+    found: list[tuple[str, object]] = []
+    mro = type.__dict__["__mro__"].__get__(type(node))
+    attributes = instance_dict_of(node)
+    if attributes is not None:
+        found.extend((name, value) for name, value in attributes.copy().items() if type(name) is str)
+    for base in mro:
+        for name, member in namespace_of(base).items():
+            if type(member) is types.MemberDescriptorType:
+                # An empty slot raises AttributeError, a member of the interpreter's own may raise others.
+                with suppress(AttributeError, TypeError, ValueError):
+                    found.append((name, member.__get__(node)))
+    return found
+
+
+def instance_dict_of(node: object) -> dict[str, object] | None:
+    """The ``__dict__`` of an instance, read past any property of that name."""
+    mro = type.__dict__["__mro__"].__get__(type(node))
+    for base in mro:
+        descriptor = namespace_of(base).get("__dict__")
+        if type(descriptor) is types.GetSetDescriptorType and base is not type:
+            attributes = descriptor.__get__(node)
+            return attributes if type(attributes) is dict else None
+    return None
+
+
+def is_exception(node: object) -> bool:
+    """Whether an object is an exception, by its real type."""
+    return issubclass(type(node), BaseException)
+
+
+def _of_function(node: types.FunctionType) -> list[object]:
+    own = (node.__globals__, getattr(node, "__builtins__", None))
+    return [child for child in gc.get_referents(node) if not any(child is thing for thing in own)]
+
+
+def _of_frame(node: types.FrameType) -> list[object]:
+    return [] if runs_module(node) else list(locals_of(node).values())
+
+
+def _of_traceback(node: types.TracebackType) -> list[object]:
+    return [node.tb_frame, node.tb_next]
+
+
+# Leaves of a tree, some of which hold something all the same: a class, a bound method of the interpreter's own.
+_WITHOUT: Final = frozenset(LEAF_TYPES) - {type, memoryview, slice, types.ModuleType, types.BuiltinFunctionType}
+_SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
+    types.FunctionType: _of_function,
+    types.FrameType: _of_frame,
+    types.TracebackType: _of_traceback,
+}

@@ -1,0 +1,221 @@
+"""A chain of objects, each of which refers to the next, printed as the code that would reach the last."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ._edges import attributes_of, instance_dict_of, is_exception, locals_of, namespace_of
+from ._site import shown
+
+__all__ = ["called", "spelled", "steps"]
+
+_TEXT_LIMIT: Final = 40
+_PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+_GENERATORS: Final[dict[type, str]] = {
+    types.GeneratorType: "gi",
+    types.CoroutineType: "cr",
+    types.AsyncGeneratorType: "ag",
+}
+_EXCEPTION_PARTS: Final = ("__traceback__", "__cause__", "__context__", "args")
+
+
+def spelled(chain: list[object], start: str) -> str:
+    """The chain as code.
+
+    Parameters
+    ----------
+    chain : list
+        Objects, each of which refers to the next.
+    start : str
+        How the first one is written.
+    """
+    return start + "".join(steps(chain))
+
+
+def steps(chain: list[object]) -> list[str]:
+    """What is written for each step of a chain; empty for a step that code does not show."""
+    return [
+        _step(chain[index - 1] if index else None, chain[index], chain[index + 1]) for index in range(len(chain) - 1)
+    ]
+
+
+def called(thing: Any) -> str:
+    """What an object is called in a text: its type, for a function its name."""
+    if type(thing) is types.FunctionType:
+        return f"{thing.__qualname__}()"
+    if issubclass(type(thing), type):
+        return f"class {type.__dict__['__qualname__'].__get__(thing)}"
+    if type(thing) in _GENERATORS:
+        return f"{type(thing).__name__} {thing.__qualname__}()"
+    return type.__dict__["__qualname__"].__get__(type(thing))
+
+
+def _step(before: object, parent: Any, child: object) -> str:
+    """One step, from an object to one that it refers to; what came before tells what the interpreter puts in between."""
+    cls = type(parent)
+    if cls is dict:
+        if before is not None and _is_instance_dict(before, parent):
+            return _attribute(parent, child)
+        return _item(parent.copy().items(), child)
+    step = _STEPS.get(cls)
+    if step is not None:
+        return step(before, parent, child)
+    if cls in _GENERATORS:
+        return _generator_step(parent, child)
+    if issubclass(cls, type):
+        return next((f".{name}" for name, value in namespace_of(parent).items() if value is child), ".__class__")
+    for base, contents in _CONTAINERS:
+        if issubclass(cls, base):
+            found = contents(parent, child)
+            if found:
+                return found
+    if type(child) is dict and _is_instance_dict(parent, child):
+        return ""
+    if is_exception(parent):
+        for name in _EXCEPTION_PARTS:
+            if getattr(BaseException, name).__get__(parent) is child:
+                return f".{name}"
+    for name, value in attributes_of(parent):
+        if value is child:
+            return f".{name}"
+    if child is cls:
+        return ".__class__"
+    return f".<{type(child).__qualname__}>"
+
+
+def _is_instance_dict(owner: object, attributes: object) -> bool:
+    return type(owner) is not dict and instance_dict_of(owner) is attributes
+
+
+def _attribute(attributes: dict[object, object], child: object) -> str:
+    for name, value in attributes.copy().items():
+        if value is child:
+            return f".{name}"
+    return ".<attribute>"
+
+
+def _item(items: Iterable[tuple[object, object]], child: object) -> str:
+    for key, value in items:
+        if value is child:
+            return f"[{_key(key)}]"
+        if key is child:
+            return f".<key {type(key).__qualname__}>"
+    return ""
+
+
+def _key(key: Any) -> str:
+    if type(key) in _PLAIN or (type(key) is tuple and all(type(part) in _PLAIN for part in key)):
+        text = repr(key)
+        return text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…"
+    return f"<{type(key).__qualname__}>"
+
+
+def _index(values: Iterable[object], child: object) -> str:
+    for index, value in enumerate(values):
+        if value is child:
+            return f"[{index}]"
+    return ""
+
+
+def _in_tuple(parent: Any, child: object) -> str:
+    index = _index(tuple.__iter__(parent), child)
+    fields = vars(type(parent)).get("_fields")
+    if index and type(fields) is tuple and len(fields) == tuple.__len__(parent):
+        return f".{fields[int(index[1:-1])]}"
+    return index
+
+
+def _in_set(copied: Callable[[Any], Iterable[object]]) -> Callable[[Any, object], str]:
+    def contents(parent: Any, child: object) -> str:
+        return next((".<element>" for value in copied(parent) if value is child), "")
+
+    return contents
+
+
+_CONTAINERS: Final[tuple[tuple[type, Callable[[Any, object], str]], ...]] = (
+    (tuple, _in_tuple),
+    (list, lambda parent, child: _index(list.copy(parent), child)),
+    (dict, lambda parent, child: _item(dict.copy(parent).items(), child)),
+    (set, _in_set(set.copy)),
+    (frozenset, _in_set(frozenset.__iter__)),
+    (deque, lambda parent, child: _index(deque.copy(parent), child)),
+)
+
+
+def _function_step(_before: object, parent: types.FunctionType, child: object) -> str:
+    if child is parent.__closure__:
+        return ""
+    for name in ("__defaults__", "__kwdefaults__"):
+        if getattr(parent, name) is child:
+            return f".{name}"
+    return "" if parent.__dict__ is child else ".<function>"
+
+
+def _tuple_step(before: object, parent: tuple[object, ...], child: object) -> str:
+    if type(before) is types.FunctionType and before.__closure__ is parent:
+        for name, cell in zip(before.__code__.co_freevars, parent, strict=False):
+            if cell is child:
+                code = before.__code__
+                maker = before.__qualname__.rpartition(".<locals>")[0] or before.__qualname__
+                return f", closure of {maker}() at {shown(code.co_filename)}:{code.co_firstlineno}, cell {name!r}"
+    return _index(parent, child)
+
+
+def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
+    where = f" frame {shown(frame.f_code.co_filename)}:{line} {frame.f_code.co_qualname}()"
+    for name, value in locals_of(frame).items():
+        if value is child:
+            return f"{where}: local {name!r}"
+    return where
+
+
+def _frame_step(before: object, parent: types.FrameType, child: object) -> str:
+    line = before.tb_lineno if type(before) is types.TracebackType else parent.f_lineno or 0
+    return _frame_text(parent, line, child)
+
+
+def _generator_step(parent: Any, child: object) -> str:
+    prefix = _GENERATORS[type(parent)]
+    if getattr(parent, f"{prefix}_frame") is child:
+        return ""
+    if type(child) in _GENERATORS:
+        awaited = "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await"
+        if getattr(parent, awaited) is child:
+            return f".{awaited}"
+    frame = getattr(parent, f"{prefix}_frame")
+    if frame is None:
+        return ".<result>"
+    return f", suspended{_frame_text(frame, frame.f_lineno or 0, child)}"
+
+
+def _method_step(_before: object, parent: types.MethodType, child: object) -> str:
+    return ".__self__" if parent.__self__ is child else ".__func__"
+
+
+def _partial_step(_before: object, parent: functools.partial[object], child: object) -> str:
+    return next((f".{name}" for name in ("func", "args", "keywords") if getattr(parent, name) is child), "")
+
+
+def _cached_step(_before: object, parent: Any, child: object) -> str:
+    return ".__wrapped__" if parent.__dict__.get("__wrapped__") is child else ".<cached>"
+
+
+def _silent(_before: object, _parent: object, _child: object) -> str:
+    return ""
+
+
+_STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
+    types.FunctionType: _function_step,
+    types.CellType: _silent,
+    types.TracebackType: _silent,
+    types.FrameType: _frame_step,
+    types.MethodType: _method_step,
+    types.BuiltinMethodType: lambda _before, _parent, _child: ".__self__",
+    functools.partial: _partial_step,
+    type(functools.lru_cache(_silent)): _cached_step,
+    tuple: _tuple_step,
+}

@@ -1,0 +1,117 @@
+"""Where a person can look: the globals of modules, the frames of running functions, exceptions that are kept."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Collection, Iterator
+from types import FrameType
+from typing import Final
+
+from ._edges import HIDDEN_TYPES, is_module, locals_of, namespace_of, runs_module
+from ._site import is_inside, shown
+
+__all__ = ["count_names", "is_of_library", "library_roots", "user_roots"]
+
+Root = tuple[str, object]
+"""How a person would write it, and the object."""
+
+_OURS: Final = __name__.partition(".")[0]
+_LIBRARY_FOLDERS: Final = tuple(
+    os.path.join(path, "")
+    for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if path
+)
+_LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def user_roots() -> Iterator[Root]:
+    """What the user's own code holds: ``__main__`` first, then other modules, running functions, exceptions."""
+    for name, namespace in _namespaces():
+        if not is_of_library(name):
+            yield from _variables(name, namespace)
+    for frame in _user_frames():
+        where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+        for name, value in locals_of(frame).items():
+            yield f"{where}: local {name!r}", value
+    in_flight = sys.exc_info()[1]
+    if in_flight is not None:
+        yield "exception in flight", in_flight
+    for name in ("last_exc", "last_value", "last_traceback"):
+        value = vars(sys).get(name)
+        if value is not None:
+            yield f"sys.{name}", value
+    for variable, value in contextvars.copy_context().items():
+        if type(value) not in HIDDEN_TYPES:
+            yield f"context variable {variable.name!r}", value
+
+
+def library_roots() -> Iterator[Root]:
+    """What the modules of libraries hold, this one excepted."""
+    for name, namespace in _namespaces():
+        if is_of_library(name) and name.partition(".")[0] != _OURS:
+            yield from _variables(name, namespace)
+
+
+def count_names(wanted: Collection[int]) -> dict[int, int]:
+    """How many variables (globals of modules, locals of running functions) refer to each object, given by its ``id``."""
+    counts: dict[int, int] = {}
+    for name, namespace in _namespaces():
+        if name.partition(".")[0] != _OURS:
+            for value in namespace.values():
+                if id(value) in wanted:
+                    counts[id(value)] = counts.get(id(value), 0) + 1
+    for frame in _user_frames():
+        for value in locals_of(frame).values():
+            if id(value) in wanted:
+                counts[id(value)] = counts.get(id(value), 0) + 1
+    return counts
+
+
+def is_of_library(module: object) -> bool:
+    """Whether a module, given by name, is of the standard library, installed, or of this package."""
+    if type(module) is not str:
+        return True
+    top = module.partition(".")[0]
+    if top == "__main__":
+        return False
+    if top in sys.stdlib_module_names or top == _OURS:
+        return True
+    # The package tells: what an extension makes of modules inside it has no file.
+    package = sys.modules.get(top)
+    if package is None or not is_module(package):
+        return False
+    file = namespace_of(package).get("__file__")
+    if type(file) is not str:
+        return False
+    return any(part in file for part in _LIBRARY_PARTS) or file.startswith(_LIBRARY_FOLDERS)
+
+
+def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
+    modules = dict(sys.modules)
+    main = modules.pop("__main__", None)
+    met: set[int] = set()
+    for name, module in [("__main__", main), *modules.items()]:
+        if module is not None and is_module(module) and id(module) not in met:
+            met.add(id(module))
+            yield name, namespace_of(module)
+
+
+def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
+    for name, value in namespace.items():
+        yield f"{module}.{name}", value
+
+
+def _user_frames() -> Iterator[FrameType]:
+    """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
+    frames: dict[int, FrameType] = sys._current_frames()
+    own = frames.pop(threading.get_ident())
+    for innermost in [own, *frames.values()]:
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if not is_inside(frame) and not runs_module(frame):
+                yield frame
+            frame = frame.f_back

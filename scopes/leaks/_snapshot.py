@@ -1,0 +1,212 @@
+"""A snapshot of the resources that are there: what lives, and what was disposed and is still referenced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from .._entries import DEAD, LIVE, Entry, storages_of
+from .._kinds import Layout
+from ._comparison import Comparison, compare, nbytes_of
+from ._records import Record
+from ._report import Report, report_of
+from ._site import Mark, Site, site_of
+
+__all__ = ["Birth", "Disposal", "Snapshot", "survey"]
+
+
+class Birth(NamedTuple):
+    """What a detector keeps of a birth."""
+
+    mark: Mark | None
+    at_s: float
+    closings: int
+    scope: str | None
+
+
+class Disposal(NamedTuple):
+    """What a detector keeps of a disposal; the layout, because the resource itself may not know it any more."""
+
+    mark: Mark | None
+    closings: int
+    layout: Layout | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The resources that were there at one moment. It refers to them weakly and keeps nothing alive.
+
+    Iterating over it gives its records; ``str()`` a table of them.
+
+    Attributes
+    ----------
+    records : tuple of Record
+        One for each resource, in the order of birth; a composite stands for its members.
+    """
+
+    records: tuple[Record, ...]
+    _entries: tuple[Entry, ...] = field(repr=False, compare=False)
+    # For what was disposed, which closing of a scope did it; None where no detector saw it.
+    _closings: tuple[int | None, ...] = field(repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all storages, each counted once."""
+        return nbytes_of(self.records)
+
+    def compare_to(self, old: Snapshot) -> Comparison:
+        """What changed since an older snapshot: the resources that are new or gone, and the sites that grew.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> history = []
+        >>> with ds.LeakDetector() as detector:
+        ...     before = detector.take_snapshot()
+        ...     for step in range(3):
+        ...         history.append(ds.zeros(1000, dtype="float32"))
+        ...     change = detector.take_snapshot().compare_to(before)
+        >>> len(change.new), len(change.gone), [(growth.count, growth.nbytes) for growth in change.grown]
+        (3, 0, [(3, 12000)])
+        """
+        return compare(self.records, self._entries, old.records, old._entries)
+
+    def since(self, old: Snapshot) -> Snapshot:
+        """The part of this snapshot that was not there in an older one."""
+        before = set(old._entries)
+        return self._where(entry not in before for entry in self._entries)
+
+    def alive(self) -> Snapshot:
+        """The part of this snapshot that is alive, without what was disposed."""
+        return self._where(record.state == "alive" for record in self.records)
+
+    def largest_first(self) -> Snapshot:
+        """The same snapshot, ordered by bytes."""
+        order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
+        return self._picked(order)
+
+    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
+        """The same by site, worst first, each with one holder.
+
+        Parameters
+        ----------
+        time_limit_s : float, default 5.0
+            How long holders are searched for. What is not found by then is reported without one.
+        object_limit : int, default 2_000_000
+            How many objects are looked at.
+
+        Returns
+        -------
+        Report
+            ``str(report)`` is its text.
+        """
+        return report_of(
+            self.records, self._entries, self._closings, time_limit_s=time_limit_s, object_limit=object_limit
+        )
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __str__(self) -> str:
+        rows = [("kind", "bytes", "state", "scope", "born at")]
+        for record in self.records:
+            scope = "-" if record.scope is None else record.scope or "(unnamed)"
+            rows.append((str(record), f"{record.nbytes:,}", record.state, scope, str(record.site or "-")))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]:<{widths[3]}}  {row[4]}"
+            for row in rows
+        )
+
+    def _where(self, chosen: Iterable[bool]) -> Snapshot:
+        return self._picked([index for index, choose in enumerate(chosen) if choose])
+
+    def _picked(self, order: list[int]) -> Snapshot:
+        return Snapshot(
+            tuple(self.records[index] for index in order),
+            tuple(self._entries[index] for index in order),
+            tuple(self._closings[index] for index in order),
+        )
+
+
+def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closings: int) -> Snapshot:
+    """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
+
+    Parameters
+    ----------
+    found : iterable of (Entry, Birth or None, Disposal or None)
+        The entries, and what is known of each.
+    closings : int
+        How many scopes had been closed until now, by the count that the births were made with.
+    """
+    now = time.monotonic()
+    # Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
+    numbers: dict[Hashable, int] = {}
+    sites: dict[Mark, Site | None] = {}
+    records: list[Record] = []
+    entries: list[Entry] = []
+    when: list[int | None] = []
+    for entry, birth, disposal in found:
+        alive = LIVE.get(entry.key) is entry
+        if not alive and DEAD.get(entry.key) is not entry:
+            continue
+        if _belongs_to_composite(entry):
+            continue
+        storages: dict[Hashable, int] = {}
+        layout: Layout | None = None if disposal is None else disposal.layout
+        if alive:
+            storages_of(entry, storages)
+            layout = layout_of(entry)
+        nbytes = sum(storages.values())
+        owner = entry.owner
+        if entry() is None:
+            continue
+        records.append(
+            Record(
+                kind=entry.kind.name,
+                shape=None if layout is None else layout[0],
+                dtype=None if layout is None else layout[1],
+                nbytes=nbytes,
+                used_nbytes=nbytes if layout is None or not alive else layout[2],
+                storages=tuple((numbers.setdefault(key, len(numbers)), size) for key, size in storages.items()),
+                site=None if birth is None else _site(birth.mark, sites),
+                disposal=None if disposal is None else _site(disposal.mark, sites),
+                scope=birth.scope if birth is not None else None if owner is None else owner.name or "",
+                age_s=None if birth is None else now - birth.at_s,
+                generation=None if birth is None else closings - birth.closings,
+                state="alive" if alive else "disposed",
+            )
+        )
+        entries.append(entry)
+        when.append(None if disposal is None else disposal.closings)
+    return Snapshot(tuple(records), tuple(entries), tuple(when))
+
+
+def layout_of(entry: Entry) -> Layout | None:
+    """Shape, dtype and own bytes of a resource, where its kind tells."""
+    layout = entry.kind.layout
+    if layout is None:
+        return None
+    resource = entry()
+    return None if resource is None else layout(resource)
+
+
+def _belongs_to_composite(entry: Entry) -> bool:
+    unit = entry.unit
+    return unit is not None and (LIVE.get(unit.key) is unit or DEAD.get(unit.key) is unit) and unit() is not None
+
+
+def _site(mark: Mark | None, sites: dict[Mark, Site | None]) -> Site | None:
+    if mark is None:
+        return None
+    try:
+        return sites[mark]
+    except KeyError:
+        site = sites[mark] = site_of(mark)
+        return site

@@ -1,0 +1,1 @@
+"""Reporters: one file for each output, pure functions from a report to text."""
