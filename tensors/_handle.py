@@ -136,11 +136,6 @@ def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
     return None if array is None else (array.shape, str(array.dtype), array.nbytes)
 
 
-def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
-    array = array_of(handle)
-    return None if array is None else (array.shape, str(array.dtype), array.nbytes)
-
-
 def _device(_handle: Handle) -> str:
     return "cpu:0"
 
@@ -153,7 +148,6 @@ TENSOR: Final = Kind(
     device=_device,
     describe=describe,
     is_disposed=lambda handle: handle.disposed,
-    layout=_layout,
     layout=_layout,
 )
 """The kind of `Tensor`."""
