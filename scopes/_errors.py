@@ -120,7 +120,39 @@ class DeviceMismatchError(DisposeScopeError, RuntimeError):
 
 
 class GraphRetainedError(DisposeScopeError, RuntimeError):
-    """A tensor that carries an autograd graph was moved out of a scope opened with ``graph="error"``."""
+    """A tensor that carries an autograd graph was moved out of a scope opened with ``graph="error"``.
+
+    Attributes
+    ----------
+    resource : str
+        Kind, shape, dtype and name of the tensor.
+    nbytes, nodes : int
+        The bytes that the graph pins, each storage counted once, and the number of its nodes.
+    first_op, last_op : str
+        The op that ran first, and the one whose result the tensor is.
+    site : str
+        The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode was on), and otherwise
+        the line that moved it out.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        resource: str = "",
+        nbytes: int = 0,
+        nodes: int = 0,
+        first_op: str = "",
+        last_op: str = "",
+        site: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.resource = resource
+        self.nbytes = nbytes
+        self.nodes = nodes
+        self.first_op = first_op
+        self.last_op = last_op
+        self.site = site
 
 
 class LeakError(DisposeScopeError, RuntimeError):

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, final
 
 from ._arrivals import AWAITED, look_for_arrivals
 from ._devices import device_name
+from ._graphs import Graphs
 
 __all__ = ["Kind", "Layout", "add_kind", "kind_of", "kind_of_type", "register_kind"]
 
@@ -48,6 +49,8 @@ class Kind:
     layout : callable, optional
         Shape, name of the dtype, and bytes of its own elements, of one live instance; fewer bytes than its storages
         have mean a view. None where that is unknown.
+    graphs : Graphs, optional
+        What to ask of the autograd graphs behind its instances, where they can carry one.
     """
 
     cls: type
@@ -59,6 +62,7 @@ class Kind:
     members: Callable[[Any], Members] | None = None
     is_disposed: Callable[[Any], bool] | None = None
     layout: Callable[[Any], Layout | None] | None = None
+    graphs: Graphs | None = None
 
 
 _REGISTERED: Final[dict[type, Kind]] = {}

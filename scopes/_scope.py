@@ -41,6 +41,7 @@ from ._entries import (
     unit_of,
 )
 from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
+from ._graphs import GraphOption, check_graph_option, let_graphs_out
 from ._instruments import LISTENERS
 from ._kinds import kind_of
 from ._statistics import LOCAL
@@ -74,6 +75,15 @@ class DisposeScope:
         Shown in reprs, messages and reports.
     strict : bool, default False
         Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of leaving it as it is.
+    graph : {"keep", "detach", "error"}, default "keep"
+        What happens when a tensor that carries an autograd graph leaves this scope: moved to another scope or out of every one,
+        or given out by a decorated function. It keeps its graph (``statistics().graphs_kept`` counts them); it is detached, in
+        place, with the same values and storage and no history; or the verb raises `GraphRetainedError` and changes nothing.
+
+    Raises
+    ------
+    ValueError
+        `graph` is none of the three.
 
     Examples
     --------
@@ -95,12 +105,14 @@ class DisposeScope:
         "_outer",
         "_passed_over",
         "_state",
+        "graph",
         "name",
         "strict",
     )
 
     name: str | None
     strict: bool
+    graph: GraphOption
     # The scopes owned entries, in the order in which they came; a dict, because it is an ordered set.
     _entries: dict[Entry, None]
     # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can differ.
@@ -113,13 +125,16 @@ class DisposeScope:
     _frame: FrameType | None
     _passed_over: tuple[DisposeScope, ...]
 
-    def __init__(self, name: str | None = None, *, strict: bool = False) -> None:
+    def __init__(self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep") -> None:
         if name is not None and type(name) is not str:
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
             raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
+        if graph != "keep":
+            check_graph_option(graph)
         self.name = name
         self.strict = strict
+        self.graph = graph
         self._entries = {}
         self._state = UNOPENED
         self._direct = False
@@ -412,7 +427,8 @@ class DisposeScope:
         state = ("unopened", "open", "closed")[self._state]
         named = "" if self.name is None else f" {self.name!r}"
         owned = "" if self._state != OPEN else f", owns {len(self)}, {self._nbytes()} bytes"
-        return f"<DisposeScope{named} {state}{owned}>"
+        graph = "" if self.graph == "keep" else f", graph={self.graph!r}"
+        return f"<DisposeScope{named} {state}{graph}{owned}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a scope belongs to a block of code in its own process and cannot be pickled or copied")
@@ -437,7 +453,7 @@ class DisposeScope:
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        return DisposeScope(self.name, strict=self.strict)
+        return DisposeScope(self.name, strict=self.strict, graph=self.graph)
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to the caller's scope; also in a strict scope inputs stay where they are."""
@@ -526,6 +542,7 @@ class DisposeScope:
 
     def _hand_over(self, entries: list[Entry], target: DisposeScope | None) -> None:
         ledger = LOCAL.ledger
+        ledger.graphs_kept += let_graphs_out(entries, self.graph, f"leaving {self._called()}")
         for entry in entries:
             # Taking the entry out is the claim: a release or a move on another thread finds nothing then.
             if self._entries.pop(entry, 0) is not None:

@@ -19,6 +19,7 @@ COUNTERS: Final = (
     "attached",
     "detached",
     "moved",
+    "graphs_kept",
 )
 
 
@@ -49,6 +50,8 @@ class Statistics:
         Unowned resources that got an owner; owned ones that lost theirs without being released.
     moved : int
         Changes of owner from one scope to another.
+    graphs_kept : int
+        Moves and detachments in which a resource left its scope with an autograd graph behind it.
     live : int
         Resources alive now: the size of an identity set, not a difference of counters.
     live_nbytes : int
@@ -64,6 +67,7 @@ class Statistics:
     attached: int = 0
     detached: int = 0
     moved: int = 0
+    graphs_kept: int = 0
     live: int = 0
     live_nbytes: int = 0
     by_device: Mapping[str, DeviceStatistics] = field(default_factory=lambda: MappingProxyType({}))
@@ -93,6 +97,7 @@ class Ledger:
     attached: int
     detached: int
     moved: int
+    graphs_kept: int
 
     def __init__(self) -> None:
         self.clear()
