@@ -32,8 +32,9 @@ _CO_ASYNC_GENERATOR: Final = 0x200
 ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
-# Frames between a generator's ``with`` and the scope: context managers that enter another one.
-ENTERING: Final = frozenset({"__enter__", "__aenter__", "enter_context", "enter_async_context"})
+# Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a loop that
+# opens a scope for the loop's body.
+ENTERING: Final = frozenset({"__enter__", "__aenter__", "__next__", "enter_context", "enter_async_context"})
 # Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
     {("contextlib", "__enter__"), ("contextlib", "__aenter__"), ("_pytest.fixtures", "call_fixture_func")}
