@@ -19,6 +19,11 @@ PLAIN: Final[frozenset[type]] = frozenset(
 PRIORITY: Final = 1.0
 """Above plain arrays, and below whoever asks for the last word."""
 
+_ATOMS: Final = PLAIN - {list, tuple}
+_LEAVES: Final[tuple[Any, ...]] = (np.ndarray, np.generic, str, bytes, bytearray, memoryview, range)
+_ARRAY: Final[Any] = np.ndarray
+_SCALAR: Final[Any] = np.generic
+_TUPLE: Final[Any] = tuple
 _ABSENT: Final = object()
 
 
@@ -37,21 +42,21 @@ def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
         if given is not None:
             given[id(array)] = value
         return array
-    cls = type(value)
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if cls in _ATOMS or isinstance(value, _LEAVES):
+        return value
     if cls is list:
-        return [bare(item, given) for item in value]
+        return [item if type(item) in _ATOMS else bare(item, given) for item in value]
     if cls is tuple:
-        return tuple([bare(item, given) for item in value])
+        return tuple([item if type(item) in _ATOMS else bare(item, given) for item in value])
     if cls is dict:
         return {key: bare(item, given) for key, item in value.items()}
-    if cls in PLAIN or isinstance(value, (np.ndarray, np.generic, str, bytes, bytearray, memoryview, range)):
-        return value
-    if isinstance(value, Sequence):
+    if issubclass(cls, Sequence):
         # A namedtuple or a deque: copied only where it holds a Tensor.
-        before: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        before: list[Any] = list(value)
         after = [bare(item, given) for item in before]
         if any(new is not old for new, old in zip(after, before, strict=True)):
-            return after
+            return tuple(after) if issubclass(cls, tuple) else after
     return value
 
 
@@ -67,7 +72,7 @@ def defers(other: object) -> bool:
     A subclass of ndarray has the first word, as Python gives it beside an ndarray.
     """
     cls = type(other)
-    if issubclass(cls, np.ndarray):
+    if issubclass(cls, _ARRAY):
         return True
     if hasattr(cls, "__array_ufunc__"):
         return overrides(cls)
@@ -81,12 +86,12 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     Parameters
     ----------
     result : object
-        What NumPy returned. Python's own numbers and strings, and instances of subclasses of ndarray, stay what they are.
+        What NumPy returned. Python's own numbers and strings, and instances of subclasses of ndarray, stay as they are.
     given : dict
         By the ``id`` of its array, what the caller gave: it is returned itself where NumPy returned that array.
     """
-    cls = type(result)
-    if cls is np.ndarray:
+    cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType]
+    if cls is _ARRAY:
         known = given.get(id(result))
         return wrap(result) if known is None else known
     if cls is tuple:
@@ -95,8 +100,8 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
         return [dressed(item, given) for item in result]
     if cls is dict:
         return {key: dressed(item, given) for key, item in result.items()}
-    if issubclass(cls, np.generic):
+    if isinstance(result, _SCALAR):
         return wrap(result)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if isinstance(result, _TUPLE) and hasattr(cls, "_fields"):
         return cls(*[dressed(item, given) for item in result])
-    return given.get(id(result), result) if issubclass(cls, np.ndarray) else result
+    return given.get(id(result), result) if issubclass(cls, _ARRAY) else result

@@ -147,8 +147,8 @@ def arange(*args: Any, device: str | None = None, name: str | None = None, **opt
     _check(device)
     if "like" in options:
         raise TypeError("arange() got an unexpected keyword argument 'like'")
-    array: Any = np.arange(*bare(args), **bare(options))
-    return wrap(array, name)
+    make: Any = np.arange
+    return wrap(make(*bare(args), **bare(options)), name)
 
 
 def _check(device: str | None) -> None:

@@ -29,8 +29,8 @@ def asarray(
     Parameters
     ----------
     a : array_like
-        A Tensor that fits is returned itself. The memory of an ndarray is shared, and stays the ndarray's too when the Tensor
-        is disposed.
+        A Tensor that fits is returned itself. The memory of an ndarray is shared, and stays the ndarray's when the
+        Tensor is disposed.
     dtype : dtype_like, optional
         The type of the elements.
     order : {"K", "A", "C", "F"}, optional

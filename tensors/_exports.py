@@ -10,6 +10,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from ._handle import Handle, spelled
 from ._storage import Tie, storage_of
 
 __all__ = ["ExportedStorage", "export", "exported_storages"]
@@ -42,13 +43,13 @@ class ExportedStorage:
 class _Export(ref[Any]):
     """A weak reference to what every user of one export holds on to."""
 
-    __slots__ = ("exporter", "key", "nbytes", "resource", "storage")
+    __slots__ = ("exporter", "key", "nbytes", "shown", "storage")
 
     key: int
     storage: int
     nbytes: int
-    exporter: Callable[[], Any]
-    resource: str
+    exporter: Callable[[], Handle | None]
+    shown: tuple[tuple[int, ...], np.dtype[Any], str | None]
 
 
 _EXPORTS: Final[dict[int, _Export]] = {}
@@ -58,31 +59,33 @@ def _forget(export: _Export, exports: dict[int, _Export] = _EXPORTS) -> None:
     exports.pop(export.key, None)
 
 
-def export(array: NDArray[Any], exporter: object, resource: str) -> NDArray[Any]:
-    """An array that shares the memory of `array`, known as exported until the last user of that memory is gone.
+def export(handle: Handle) -> NDArray[Any]:
+    """An array that shares the memory of a Tensor, known as exported until the last user of that memory is gone.
 
     Parameters
     ----------
-    array : numpy.ndarray
-        The array of a Tensor.
-    exporter : object
-        The Tensor; it is referred to weakly, and its attribute ``disposed`` is asked later.
-    resource : str
-        What it is, for reports.
+    handle : Handle
+        The Tensor; it is referred to weakly.
 
     Returns
     -------
     numpy.ndarray
         The alias: same shape, dtype, strides and writeability.
+
+    Raises
+    ------
+    DisposedError
+        The Tensor has been disposed.
     """
+    array = handle._array
     alias, followed = _alias_of(array)
     if followed is None:
         return alias
     entry = _Export(followed, _forget)
     entry.key = id(followed)
     entry.storage, entry.nbytes = storage_of(array)
-    entry.exporter = ref(exporter)
-    entry.resource = resource
+    entry.exporter = ref(handle)
+    entry.shown = (array.shape, array.dtype, handle._name)
     _EXPORTS[entry.key] = entry
     return alias
 
@@ -129,5 +132,5 @@ def exported_storages() -> tuple[ExportedStorage, ...]:
         if before is not None:
             escaped = escaped or before.escaped
         aliases = 1 if before is None else before.aliases + 1
-        found[entry.storage] = ExportedStorage(entry.nbytes, aliases, escaped, entry.resource)
+        found[entry.storage] = ExportedStorage(entry.nbytes, aliases, escaped, spelled(*entry.shown))
     return tuple(found.values())

@@ -24,8 +24,8 @@ Tomb = tuple[tuple[int, ...], np.dtype[Any], str | None]
 class Handle:
     """What all floors of `Tensor` share: the array, and the end of it.
 
-    A disposed handle has no ``_array``: whatever reads it, on any path, ends in ``__getattr__``, which raises. No method
-    has to ask first.
+    A disposed handle has no ``_array``: whatever reads it, on any path, ends in ``__getattr__``, which raises. No
+    method has to ask first.
     """
 
     __slots__ = ("__weakref__", "_array", "_name", "_tomb")
@@ -140,6 +140,10 @@ def _device(_handle: Handle) -> str:
     return "cpu:0"
 
 
+def _is_disposed(handle: Handle) -> bool:
+    return array_of(handle) is None
+
+
 TENSOR: Final = Kind(
     cls=Handle,
     name="Tensor",
@@ -147,7 +151,7 @@ TENSOR: Final = Kind(
     storages=_storages,
     device=_device,
     describe=describe,
-    is_disposed=lambda handle: handle.disposed,
+    is_disposed=_is_disposed,
     layout=_layout,
 )
 """The kind of `Tensor`."""

@@ -22,7 +22,8 @@ __all__ = ["Layout"]
 class Layout(Methods):
     """Attributes, views and copies. A view is a Tensor of its own that shares the storage of its base.
 
-    What changes which memory an array has is not here: ``resize``, and assigning ``shape``, ``strides``, ``dtype``, ``data``.
+    What changes which memory an array has is not here: ``resize``, and assigning ``shape``, ``strides``, ``dtype`` or
+    ``data``.
     """
 
     __slots__ = ()
@@ -92,7 +93,8 @@ class Layout(Methods):
 
     @flat.setter
     def flat(self, values: Any) -> None:
-        self._array.flat = bare(values)
+        array: Any = self._array
+        array.flat = bare(values)
 
     @property
     def T(self) -> Tensor:
@@ -107,7 +109,7 @@ class Layout(Methods):
     @property
     def real(self) -> Tensor:
         """The real part, as a view; the tensor itself where it is real."""
-        return self._part(self._array.real)
+        return self._part("real")
 
     @real.setter
     def real(self, values: Any) -> None:
@@ -116,14 +118,16 @@ class Layout(Methods):
     @property
     def imag(self) -> Tensor:
         """The imaginary part, as a view; read-only zeros where the tensor is real."""
-        return self._part(self._array.imag)
+        return self._part("imag")
 
     @imag.setter
     def imag(self, values: Any) -> None:
         self._array.imag = bare(values)
 
-    def _part(self, part: Any) -> Tensor:
-        return cast("Tensor", self) if part is self._array else wrap(part)
+    def _part(self, attribute: str) -> Tensor:
+        array = self._array
+        part = getattr(array, attribute)
+        return cast("Tensor", self) if part is array else wrap(part)
 
     def setflags(self, *, write: bool) -> None:
         """Make the tensor writeable or read-only, where its memory allows that."""
@@ -190,7 +194,7 @@ class Layout(Methods):
         subok: bool = True,
         copy: bool = True,
     ) -> Tensor:
-        """The elements as another dtype: see `numpy.ndarray.astype`. With ``copy=False`` the tensor itself where it fits."""
+        """The elements as another dtype, the tensor itself where ``copy=False`` allows: see `numpy.ndarray.astype`."""
         return self._call("astype", dtype, order, casting, subok, copy)
 
     def copy(self, order: Order = "C") -> Tensor:

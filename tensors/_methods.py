@@ -35,8 +35,8 @@ class Reduction(TypedDict, total=False):
 class Methods(Protocols):
     """Same names, arguments and results as the methods of `numpy.ndarray`, with Tensors for arrays.
 
-    Results have rank 0 where NumPy returns a scalar, so that they are owned like any other result; ``out`` may be a Tensor or
-    a plain array, and is returned itself.
+    Results have rank 0 where NumPy returns a scalar, so that they are owned like any other result; ``out`` may be a
+    Tensor or a plain array, and is returned itself.
     """
 
     __slots__ = ()

@@ -14,10 +14,10 @@ __all__ = ["Operators"]
 
 
 class Operators(Handle):
-    """Arithmetic, comparison and bitwise operators; NumPy's promotion holds for arrays and Python scalars beside a Tensor.
+    """Arithmetic, comparison and bitwise operators, with NumPy's promotion for what stands beside a Tensor.
 
-    Every body reads ``self._array`` first, so that a disposed operand raises whatever the other one is. The repetition is for
-    speed: a shared function would cost a call for each operation.
+    Every body reads ``self._array`` first, so that a disposed operand raises whatever the other one is. The repetition
+    is for speed: a shared function would cost a call for each operation.
     """
 
     __slots__ = ()
@@ -221,9 +221,9 @@ class Operators(Handle):
     def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         array = self._array
         if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        quotient, remainder = divmod(other, array)
-        return wrap(quotient), wrap(remainder)
+            return NotImplemented  # type: ignore[no-any-return]
+        pair: Any = divmod(other, array)
+        return wrap(pair[0]), wrap(pair[1])
 
     def __lt__(self, other: Any) -> Tensor:
         array = self._array

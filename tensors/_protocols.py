@@ -10,37 +10,19 @@ from numpy.typing import DTypeLike, NDArray
 
 from ._arguments import PLAIN, bare, dressed, overrides
 from ._exports import export
-from ._handle import Handle, describe, wrap
+from ._handle import Handle, wrap
 from ._in_place import InPlace
 
 __all__ = ["Protocols"]
 
 _WITH_LIKE: Final = frozenset(
-    [
-        "arange",
-        "array",
-        "asanyarray",
-        "asarray",
-        "ascontiguousarray",
-        "asfortranarray",
-        "empty",
-        "eye",
-        "frombuffer",
-        "fromfile",
-        "fromfunction",
-        "fromiter",
-        "fromstring",
-        "full",
-        "genfromtxt",
-        "identity",
-        "loadtxt",
-        "ones",
-        "require",
-        "tri",
-        "zeros",
-    ]
+    {"arange", "array", "asanyarray", "asarray", "ascontiguousarray", "asfortranarray", "empty", "eye", "frombuffer"}
+    | {"fromfile", "fromfunction", "fromiter", "fromstring", "full", "genfromtxt", "identity", "loadtxt", "ones"}
+    | {"require", "tri", "zeros"}
 )
 """Functions of NumPy that come here for their argument ``like=``, which is not among their arguments any more."""
+
+_ARRAY: Final[Any] = np.ndarray
 
 
 class Protocols(InPlace):
@@ -53,27 +35,20 @@ class Protocols(InPlace):
         for value in inputs:
             if isinstance(value, Handle):
                 value = value._array
-            elif type(value) not in PLAIN and overrides(type(value)):
+            elif type(value) not in PLAIN and overrides(type(value)):  # pyright: ignore[reportUnknownArgumentType]
                 return NotImplemented
             arrays.append(value)
-        out: tuple[Any, ...] = ()
+        if method == "at":
+            return ufunc.at(arrays[0], *bare(arrays[1:]))
+        targets: tuple[Any, ...] | None = kwargs.get("out")
         if kwargs:
-            out = kwargs.get("out", ())
-            if any(overrides(type(target)) for target in out):
+            if targets is not None and any(overrides(type(target)) for target in targets):  # pyright: ignore[reportUnknownArgumentType]
                 return NotImplemented
             kwargs = {option: bare(value) for option, value in kwargs.items()}
-        if method == "at":
-            arrays[1:] = bare(arrays[1:])
         result: Any = getattr(ufunc, method)(*arrays, **kwargs)
-        if out:
-            if type(result) is tuple:
-                return tuple([wrap(got) if target is None else target for got, target in zip(result, out, strict=True)])
-            return out[0]
-        if type(result) is tuple:
-            return tuple([wrap(got) for got in result])
-        if result is None:
-            return None
-        return result if isinstance(result, np.ndarray) and type(result) is not np.ndarray else wrap(result)
+        if ufunc.nout == 1:
+            return _result(result, None if targets is None else targets[0])
+        return tuple([_result(*pair) for pair in zip(result, targets or (None,) * ufunc.nout, strict=True)])
 
     def __array_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -81,7 +56,6 @@ class Protocols(InPlace):
         for cls in types:
             if not issubclass(cls, (Handle, np.ndarray)):
                 return NotImplemented
-        _ = self._array
         given: dict[int, Any] = {}
         arguments, options = bare(args, given), bare(dict(kwargs), given)
         if not given and func.__name__ not in _WITH_LIKE:
@@ -89,16 +63,14 @@ class Protocols(InPlace):
             return NotImplemented
         out = kwargs.get("out")
         if out is not None:
-            for target in out if isinstance(out, tuple) else (out,):  # pyright: ignore[reportUnknownVariableType]
-                if not isinstance(target, Handle):
-                    given[id(target)] = target  # pyright: ignore[reportUnknownArgumentType]
+            given.update((id(target), target) for target in _targets(out) if not isinstance(target, Handle))
         return dressed(func(*arguments, **options), given)
 
     def numpy(self) -> NDArray[Any]:
         """A plain array that shares this tensor's memory, without a copy.
 
-        It stays valid after the tensor is disposed: the memory is freed with the last of its aliases. Until then it counts
-        as exported, and as escaped once the tensor is disposed.
+        It stays valid after the tensor is disposed: the memory is freed with the last of its aliases. Until then it
+        counts as exported, and as escaped once the tensor is disposed.
 
         Examples
         --------
@@ -108,14 +80,14 @@ class Protocols(InPlace):
         >>> alias
         array([0, 1, 2])
         """
-        return export(self._array, self, describe(self))
+        return export(self)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         array = self._array
         if dtype is not None and np.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(
-                    f"a Tensor of dtype {array.dtype} cannot be an array of {np.dtype(dtype)} without a copy"
+                    f"a Tensor of dtype {array.dtype} becomes an array of {np.dtype(dtype)} by a copy only"
                 )
             return array.astype(dtype)
         return array.copy() if copy else self.numpy()
@@ -136,7 +108,18 @@ class Protocols(InPlace):
         return 1, 0
 
     def __buffer__(self, flags: int, /) -> memoryview:
-        return memoryview(self.numpy())
+        return self.numpy().data
 
     def __bytes__(self) -> bytes:
         return self._array.tobytes()
+
+
+def _targets(out: Any) -> tuple[Any, ...]:
+    return out if type(out) is tuple else (out,)  # pyright: ignore[reportUnknownVariableType]
+
+
+def _result(array: Any, target: Any) -> Any:
+    """What a ufunc gives back: the target that the caller named, a Tensor, or an instance of a subclass of ndarray."""
+    if target is not None:
+        return target
+    return array if isinstance(array, _ARRAY) and type(array) is not _ARRAY else wrap(array)

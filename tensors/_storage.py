@@ -15,8 +15,8 @@ __all__ = ["Tie", "storage_of"]
 class Tie:
     """Stands between an exported alias and the array it shares memory with, in the chain of ``.base``.
 
-    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base it belongs to one export
-    alone: it lives exactly as long as somebody holds memory that was exported there.
+    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base it belongs to one
+    export alone: it lives exactly as long as somebody holds memory that was exported there.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "base")
@@ -29,8 +29,9 @@ class Tie:
         self.__array_interface__ = array.__array_interface__
 
 
-_STRIDED: Final = type(as_strided(np.empty(1)).base)
-_BYTES_LIKE: Final = (bytes, bytearray, memoryview, mmap.mmap)
+_STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
+_ARRAY: Final[Any] = np.ndarray
+_BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
 
 
 def storage_of(array: NDArray[Any]) -> tuple[int, int]:
@@ -55,20 +56,19 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     >>> storage_of(big[:10]) == (id(big), 8000)
     True
     """
-    top = array
+    top: Any = array
     while True:
         base: Any = top.base
-        if type(base) is Tie or (type(base) is _STRIDED and base.base is not None):
+        cls: Any = type(base)  # pyright: ignore[reportUnknownVariableType]
+        if cls is Tie or (cls is _STRIDED and base.base is not None):
             base = base.base
-        elif type(base) is memoryview and isinstance(base.obj, np.ndarray):
+        elif cls is memoryview and base.obj is not None:
             base = base.obj
         if base is None:
             return id(top), top.nbytes
-        if not isinstance(base, np.ndarray):
+        if not isinstance(base, _ARRAY):
             break
         top = base
-    if type(base) is memoryview and base.obj is not None:
-        base = base.obj
     if isinstance(base, _BYTES_LIKE):
         try:
             return id(base), memoryview(base).nbytes

@@ -24,11 +24,12 @@ _SINGLE: Final = frozenset({int, slice, type(None), type(...)})
 class Tensor(Layout):
     """A thin owned handle around an ndarray: everything that an ndarray can do, and an end that a scope decides.
 
-    Operators, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the current scope; where NumPy
-    returns a scalar, a Tensor of rank 0. Arrays and Python numbers beside a Tensor are promoted as NumPy promotes them.
+    Operators, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the current scope; where
+    NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers beside a Tensor are promoted as by NumPy.
 
-    A Tensor that has been disposed raises `DisposedError` on every path but ``dispose()``, ``disposed``, ``repr`` and ``hash``.
-    Its memory is freed with its last view or exported alias. Tensors are hashed by identity and compared element by element.
+    A Tensor that has been disposed raises `DisposedError` on every path but ``dispose()``, ``disposed``, ``repr`` and
+    ``hash``. Its memory is freed with its last view or exported alias. Tensors are hashed by identity, and compared
+    element by element.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ class Tensor(Layout):
     >>> t + 1
     Traceback (most recent call last):
         ...
-    disposescope.scopes._errors.DisposedError: Tensor shape=(2, 2) dtype=float64 has been disposed (open a LeakDetector to ...
+    disposescope.scopes._errors.DisposedError: Tensor shape=(2, 2) dtype=float64 has been disposed ...
     """
 
     __slots__ = ()
@@ -131,9 +132,7 @@ class Tensor(Layout):
     def __format__(self, spec: str) -> str:
         array = self._array
         if spec and array.ndim:
-            raise TypeError(
-                f"unsupported format string passed to Tensor.__format__: {spec!r}, for a tensor of rank {array.ndim}"
-            )
+            raise TypeError(f"format: {spec!r} formats a number, and this is a Tensor of rank {array.ndim}; index it")
         return format(array.item(), spec) if not array.ndim and array.dtype.char != "V" else str(array)
 
     # ------------------------------------------------------------------ copies
@@ -153,7 +152,7 @@ class Tensor(Layout):
 
 def _element(array: NDArray[Any], key: Any) -> Any:
     """Index an array of objects or records: an object itself, and a record of rank 0 as a view."""
-    keys = key if isinstance(key, tuple) else (key,)
+    keys: tuple[Any, ...] = key if type(key) is tuple else (key,)  # pyright: ignore[reportUnknownVariableType]
     if isinstance(key, (str, list)) or any(part is ... for part in keys):
         return wrap(array[key])
     found: Any = array[(*keys, ...)]
