@@ -1,7 +1,7 @@
 """What happens to the history of what leaves a scope: the ``graph`` option.
 
-A tensor that is moved out may carry an autograd graph, and with it the memory of everything that the graph saved. This floor
-knows no graph: a kind whose instances can carry one says so with a `Graphs` of its own.
+A tensor that is moved out may carry an autograd graph, and with it the memory of everything that the graph saved. This
+floor knows no graph: a kind whose instances can carry one says so with a `Graphs` of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Graphs(Protocol):
         ...
 
     def cut(self, resource: Any, /) -> Cut:
-        """Take the graph away from an instance, which keeps its identity, values and storage. May raise, and has done nothing then."""
+        """Take the graph from an instance, which keeps identity, values and storage; or raise, having done nothing."""
         ...
 
 
@@ -70,7 +70,8 @@ def let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
     Raises
     ------
     GraphRetainedError
-        The option is ``"error"`` and there is a graph, or it is ``"detach"`` and a graph cannot be taken away. Nothing has changed.
+        The option is ``"error"`` and there is a graph, or it is ``"detach"`` and one cannot be taken away. Nothing has
+        changed then.
     """
     kept = 0
     cuts: list[Cut] = []

@@ -16,7 +16,7 @@ from ..scopes._kinds import kind_of
 if TYPE_CHECKING:
     from ._graph_walk import Graph
 
-__all__ = ["GraphOp", "GraphSummary", "graph_nbytes", "graph_summary", "summarise"]
+__all__ = ["GraphOp", "GraphSummary", "graph_nbytes", "graph_summary", "site_of_node", "summarise"]
 
 _SITES_SHOWN: Final = 3
 
@@ -66,8 +66,8 @@ class GraphSummary:
     ops : tuple of GraphOp
         A row for each op, most bytes first.
     attribute_nbytes : int
-        The bytes of tensors that custom functions keep as attributes of their ``ctx`` instead of by
-        ``save_for_backward``, which nothing else holds of what was counted. Not in `nbytes`; ``backward()`` does not free them.
+        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that no node saved. Not in
+        `nbytes`, because no hook sees them; ``backward()`` does not free them.
     opaque_nodes : int
         Nodes that do not show what they saved: writes into a view (``y[0] *= w``), ops of extensions. Not in `nbytes`.
     """
@@ -97,9 +97,9 @@ class GraphSummary:
 def graph_nbytes(tensor: object) -> int:
     """The bytes that the autograd graph behind a tensor pins for ``backward()``, each storage counted once.
 
-    The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved counts, parameters and inputs
-    as well. 0 for a tensor without a graph, and after ``backward()``. Looks at every node once; runs no hook, unpacks nothing,
-    and changes no version counter.
+    The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved counts, parameters and
+    inputs as well. 0 for a tensor without a graph, and after ``backward()``. Looks at every node once; runs no hook,
+    unpacks nothing, and changes no version counter. What a hook packed counts for the tensors in what it packed.
 
     Parameters
     ----------
@@ -136,8 +136,9 @@ def graph_nbytes(tensor: object) -> int:
 def graph_summary(tensor: object) -> GraphSummary:
     """What the autograd graph behind a tensor pins, op by op, with the modules and lines that the ops came from.
 
-    Modules are told by their parameters, for which the objects of the program are searched: a matter of tenths of a second
-    in a big program. Lines are known where the forward pass ran under ``torch.autograd.set_detect_anomaly(True)``.
+    Modules are told by their parameters, for which the objects of the program are searched: a matter of tenths of a
+    second in a big program. Lines are known where the forward pass ran under
+    ``torch.autograd.set_detect_anomaly(True)``.
 
     Parameters
     ----------
@@ -184,7 +185,7 @@ def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
         counts[1] += graph.bytes_of.get(key, 0)
         if key in modules:
             named[modules[key]] = None
-        site = _site_of(node) if traced else None
+        site = site_of_node(node) if traced else None
         if site is not None:
             sites[site] = None
         if op != "AccumulateGrad":
@@ -192,7 +193,7 @@ def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
             at = (node._sequence_nr(), op)
             first = at if first is None or at[0] < first[0] else first
             last = at if last is None or at[0] > last[0] else last
-    ops = [GraphOp(op, *counts, tuple(named), tuple(sites)) for op, (counts, named, sites) in rows.items()]
+    ops = [GraphOp(op, counts[0], counts[1], tuple(named), tuple(sites)) for op, (counts, named, sites) in rows.items()]
     ops.sort(key=lambda row: -row.nbytes)
     return GraphSummary(
         nbytes=graph.nbytes,
@@ -233,7 +234,7 @@ def _tensors_in(tree: object, tensor_type: type) -> list[object]:
     pending: list[Any] = [tree]
     while pending:
         node = pending.pop()
-        cls = type(node)
+        cls: Any = type(node)
         if id(node) in met:
             continue
         met[id(node)] = node
@@ -246,7 +247,7 @@ def _tensors_in(tree: object, tensor_type: type) -> list[object]:
     return found
 
 
-def _site_of(node: Any) -> str | None:
+def site_of_node(node: Any) -> str | None:
     """The line that made a node, as anomaly mode wrote it down: the innermost one that is not PyTorch's own."""
     for frame in reversed(node.metadata.get("traceback_", ())):
         # As `traceback.format_stack` formats: ``  File "train.py", line 12, in step``.

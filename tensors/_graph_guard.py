@@ -1,10 +1,11 @@
 """Deep autograd graphs that have been looked at: what keeps their release from overflowing the stack.
 
-PyTorch releases a graph in a loop, however deep it is. A node that Python has looked at once keeps its Python object until it
-dies, and from then on the release of a chain of such nodes nests: with 2.13 and a stack of 8 MiB it ends in a segmentation
-fault at about 50,000 nodes. So whoever walks a deep graph puts guards into it. A guard stands in the metadata of a node and
-refers to nodes further down; when its node dies it lets them go from a loop, and the nesting starts again from nothing.
-It refers only to what its node refers to anyway, so that nothing lives longer than without it.
+PyTorch releases a graph in a loop, however deep it is. A node that Python has looked at once keeps its Python object
+until it dies, and from then on the release of a chain of such nodes nests: with 2.13 and a stack of 8 MiB it ends in a
+segmentation fault at about 50,000 nodes. So whoever walks a deep graph puts guards into it. A guard stands in the
+metadata of a node and refers to nodes further down; when its node dies it lets them go from a loop, and the nesting
+starts again from nothing. It refers only to what its node refers to anyway, so that nothing lives longer than without
+it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ __all__ = ["modules_of"]
 def modules_of(graph: Graph) -> dict[int, str]:
     """For each node that takes a parameter, the name of the module that has the parameter.
 
-    A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter belongs to no module that is
-    alive, or stands between it and the node more than a view (the transpose of a weight), nothing is told.
+    A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter belongs to no module
+    that is alive, or more than one node (the transpose of a weight) stands between the two, nothing is told.
     """
     taken: dict[int, list[int]] = {}
     for key, node in graph.nodes.items():
@@ -48,7 +48,7 @@ def _owners(parameters: set[int]) -> dict[int, str]:
         # By type: isinstance asks the object, and a disposed one raises.
         if issubclass(type(thing), torch.nn.Module):
             modules[id(thing)] = thing
-            children.update(id(child) for child in (vars(thing).get("_modules") or {}).values())
+            children.update(id(child) for child in _registered(thing, "_modules").values())
     roots = [module for key, module in modules.items() if key not in children] or list(modules.values())
     owners: dict[int, str] = {}
     met: set[int] = set()
@@ -58,10 +58,16 @@ def _owners(parameters: set[int]) -> dict[int, str]:
         if id(module) in met:
             continue
         met.add(id(module))
-        state = vars(module)
-        for parameter in (state.get("_parameters") or {}).values():
+        for parameter in _registered(module, "_parameters").values():
             if id(parameter) in parameters:
                 owners.setdefault(id(parameter), name)
-        below = [(child, f"{name}.{key}") for key, child in (state.get("_modules") or {}).items() if child is not None]
+        children_named = _registered(module, "_modules").items()
+        below = [(child, f"{name}.{key}") for key, child in children_named if child is not None]
         pending.extend(below[::-1])
     return owners
+
+
+def _registered(module: Any, what: str) -> dict[str, Any]:
+    """The dict of submodules or parameters of a module, without asking the module; empty where it is half made."""
+    state: dict[str, Any] = vars(module)
+    return state.get(what) or {}

@@ -1,7 +1,8 @@
 """The walk through an autograd graph: its nodes, and the memory that they saved for ``backward()``.
 
-Nothing is unpacked: what a node saved is read as it lies there (``SavedTensor.data``), so no hook of the user runs, nothing is
-recomputed or fetched back from where it was offloaded to, and a tensor that was changed in place since is counted all the same.
+Nothing is unpacked: what a node saved is read as it lies there (``SavedTensor.data``), so no hook of the user runs,
+nothing is recomputed or fetched back from where it was offloaded to, and what was changed in place since is counted all
+the same.
 Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
 """
 
@@ -22,6 +23,7 @@ __all__ = ["ACCUMULATE", "Graph", "storages_behind", "walk_graph"]
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 """The node at the end of every path: where the gradient of a leaf is added up."""
 
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _RAW: Final = "_raw_saved_"
 # Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a view.
 _OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
@@ -93,7 +95,7 @@ def walk_graph(roots: list[Any]) -> Graph:
     roots : list of torch.Tensor
         Live tensors.
     """
-    with torch._C.DisableTorchFunction(), torch.no_grad():
+    with _C.DisableTorchFunction(), torch.no_grad():
         graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
         _collect(graph)
         _measure(graph)
@@ -119,16 +121,16 @@ def _collect(graph: Graph) -> None:
 def _measure(graph: Graph) -> None:
     names: dict[type, list[str]] = {}
     found: dict[Hashable, int] = {}
-    contexts: list[Any] = []
+    contexts: list[object] = []
     for key, node in graph.nodes.items():
-        cls = type(node)
+        cls: Any = type(node)
         raw = names.get(cls)
         if raw is None:
             raw = names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
         if cls.__name__ in _OPAQUE:
             graph.opaque += 1
         if issubclass(cls, torch.autograd.function.BackwardCFunction) and vars(node):
-            contexts.append(node)
+            contexts.append(node.__dict__)
         before = len(found)
         fresh = 0
         for name in raw:
@@ -139,8 +141,8 @@ def _measure(graph: Graph) -> None:
                         fresh += nbytes
         if len(found) > before:
             graph.bytes_of[key] = fresh
-    for node in contexts:
-        for tensor in _tensors_in(vars(node)):
+    for attributes in contexts:
+        for tensor in _tensors_in(attributes):
             for identity, nbytes in storages_behind(tensor):
                 if identity not in found:
                     found[identity] = nbytes
@@ -150,11 +152,12 @@ def _measure(graph: Graph) -> None:
 def _saved_under(node: Any, name: str) -> Iterator[Any]:
     """The tensors that a node saved under a name."""
     try:
-        saved = getattr(node, name)
+        saved: Any = getattr(node, name)
     except RuntimeError:
         # Freed by a backward(): the only thing that these attributes raise for.
         return
-    for one in saved if isinstance(saved, tuple) else (saved,):
+    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]
+    for one in several:
         if one is not None:
             yield from _tensors_of(one)
 
@@ -175,7 +178,7 @@ def _tensors_of(saved: Any) -> Iterator[Any]:
         if type(frame).__name__ == "_CheckpointFrame" and type(frame).__module__ == "torch.utils.checkpoint":
             # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a storage counts once.
             for argument in frame.saved_args:
-                if isinstance(argument, torch._C._autograd.SavedTensor):
+                if isinstance(argument, _C._autograd.SavedTensor):
                     yield from _tensors_of(argument)
 
 
