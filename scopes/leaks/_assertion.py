@@ -9,6 +9,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast, final, overload
 
 from .._errors import LeakError, LeakWarning
+from ._collection import collection_paused
 from ._detector import LeakDetector, take_snapshot
 from ._snapshot import Snapshot
 
@@ -28,13 +29,13 @@ _ANY_GENERATOR: Final = 0x220  # inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERAT
 def assert_no_leaks(since: LeakDetector | Snapshot, /, *, time_limit_s: float = 5.0) -> None: ...
 @overload
 def assert_no_leaks(*, time_limit_s: float = 5.0) -> NoLeaks: ...
-def assert_no_leaks(since: LeakDetector | Snapshot | None = None, /, *, time_limit_s: float = 5.0) -> NoLeaks | None:
+def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> NoLeaks | None:
     """Raise `LeakError` where something that was born is still alive, or was disposed under a live reference.
 
-    ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an exception that leaves the block
-    passes through unchanged. ``@assert_no_leaks()`` does so for each call of a function.
-    ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at once, for what was born under the detector, or is
-    not in the snapshot. A disposed resource that only a left-over variable still names is no leak.
+    ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an exception that leaves the
+    block passes through unchanged. ``@assert_no_leaks()`` does so for each call of a function.
+    ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at once, for what was born under the detector,
+    or is not in the snapshot. A disposed resource that only a left-over variable still names is no leak.
 
     Parameters
     ----------
@@ -71,7 +72,9 @@ def assert_no_leaks(since: LeakDetector | Snapshot | None = None, /, *, time_lim
     elif isinstance(since, Snapshot):
         _check(take_snapshot().since(since), time_limit_s)
     else:
-        raise TypeError(f"assert_no_leaks: since must be a LeakDetector or a Snapshot, not a {type(since).__qualname__}")
+        raise TypeError(
+            f"assert_no_leaks: since must be a LeakDetector or a Snapshot, not a {type(since).__qualname__}"
+        )
     return None
 
 
@@ -91,7 +94,9 @@ class NoLeaks:
         code: CodeType | None = getattr(function, "__code__", None)
         flags = 0 if code is None else code.co_flags
         if flags & _ANY_GENERATOR:
-            raise TypeError("assert_no_leaks() decorates functions and coroutine functions; it cannot watch a generator")
+            raise TypeError(
+                "assert_no_leaks() decorates functions and coroutine functions; it cannot watch a generator"
+            )
         if flags & _COROUTINE:
 
             @functools.wraps(function)
@@ -123,7 +128,8 @@ class NoLeaks:
             raise RuntimeError("assert_no_leaks() was left without having been entered")
         detector.__exit__(exc_type, exc, traceback)
         if exc_type is None:
-            _check(detector.take_snapshot(), self._time_limit_s)
+            with collection_paused():
+                _check(detector.take_snapshot(), self._time_limit_s)
 
     def __del__(self) -> None:
         if not self._used:

@@ -1,4 +1,4 @@
-"""Reference cycles: what keeps a resource that no variable, function or exception leads to, until the garbage collector runs."""
+"""Reference cycles: what keeps a resource that nothing else leads to, until the garbage collector runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from typing import Final
 
 from .._entries import Entry
-from ._edges import HIDDEN_TYPES, is_module, referents_of
+from ._edges import HIDDEN_TYPES, is_module, is_namespace, referents_of
 from ._paths import called, spelled, steps
 
 __all__ = ["cycle_around"]
@@ -45,7 +45,7 @@ def cycle_around(entry: Entry, deadline: float) -> str | None:
             loop = [*loop[first:-1], *loop[: first + 1]]
             hold = None if loop[0] is target else _path(loop[0], target, island)
             held = "" if hold is None else f", holds {spelled(hold, '').removeprefix(', ')}"
-            return f"cycle: {_spelled_loop(loop)}{held}"
+            return f"cycle: {_spelled_loop(loop)}{held}, until the next gc.collect()"
     return None
 
 
@@ -76,11 +76,11 @@ def _ancestors_of(target: object, deadline: float) -> list[object] | None:
 
 def _is_root(thing: object) -> bool:
     """Whether an object leads everywhere: the garbage collector would not free what it holds."""
-    return is_module(thing) or issubclass(type(thing), type) or (type(thing) is dict and "__builtins__" in thing)
+    return is_module(thing) or issubclass(type(thing), type) or (is_namespace(thing))
 
 
 def _path(start: object, goal: object, island: set[int]) -> list[object] | None:
-    """The shortest chain from one object to another, or round to itself, among some objects; None where there is none."""
+    """The shortest chain from one object to another, or round to itself, among some objects; None if there is none."""
     links: dict[int, object] = {}
     pending = deque([start])
     while pending:

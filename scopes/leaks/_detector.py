@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from itertools import count
+from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from typing import TYPE_CHECKING, Self, final
 
 from .._entries import DEAD, ESTATES, LIVE, Entry, settle
 from .._instruments import LISTENERS
+from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
 from ._report import Report
 from ._site import Mark, mark_of, site_of
@@ -30,9 +31,9 @@ class LeakDetector:
     """Watches births and disposals while it is open, and tells afterwards what is still there, from which line and why.
 
     ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is open, the message of a
-    `DisposedError` tells where the resource was born and where it was disposed. Several may be open at once, each with a
-    memory of its own; one that is entered again while it is open goes on until it has been left as often, and one that is
-    entered again later starts anew. What was born before is not watched.
+    `DisposedError` tells where the resource was born and where it was disposed. Several may be open at once, each with
+    a memory of its own; one that is entered again while it is open goes on until it has been left as often, and one
+    that is entered again later starts anew. What was born before is not watched.
 
     It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code objects.
 
@@ -85,14 +86,26 @@ class LeakDetector:
         if ESTATES:
             settle()
         disposals = self._disposals
-        return survey(
-            ((entry, Birth(*birth), disposals.get(entry)) for entry, birth in self._births.copy().items()),
-            self._closings,
-        )
+        with collection_paused():
+            return survey(
+                ((entry, Birth(*birth), disposals.get(entry)) for entry, birth in self._births.copy().items()),
+                self._closings,
+            )
 
     def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
         """What `take_snapshot` finds now, by site, with holders: see `Snapshot.report`."""
-        return self.take_snapshot().report(time_limit_s=time_limit_s, object_limit=object_limit)
+        with collection_paused():
+            return self.take_snapshot().report(time_limit_s=time_limit_s, object_limit=object_limit)
+
+    @property
+    def closings(self) -> int:
+        """How many scopes have been closed while it was open."""
+        return self._closings
+
+    def recall(self, entry: Entry) -> tuple[Birth | None, Disposal | None]:
+        """What it knows of a resource."""
+        remembered = self._births.get(entry)
+        return None if remembered is None else Birth(*remembered), self._disposals.get(entry)
 
     def __repr__(self) -> str:
         return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {len(self._births)} births>"
@@ -103,7 +116,12 @@ class LeakDetector:
         """Remember where: see `Instrument.born`."""
         owner = entry.owner
         # A plain tuple: it is made in a third of the time of a named one, and the garbage collector soon ignores it.
-        birth = (mark_of(sys._getframe(2)), time.monotonic(), self._closings, None if owner is None else owner.name or "")
+        birth = (
+            mark_of(_getframe(2)),
+            time.monotonic(),
+            self._closings,
+            None if owner is None else owner.name or "",
+        )
         self._births[entry] = birth
         for member in entry.members:
             # A member that outlives its composite is a resource of its own, from the same line.
@@ -115,7 +133,7 @@ class LeakDetector:
     def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
         """Remember where: see `Instrument.disposed`."""
         if entry in self._births:
-            self._disposals[entry] = Disposal(mark_of(sys._getframe(2)), self._closings, layout_of(entry))
+            self._disposals[entry] = Disposal(mark_of(_getframe(2)), self._closings, layout_of(entry))
 
     def died(self, entry: Entry) -> None:
         """Forget it: see `Instrument.died`."""
@@ -135,7 +153,7 @@ class LeakDetector:
         for listener in LISTENERS:
             if listener is self:
                 break
-            if type(listener) is LeakDetector and entry in listener._births:
+            if isinstance(listener, LeakDetector) and entry in listener._births:
                 return ""
         birth = self._births.get(entry)
         if birth is None:
@@ -163,24 +181,8 @@ def take_snapshot() -> Snapshot:
     """
     if ESTATES:
         settle()
-    detectors = [listener for listener in LISTENERS if type(listener) is LeakDetector]
-    closings = [detector._closings for detector in detectors]
-    base = closings[0] if closings else 0
-    found: list[tuple[Entry, Birth | None, Disposal | None]] = []
-    for entry in [*list(LIVE.values()), *list(DEAD.values())]:
-        birth: Birth | None = None
-        disposal: Disposal | None = None
-        for detector, now in zip(detectors, closings, strict=True):
-            remembered = detector._births.get(entry)
-            if remembered is not None:
-                mark, at_s, closed_before, scope = remembered
-                disposal = detector._disposals.get(entry)
-                # Each detector counts closings from its own start.
-                birth = Birth(mark, at_s, closed_before + base - now, scope)
-                break
-        found.append((entry, birth, disposal))
-    found.sort(key=lambda row: row[1].at_s if row[1] is not None else float("-inf"))
-    return survey(found, base)
+    with collection_paused():
+        return _survey_process()
 
 
 def live_tensors() -> Snapshot:
@@ -194,3 +196,22 @@ def live_tensors() -> Snapshot:
     True
     """
     return take_snapshot().alive().largest_first()
+
+
+def _survey_process() -> Snapshot:
+    detectors = [listener for listener in LISTENERS if isinstance(listener, LeakDetector)]
+    closings = [detector.closings for detector in detectors]
+    base = closings[0] if closings else 0
+    found: list[tuple[Entry, Birth | None, Disposal | None]] = []
+    for entry in [*list(LIVE.values()), *list(DEAD.values())]:
+        birth: Birth | None = None
+        disposal: Disposal | None = None
+        for detector, now in zip(detectors, closings, strict=True):
+            birth, disposal = detector.recall(entry)
+            if birth is not None:
+                # Each detector counts closings from its own start.
+                birth = birth._replace(closings=birth.closings + base - now)
+                break
+        found.append((entry, birth, disposal))
+    found.sort(key=lambda row: row[1].at_s if row[1] is not None else float("-inf"))
+    return survey(found, base)

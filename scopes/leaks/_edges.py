@@ -7,7 +7,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from .._entries import Entry, StrongEntry
 from .._scope import DisposeScope
@@ -16,11 +16,15 @@ from .._trees import LEAF_TYPES, WALKERS
 __all__ = [
     "HIDDEN_TYPES",
     "attributes_of",
+    "class_of",
     "instance_dict_of",
     "is_exception",
     "is_module",
+    "is_namespace",
     "locals_of",
+    "mro_of",
     "namespace_of",
+    "qualified_name_of",
     "referents_of",
     "runs_module",
 ]
@@ -30,6 +34,8 @@ HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
 
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
 _Getter = Callable[[object], Any]
+_qualname: Final[_Getter] = vars(type)["__qualname__"].__get__
+_mro: Final[_Getter] = vars(type)["__mro__"].__get__
 _class_namespace: Final[_Getter] = vars(type)["__dict__"].__get__
 _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
 
@@ -37,10 +43,10 @@ _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
 def referents_of(node: Any) -> list[object]:
     """The objects that one refers to directly and for which it can be called a holder.
 
-    Not what functions and frames refer to for their own working: globals, builtins, callers. Modules have none here: they
-    are roots, each on its own.
+    Not what functions and frames refer to for their own working: globals, builtins, callers. Modules have none here:
+    they are roots, each on its own.
     """
-    cls = type(node)
+    cls = class_of(node)
     if cls in _WITHOUT:
         return []
     special = _SPECIAL.get(cls)
@@ -63,8 +69,9 @@ def referents_of(node: Any) -> list[object]:
 def locals_of(frame: types.FrameType) -> dict[str, object]:
     """The local variables of a frame by name, without lengthening their lives.
 
-    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would hold the values after
-    the function has dropped them. Here it is emptied again, unless the program holds it too (having called ``locals()``).
+    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would hold the values
+    after the function has dropped them. Here it is emptied again, unless the program holds it too (having called
+    ``locals()``).
     """
     variables = frame.f_locals
     if not frame.f_code.co_flags & _OPTIMIZED:
@@ -93,7 +100,7 @@ def runs_module(frame: types.FrameType) -> bool:
     """Whether the locals of a frame are the globals of a module that can be found."""
     if frame.f_code.co_flags & _OPTIMIZED:
         return False
-    name = dict.get(frame.f_globals, "__name__")
+    name: object = frame.f_globals.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
     return module is not None and is_module(module) and _module_namespace(module) is frame.f_globals
 
@@ -101,11 +108,10 @@ def runs_module(frame: types.FrameType) -> bool:
 def attributes_of(node: object) -> list[tuple[str, object]]:
     """What an instance holds in its ``__dict__`` and its slots, read past properties and ``__getattr__``."""
     found: list[tuple[str, object]] = []
-    mro = type.__dict__["__mro__"].__get__(type(node))
     attributes = instance_dict_of(node)
     if attributes is not None:
         found.extend((name, value) for name, value in attributes.copy().items() if type(name) is str)
-    for base in mro:
+    for base in mro_of(node):
         for name, member in namespace_of(base).items():
             if type(member) is types.MemberDescriptorType:
                 # An empty slot raises AttributeError, a member of the interpreter's own may raise others.
@@ -116,13 +122,32 @@ def attributes_of(node: object) -> list[tuple[str, object]]:
 
 def instance_dict_of(node: object) -> dict[str, object] | None:
     """The ``__dict__`` of an instance, read past any property of that name."""
-    mro = type.__dict__["__mro__"].__get__(type(node))
-    for base in mro:
+    for base in mro_of(node):
         descriptor = namespace_of(base).get("__dict__")
         if type(descriptor) is types.GetSetDescriptorType and base is not type:
-            attributes = descriptor.__get__(node)
-            return attributes if type(attributes) is dict else None
+            attributes: Any = descriptor.__get__(node)
+            return cast("dict[str, object]", attributes) if type(attributes) is dict else None
     return None
+
+
+def is_namespace(thing: Any) -> bool:
+    """Whether an object is the globals of some code."""
+    return type(thing) is dict and "__builtins__" in thing
+
+
+def mro_of(node: object) -> tuple[type, ...]:
+    """The classes of an object, read past its metaclass."""
+    return cast("tuple[type, ...]", _mro(type(node)))
+
+
+def class_of(thing: object) -> type:
+    """The real class of an object, whatever it says of itself."""
+    return type(thing)
+
+
+def qualified_name_of(cls: type) -> str:
+    """The qualified name of a class, read past its metaclass."""
+    return cast("str", _qualname(cls))
 
 
 def is_exception(node: object) -> bool:

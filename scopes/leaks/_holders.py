@@ -1,7 +1,7 @@
 """Who still holds a resource: one chain from something a person can find, searched forward, breadth first.
 
-Forward, because arrays and the dicts and tuples that hold only such are unknown to ``gc.get_referrers``. What no root reaches
-is looked at from behind, for a reference cycle.
+Forward, because arrays and the dicts and tuples that hold only such are unknown to ``gc.get_referrers``. What no root
+reaches is looked at from behind, for a reference cycle.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class _Search:
     def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
         """Search everything that is reached from some roots, until all is found or a limit is met."""
         pending: deque[object] = deque()
+        thing: object = None
         for name, thing in roots:
             entry = self.wanted.get(id(thing))
             if entry is not None and entry() is thing:
@@ -101,12 +102,12 @@ class _Search:
                 if entry is None:
                     self._links[id(thing)] = name
                     pending.append(thing)
-        del thing
+        thing = None
         steps = 0
         while pending and self.wanted:
             node = pending.popleft()
             steps += 1
-            if steps % _LOOK_AT_CLOCK == 0 and time.monotonic() > self.deadline or len(self._met) > self.object_limit:
+            if (steps % _LOOK_AT_CLOCK == 0 and time.monotonic() > self.deadline) or len(self._met) > self.object_limit:
                 self.stopped = True
                 return
             for child in referents_of(node):
@@ -115,9 +116,7 @@ class _Search:
                 if entry is not None and entry() is child:
                     self._links[key] = id(node)
                     self._settle(entry, self._spelled(child))
-                elif key in self._met:
-                    continue
-                elif not libraries and _is_library_class(child):
+                elif key in self._met or (not libraries and _is_library_class(child)):
                     continue
                 else:
                     self._links.setdefault(key, id(node))

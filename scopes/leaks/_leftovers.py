@@ -1,8 +1,8 @@
 """Disposed resources that only a left-over variable still names: no leak, for they hold no memory and do not grow.
 
-After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still names the last batch, which is disposed. That is
-what correct code looks like. Something is reported as disposed under a live reference where anything else refers to it, or
-where a container holds what several closings of scopes disposed, which is how a history grows.
+After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still names the last batch, which is
+disposed. That is what correct code looks like. Something is reported as disposed under a live reference where anything
+else refers to it, or where a container holds what several closings of scopes disposed, which is how a history grows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from .._entries import Entry
-from ._edges import HIDDEN_TYPES, namespace_of, referents_of
+from ._edges import HIDDEN_TYPES, is_namespace, mro_of, namespace_of, referents_of
 from ._holders import references_to
 from ._roots import count_names
 
@@ -64,7 +64,7 @@ class _Neighbourhood:
         self._unexplained = {key: self._references(key) - names.get(key, 0) for key in self._nodes}
 
     def left_over(self, closings: dict[Entry, int | None]) -> set[Entry]:
-        """The resources to which nothing but variables leads, the containers of each holding what one closing disposed."""
+        """The resources to which only variables lead, through containers of what one closing disposed."""
         outermost: dict[int, set[int | None]] = {}
         candidates: dict[Entry, set[int]] = {}
         for entry, closing in closings.items():
@@ -112,9 +112,8 @@ class _Neighbourhood:
 
 def _is_container(thing: object) -> bool:
     cls = type(thing)
-    if cls in HIDDEN_TYPES or (cls is dict and "__builtins__" in thing):
+    if cls in HIDDEN_TYPES or is_namespace(thing):
         return False
     return issubclass(cls, _CONTAINERS) or any(
-        "__dataclass_fields__" in names or "__attrs_attrs__" in names
-        for names in map(namespace_of, type.__dict__["__mro__"].__get__(cls))
+        "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, mro_of(thing))
     )

@@ -6,9 +6,9 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from ._edges import attributes_of, instance_dict_of, is_exception, locals_of, namespace_of
+from ._edges import attributes_of, class_of, instance_dict_of, is_exception, locals_of, namespace_of, qualified_name_of
 from ._site import shown
 
 __all__ = ["called", "spelled", "steps"]
@@ -48,15 +48,15 @@ def called(thing: Any) -> str:
     if type(thing) is types.FunctionType:
         return f"{thing.__qualname__}()"
     if issubclass(type(thing), type):
-        return f"class {type.__dict__['__qualname__'].__get__(thing)}"
+        return f"class {qualified_name_of(thing)}"
     if type(thing) in _GENERATORS:
         return f"{type(thing).__name__} {thing.__qualname__}()"
-    return type.__dict__["__qualname__"].__get__(type(thing))
+    return qualified_name_of(class_of(thing))
 
 
 def _step(before: object, parent: Any, child: object) -> str:
-    """One step, from an object to one that it refers to; what came before tells what the interpreter puts in between."""
-    cls = type(parent)
+    """One step, from an object to one that it refers to; what came before tells what is the interpreter's own."""
+    cls = class_of(parent)
     if cls is dict:
         if before is not None and _is_instance_dict(before, parent):
             return _attribute(parent, child)
@@ -84,7 +84,7 @@ def _step(before: object, parent: Any, child: object) -> str:
             return f".{name}"
     if child is cls:
         return ".__class__"
-    return f".<{type(child).__qualname__}>"
+    return f".<{qualified_name_of(class_of(child))}>"
 
 
 def _is_instance_dict(owner: object, attributes: object) -> bool:
@@ -103,15 +103,16 @@ def _item(items: Iterable[tuple[object, object]], child: object) -> str:
         if value is child:
             return f"[{_key(key)}]"
         if key is child:
-            return f".<key {type(key).__qualname__}>"
+            return f".<key {qualified_name_of(class_of(key))}>"
     return ""
 
 
-def _key(key: Any) -> str:
-    if type(key) in _PLAIN or (type(key) is tuple and all(type(part) in _PLAIN for part in key)):
+def _key(key: object) -> str:
+    parts = cast("tuple[object, ...]", key) if type(key) is tuple else (key,)
+    if all(type(part) in _PLAIN for part in parts):
         text = repr(key)
         return text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…"
-    return f"<{type(key).__qualname__}>"
+    return f"<{qualified_name_of(class_of(key))}>"
 
 
 def _index(values: Iterable[object], child: object) -> str:
@@ -121,28 +122,41 @@ def _index(values: Iterable[object], child: object) -> str:
     return ""
 
 
-def _in_tuple(parent: Any, child: object) -> str:
-    index = _index(tuple.__iter__(parent), child)
-    fields = vars(type(parent)).get("_fields")
-    if index and type(fields) is tuple and len(fields) == tuple.__len__(parent):
-        return f".{fields[int(index[1:-1])]}"
+def _in_tuple(parent: tuple[object, ...], child: object) -> str:
+    index = _index(tuple[object, ...].__iter__(parent), child)
+    fields = namespace_of(class_of(parent)).get("_fields")
+    if index and type(fields) is tuple:
+        names = cast("tuple[object, ...]", fields)
+        position = int(index[1:-1])
+        return f".{names[position]}" if position < len(names) else index
     return index
 
 
-def _in_set(copied: Callable[[Any], Iterable[object]]) -> Callable[[Any, object], str]:
-    def contents(parent: Any, child: object) -> str:
-        return next((".<element>" for value in copied(parent) if value is child), "")
+def _in_list(parent: list[object], child: object) -> str:
+    return _index(list[object].copy(parent), child)
 
-    return contents
+
+def _in_dict(parent: dict[object, object], child: object) -> str:
+    return _item(dict[object, object].copy(parent).items(), child)
+
+
+def _in_set(parent: set[object] | frozenset[object], child: object) -> str:
+    copied = set[object]()
+    set[object].update(copied, parent)
+    return ".<element>" if any(value is child for value in copied) else ""
+
+
+def _in_deque(parent: deque[object], child: object) -> str:
+    return _index(deque[object].copy(parent), child)
 
 
 _CONTAINERS: Final[tuple[tuple[type, Callable[[Any, object], str]], ...]] = (
     (tuple, _in_tuple),
-    (list, lambda parent, child: _index(list.copy(parent), child)),
-    (dict, lambda parent, child: _item(dict.copy(parent).items(), child)),
-    (set, _in_set(set.copy)),
-    (frozenset, _in_set(frozenset.__iter__)),
-    (deque, lambda parent, child: _index(deque.copy(parent), child)),
+    (list, _in_list),
+    (dict, _in_dict),
+    (set, _in_set),
+    (frozenset, _in_set),
+    (deque, _in_deque),
 )
 
 

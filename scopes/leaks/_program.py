@@ -1,4 +1,4 @@
-"""Running a program as ``python SCRIPT`` and ``python -m MODULE`` do: its ``__main__``, arguments, errors and exit status."""
+"""Running a program as ``python`` does: its ``__main__``, arguments, errors and exit status."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
     # Python puts the folder of the file itself there, not of a link to it.
     _enter_main(main, [script, *args], os.path.dirname(os.path.realpath(path)))
 
-    def run() -> object:
-        code = pkgutil.read_code(io.BytesIO(content))  # type: ignore[arg-type]
-        return exec(compile(content, path, "exec", dont_inherit=True) if code is None else code, namespace)
+    def run() -> None:
+        code = pkgutil.read_code(io.BytesIO(content))
+        exec(compile(content, path, "exec", dont_inherit=True) if code is None else code, namespace)
 
     return run
 

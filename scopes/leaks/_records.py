@@ -37,8 +37,8 @@ class Record:
     disposal : Site or None
         Where it was released.
     scope : str or None
-        The name of the scope that it was born in, ``""`` for a scope without a name, None where it was born outside every
-        scope. Without a detector, the scope that owns it now.
+        The name of the scope that it was born in, ``""`` for a scope without a name, None where it was born outside
+        every scope. Without a detector, the scope that owns it now.
     age_s : float or None
         Seconds since its birth.
     generation : int or None

@@ -69,8 +69,8 @@ class Report:
     Attributes
     ----------
     groups : tuple of Group
-        What is alive, and what was disposed while something else than a left-over variable still references it; the most
-        bytes first.
+        What is alive, and what was disposed while something else than a left-over variable still references it; the
+        most bytes first.
     leftovers : tuple of Group
         Disposed resources that only a left-over variable names. They are no leaks.
     """

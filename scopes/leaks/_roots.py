@@ -57,7 +57,7 @@ def library_roots() -> Iterator[Root]:
 
 
 def count_names(wanted: Collection[int]) -> dict[int, int]:
-    """How many variables (globals of modules, locals of running functions) refer to each object, given by its ``id``."""
+    """How many variables (globals, locals of running functions) refer to each object, given by its ``id``."""
     counts: dict[int, int] = {}
     for name, namespace in _namespaces():
         if name.partition(".")[0] != _OURS:
@@ -107,7 +107,7 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 
 def _user_frames() -> Iterator[FrameType]:
     """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
-    frames: dict[int, FrameType] = sys._current_frames()
+    frames: dict[int, FrameType] = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
     own = frames.pop(threading.get_ident())
     for innermost in [own, *frames.values()]:
         frame: FrameType | None = innermost

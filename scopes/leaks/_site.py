@@ -1,4 +1,4 @@
-"""Where in the user's code something happened: kept as a code object and an instruction, told as file, line and function."""
+"""Where in the user's code something happened: kept as code and instruction, told as file, line and function."""
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def _rank(frame: FrameType) -> int:
 
 
 def _top_package(frame: FrameType) -> str:
-    name = dict.get(frame.f_globals, "__name__")
+    name: object = frame.f_globals.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""

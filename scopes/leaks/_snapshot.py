@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 
 from .._entries import DEAD, LIVE, Entry, storages_of
 from .._kinds import Layout
+from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
 from ._records import Record
 from ._report import Report, report_of
@@ -103,9 +104,10 @@ class Snapshot:
         Report
             ``str(report)`` is its text.
         """
-        return report_of(
-            self.records, self._entries, self._closings, time_limit_s=time_limit_s, object_limit=object_limit
-        )
+        with collection_paused():
+            return report_of(
+                self.records, self._entries, self._closings, time_limit_s=time_limit_s, object_limit=object_limit
+            )
 
     def __len__(self) -> int:
         return len(self.records)

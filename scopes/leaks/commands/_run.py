@@ -11,7 +11,6 @@ from typing import Final
 
 from .._detector import LeakDetector
 from .._program import ProgramNotFoundError, exit_as, prepare_module, prepare_script, run_program
-from .._report import Report
 from ..reporters._json import json_of
 
 __all__ = ["Run"]
@@ -24,8 +23,8 @@ class Run:
     """Run a program and report what it leaked.
 
     Runs a Python program unchanged under the leak detector. When it ends, also by an exception, what is still alive and
-    what was disposed under a live reference is printed to stderr, worst first, with the line that made it and what holds it.
-    The program's output, arguments and exit status are its own.
+    what was disposed under a live reference is printed to stderr, worst first, with the line that made it and what
+    holds it. The program's output, arguments and exit status are its own.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -39,7 +38,10 @@ class Run:
             "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as `python -m` does"
         )
         parser.add_argument(
-            "program", metavar="SCRIPT", nargs=argparse.REMAINDER, help="run a file, as `python` does, with its arguments"
+            "program",
+            metavar="SCRIPT",
+            nargs=argparse.REMAINDER,
+            help="run a file, as `python` does, with its arguments",
         )
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -51,7 +53,9 @@ class Run:
             parser.error("name a program: a SCRIPT, or -m MODULE")
         output = None if options.output is None else Path(os.path.abspath(options.output))
         if output is not None and (output.is_dir() or not output.parent.is_dir()):
-            parser.error(f"cannot write {options.output!r}: {'it is' if output.is_dir() else 'its folder is not'} a folder")
+            parser.error(
+                f"cannot write {options.output!r}: {'it is' if output.is_dir() else 'its folder is not'} a folder"
+            )
         stderr = sys.stderr
         process = os.getpid()
         try:
@@ -67,7 +71,9 @@ class Run:
             report = detector.report()
         del program
         if output is not None:
-            _write(output, json_of(report, {"argv": words, "module": options.module is not None, "status": outcome.status}))
+            _write(
+                output, json_of(report, {"argv": words, "module": options.module is not None, "status": outcome.status})
+            )
         # Where stderr has been closed there is nobody to tell.
         with suppress(OSError, ValueError):
             print(f"leak-report: {report}", file=stderr, flush=True)

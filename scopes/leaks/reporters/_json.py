@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from .._records import Record
 from .._report import Group, Report
@@ -53,12 +53,13 @@ def report_from_json(text: str) -> Report:
         The text is truncated, no JSON, no report, or of another version of the format.
     """
     try:
-        content = json.loads(text)
+        content: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ReportFileError(f"is truncated or no JSON ({error})") from None
-    if type(content) is not dict or content.get("format") != FORMAT:
+    content = cast("dict[str, Any]", content) if type(content) is dict else {}
+    if content.get("format") != FORMAT:
         raise ReportFileError("is no leak report")
-    version = content.get("version")
+    version: object = content.get("version")
     if version != VERSION:
         raise ReportFileError(f"has version {version!r} of the format, and this program reads version {VERSION}")
     try:

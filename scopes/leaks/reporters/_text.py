@@ -79,7 +79,8 @@ def _scopes(group: Group) -> str:
     if names == [None]:
         return "outside every scope"
     told = [
-        "outside every scope" if name is None else repr(name) if name else "a scope without a name" for name in names[:3]
+        "outside every scope" if name is None else repr(name) if name else "a scope without a name"
+        for name in names[:3]
     ]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     prefix = "in scope " if names[0] else "in "
