@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from ._entries import Entry
     from ._scope import DisposeScope
 
-__all__ = ["LISTENERS", "Instrument"]
+__all__ = ["ENTERED", "LEFT", "LISTENERS", "Instrument"]
 
 
 class Instrument(Protocol):
@@ -43,3 +44,9 @@ class Instrument(Protocol):
 
 LISTENERS: Final[list[Instrument]] = []
 """The listeners, in the order in which they were added."""
+
+ENTERED: Final[list[Callable[[DisposeScope], object]]] = []
+"""Called when a scope has been entered, in its thread: the seam for kinds whose births are seen only where somebody watches."""
+
+LEFT: Final[list[Callable[[DisposeScope], object]]] = []
+"""Called once for each scope that was entered, when its block is left or it is closed, before it releases what it owns."""

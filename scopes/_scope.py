@@ -42,7 +42,7 @@ from ._entries import (
 )
 from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
 from ._graphs import GraphOption, check_graph_option, let_graphs_out
-from ._instruments import LISTENERS
+from ._instruments import ENTERED, LEFT, LISTENERS
 from ._kinds import kind_of
 from ._statistics import LOCAL
 from ._trees import resources_in
@@ -157,6 +157,9 @@ class DisposeScope:
             self._enter_among_generators(below, _getframe(1))
         self._state = OPEN
         CURRENT.set(self)
+        if ENTERED:
+            for entered in ENTERED:
+                entered(self)
         if LISTENERS:
             for listener in LISTENERS:
                 listener.opened(self)
@@ -180,6 +183,9 @@ class DisposeScope:
             self._leave_the_stack()
         if self._state == CLOSED:
             return False
+        if LEFT:
+            for left in LEFT:
+                left(self)
         if self._direct and not self._entries and not ESTATES and not LISTENERS:
             # The hot path: nothing to release and nobody to tell.
             self._state = CLOSED
@@ -206,6 +212,9 @@ class DisposeScope:
             return
         if CURRENT.get() is self:
             CURRENT.set(self._below)
+        if LEFT and self._state:
+            for left in LEFT:
+                left(self)
         failures = self._shut()
         if failures:
             raise_failures(failures, f"closing {self._called()}", None)

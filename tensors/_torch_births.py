@@ -1,0 +1,367 @@
+"""Seeing births: a function mode on each thread on which a scope is open, which asks whose birth it is.
+
+The mode sees what calls of user-level code return, and nothing of what happens inside such a call. Modes are per thread and
+scopes per context, so the mode asks for the current scope at each birth. It stands at the bottom of the stack of modes, where
+nobody who pops his own mode meets it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from ..scopes._births import born
+from ..scopes._current import CLOSED, CURRENT, current_scope, resolve
+from ..scopes._entries import LIVE, entry_of
+from ..scopes._instruments import ENTERED, LEFT
+from ..scopes._kinds import Kind
+from ..scopes._scope import DisposeScope
+from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
+
+__all__ = ["LOCAL", "births_in", "give_up", "pause_births", "put_on", "resume_births", "see_births", "take_off"]
+
+_push: Final[Callable[[object], None]] = torch._C._push_on_torch_function_stack
+_pop: Final[Callable[[], Any]] = torch._C._pop_torch_function_stack
+_depth: Final[Callable[[], int]] = torch._C._len_torch_function_stack
+_backward_running: Final[Callable[[], int]] = torch._C._current_graph_task_id
+_transform_running: Final[Callable[[], Any]] = torch._C._functorch.peek_interpreter_stack
+
+_SEQUENCES: Final = frozenset({list, tuple})
+_MethodWrapper: Final = type(Tensor.grad.__get__)  # type: ignore[attr-defined]
+_ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
+_DOUBTFUL: Final = frozenset({_MethodWrapper})
+# Most calls that return no tensor return one of these.
+_PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
+
+_KIND: Final[list[Kind]] = []
+"""The kind of ``torch.Tensor``, once `see_births` has been told."""
+
+
+@final
+class ThreadState:
+    """What is so on one thread.
+
+    Attributes
+    ----------
+    scopes : list of DisposeScope
+        The scopes that were entered on it and not left.
+    watched : bool
+        Whether one is open, so that the mode belongs onto the stack.
+    compiled : bool
+        Whether compiled code is running, so that the mode is off the stack all the same.
+    paused_in : frame, optional
+        The frame of the optimizer step that is running.
+    """
+
+    __slots__ = ("compiled", "paused_in", "scopes", "watched")
+
+    scopes: list[DisposeScope]
+    watched: bool
+    compiled: bool
+    paused_in: FrameType | None
+
+    def __init__(self) -> None:
+        self.scopes = []
+        self.watched = False
+        self.compiled = False
+        self.paused_in = None
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.here = ThreadState()
+
+
+LOCAL: Final = _Local()
+"""``LOCAL.here`` is the state of the calling thread."""
+
+PAUSED: Final[list[int]] = [0]
+"""On how many threads births are paused: the hot path looks at a thread's own state only where there are any."""
+
+# Code of PyTorch itself that keeps what it makes: what it calls makes no births. The verdict on a code object is remembered.
+_KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
+_HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
+_keeps: Final[dict[CodeType, bool]] = {}
+_REMEMBERED_AT_MOST: Final = 20_000
+_THROUGH: Final = torch.overrides.handle_torch_function.__code__
+
+
+class BirthMode(TorchFunctionMode):
+    """The mode: lets every call through, and records what it returned as born."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and record its result."""
+        # The hot path of every call of PyTorch inside a scope.
+        result = func(*args) if kwargs is None else func(*args, **kwargs)
+        cls = type(result)
+        if cls is Tensor:
+            if id(result) in LIVE:
+                return result
+            scope = CURRENT.get()
+            if scope is None:
+                return result
+            for argument in args:
+                if argument is result:
+                    return result
+            if (kwargs or type(func) in _DOUBTFUL or type(args[0] if args else None) in _SEQUENCES) and (
+                _is_returned_argument_or_accessed(result, func, args, kwargs)
+            ):
+                return result
+            frame = _getframe(1)
+            if (
+                scope._direct
+                and _keeps.get(frame.f_code) is False
+                and not PAUSED[0]
+                and _backward_running() == -1
+                and _transform_running() is None
+            ) or _births_count(frame):
+                born(result, _KIND[0])
+        elif result is None:
+            if type(func) is _MethodWrapper and func.__name__ == "__set__":
+                _given_to_a_grad(func, args)
+        elif cls not in _PLAIN and CURRENT.get() is not None:
+            births_in(result, func, args, kwargs, _getframe(1))
+        return result
+
+
+MODE: Final = BirthMode()
+
+
+def _births_count(frame: FrameType | None) -> bool:
+    """Whether what a call made in a frame returns is a birth, given that a scope is entered in this context."""
+    scope = CURRENT.get()
+    if scope is None or not (scope._direct or resolve(scope) is not None):
+        return False
+    if _backward_running() != -1 or _transform_running() is not None or (PAUSED[0] and _in_optimizer_step()):
+        return False
+    if frame is None:
+        return True
+    code = frame.f_code
+    if code is _THROUGH:
+        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's own.
+        frame = frame.f_back and frame.f_back.f_back
+        if frame is None:
+            return True
+        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and _copies_a_module(frame):
+            return False
+        code = frame.f_code
+    keeps = _keeps.get(code)
+    return not (_judge(frame) if keeps is None else keeps)
+
+
+def _judge(frame: FrameType) -> bool:
+    code = frame.f_code
+    module = frame.f_globals.get("__name__")
+    if len(_keeps) >= _REMEMBERED_AT_MOST:
+        _keeps.clear()
+    keeps = _keeps[code] = type(module) is str and module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+    return keeps
+
+
+def _copies_a_module(frame: FrameType) -> bool:
+    found: FrameType | None = frame
+    while found is not None and found.f_globals.get("__name__") == "copy":
+        if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
+            return True
+        found = found.f_back
+    return False
+
+
+def _in_optimizer_step() -> bool:
+    """Whether the step that paused births on this thread still runs: one that raised never said that it was over."""
+    step = LOCAL.here.paused_in
+    if step is None:
+        return False
+    frame: FrameType | None = _getframe(1)
+    while frame is not None:
+        if frame is step:
+            return True
+        frame = frame.f_back
+    resume_births()
+    return False
+
+
+def pause_births(step: FrameType) -> None:
+    """Record no births on this thread while a frame is running."""
+    if LOCAL.here.paused_in is None:
+        PAUSED[0] += 1
+        LOCAL.here.paused_in = step
+
+
+def resume_births(step: FrameType | None = None) -> None:
+    """Record births on this thread again."""
+    if LOCAL.here.paused_in is not None and (step is None or LOCAL.here.paused_in is step):
+        LOCAL.here.paused_in = None
+        PAUSED[0] -= 1
+
+
+def _is_returned_argument_or_accessed(result: object, func: Any, args: Any, kwargs: Any) -> bool:
+    if type(func) in _DOUBTFUL:
+        return _accesses(func)
+    if kwargs and any(value is result for value in kwargs.values()):
+        return True
+    return any(type(argument) in _SEQUENCES and any(item is result for item in argument) for argument in args)
+
+
+def _accesses(func: Any) -> bool:
+    """Whether a getter returns what is there already."""
+    return getattr(func.__self__, "__name__", "") in _ACCESSORS
+
+
+def births_in(
+    result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
+) -> None:
+    """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass."""
+    cls = type(result)
+    if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) in _DOUBTFUL and _accesses(func)):
+        return
+    fresh = [item for item in _flattened(result, 3) if id(item) not in LIVE and _can_be_born(item)]
+    if not fresh:
+        return
+    given = {id(item) for item in _flattened((args, kwargs), 3)}
+    fresh = [item for item in fresh if id(item) not in given]
+    if fresh and _births_count(frame):
+        kind = _KIND[0]
+        for item in fresh:
+            # A result may be there twice.
+            if id(item) not in LIVE:
+                born(item, kind)
+
+
+def _flattened(tree: Any, levels: int) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
+    cls = type(tree)
+    if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
+        return [tree]
+    leaves: list[Any] = []
+    for child in tree.values() if issubclass(cls, dict) else tree:
+        if type(child) is Tensor:
+            leaves.append(child)
+        else:
+            leaves.extend(_flattened(child, levels - 1))
+    return leaves
+
+
+def _can_be_born(thing: object) -> bool:
+    """Whether a scope may own an object: a tensor that is no parameter, and can go dead."""
+    cls = type(thing)
+    return cls is Tensor or (
+        issubclass(cls, Tensor)
+        and not issubclass(cls, torch.nn.Parameter)
+        and not issubclass(cls, torch.nn.parameter.UninitializedTensorMixin)
+        and can_be_disposed(cls)
+    )
+
+
+def _given_to_a_grad(func: Any, args: Any) -> None:
+    """A tensor that is assigned to ``.grad`` belongs to the parameter."""
+    if getattr(func.__self__, "__name__", "") in _ACCESSORS and len(args) > 1:
+        give_up(args[1])
+
+
+def give_up(tensor: object) -> None:
+    """Let no scope own a tensor: it is the model's."""
+    entry = entry_of(tensor)
+    if entry is not None and entry.owner is not None and entry.unit is None:
+        entry.owner.detach(tensor)
+
+
+# ---------------------------------------------------------------------- the mode's life on a thread
+
+
+def entered(scope: DisposeScope) -> None:
+    """Watch this thread from now on, where it is not watched already."""
+    here = LOCAL.here
+    here.scopes.append(scope)
+    if not here.watched:
+        here.watched = True
+        if not here.compiled:
+            put_on()
+
+
+def left(scope: DisposeScope) -> None:
+    """Stop watching when the last of the scopes that were entered on this thread is left."""
+    here = LOCAL.here
+    scopes = here.scopes
+    if scopes and scopes[-1] is scope:
+        scopes.pop()
+    elif scope in scopes:
+        scopes.remove(scope)
+    else:
+        # It was entered on another thread, which finds it closed when it enters or leaves one of its own.
+        return
+    while scopes and scopes[-1]._state == CLOSED:
+        scopes.pop()
+    if not scopes:
+        here.watched = False
+        if not here.compiled:
+            if _depth() == 1:
+                _pop()
+            else:
+                take_off()
+        if here.paused_in is not None:
+            _in_optimizer_step()
+    if PINNED:
+        drop_pinned()
+
+
+def put_on() -> None:
+    """Put the mode onto this thread's stack, at the bottom, but above the mode of a default device, which insists on it."""
+    if not _depth():
+        _push(MODE)
+        return
+    above = [_pop() for _ in range(_depth())]
+    if isinstance(above[-1], DeviceContext):
+        _push(above.pop())
+    _push(MODE)
+    for mode in reversed(above):
+        _push(mode)
+
+
+def take_off() -> bool:
+    """Take the mode off this thread's stack; tells whether it was there."""
+    above: list[Any] = []
+    found = False
+    while _depth():
+        mode = _pop()
+        if mode is MODE:
+            found = True
+            break
+        above.append(mode)
+    for mode in reversed(above):
+        _push(mode)
+    return found
+
+
+def _forget_inherited() -> None:
+    here = LOCAL.here
+    take_off()
+    here.scopes.clear()
+    here.watched = False
+    here.compiled = False
+    resume_births()
+
+
+def see_births(kind: Kind) -> None:
+    """Watch every thread on which a scope is entered from now on, and this one where one is open."""
+    _KIND.append(kind)
+    ENTERED.append(entered)
+    LEFT.append(left)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget_inherited)
+    scope = current_scope()
+    opened: list[DisposeScope] = []
+    while scope is not None:
+        opened.append(scope)
+        scope = scope.outer
+    for outer in reversed(opened):
+        entered(outer)

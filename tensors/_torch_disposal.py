@@ -1,0 +1,263 @@
+"""Dropping a handle: the Python object of a tensor goes dead, and what others hold of it stays right.
+
+``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the implementation, which a graph
+or a view may hold, to a fresh object, and the fresh object's implementation to the tensor: that one is a husk, which refuses
+on every path. Python code meets the class `DisposedTorchTensor`, whose attributes raise; functions of PyTorch meet its
+``__torch_function__``; code that skips this (``torch._C.DisableTorchFunctionSubclass``, TorchScript, C++ operators) meets the
+Python dispatch key of the husk, and with it ``__torch_dispatch__``; and C++ that reads memory meets a sparse meta tensor,
+which has none to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from ..scopes._entries import disposed_error
+from ..scopes._errors import DisposedError, DisposeScopeError
+from ..scopes._kinds import kind_of_type
+
+__all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
+
+# Bound once: these stand on the path of every disposal.
+_make: Final = Tensor._make_subclass
+_swap: Final[Callable[[Tensor, Tensor], None]] = torch._C._swap_tensor_impl
+_modes_are_on: Final[Callable[[], bool]] = torch._C._is_torch_function_mode_enabled
+_Undisturbed: Final = torch._C.DisableTorchFunction
+
+_KNOWN: Final = "_disposescope_last_known"
+
+# What may still be asked of a disposed tensor: what the interpreter and PyTorch need in order to refuse it.
+_ALLOWED: Final = frozenset(
+    {
+        "__class__",
+        "__del__",
+        "__dir__",
+        "__doc__",
+        "__getattribute__",
+        "__hash__",
+        "__init__",
+        "__init_subclass__",
+        "__module__",
+        "__new__",
+        "__repr__",
+        "__sizeof__",
+        "__slots__",
+        "__subclasshook__",
+        "__torch_dispatch__",
+        "__torch_function__",
+        "__weakref__",
+    }
+)
+# Asked of anything by ``isinstance(thing, torch.nn.Parameter)``, with a default: absent, not refused.
+_QUESTIONS: Final = frozenset({"_is_param", "_is_buffer"})
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        raise _refusal(self)
+
+    refuse.__name__ = name
+    return refuse
+
+
+def _refuse_attribute(self: Any, name: str) -> Any:
+    if name in _ALLOWED:
+        return object.__getattribute__(self, name)
+    if name in _QUESTIONS:
+        raise AttributeError(name)
+    raise _refusal(self)
+
+
+def _refuse_function(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+    raise _refusal(_first_dead((args, kwargs)))
+
+
+def _represent(self: Any) -> str:
+    return f"<disposed {last_known(self)}>"
+
+
+class _Spare(Tensor):
+    """What a husk is made as: the class says that the dispatcher shall ask Python, and lets itself be changed."""
+
+    __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]
+
+
+_body: dict[str, Any] = {
+    name: _refusing(name)
+    for name in dir(Tensor)
+    if name.startswith("__") and name not in _ALLOWED and name not in {"__dict__"} and callable(getattr(Tensor, name))
+}
+_body.update(
+    {
+        "__module__": __name__,
+        "__doc__": "What a disposed ``torch.Tensor`` is: every use but ``repr`` and ``hash`` raises `DisposedError`.",
+        "__torch_function__": classmethod(_refuse_function),
+        "__torch_dispatch__": classmethod(_refuse_function),
+        "__getattribute__": _refuse_attribute,
+        "__setattr__": _refusing("__setattr__"),
+        "__delattr__": _refusing("__delattr__"),
+        "__repr__": _represent,
+        "__hash__": object.__hash__,
+    }
+)
+DisposedTorchTensor: Final[type[Tensor]] = type("DisposedTorchTensor", (Tensor,), _body)
+
+# A sparse implementation has no storage, a meta one no kernels that would read it, and one without dimensions no size.
+with _Undisturbed():
+    _HUSK: Final = torch.empty((), layout=torch.sparse_coo, device="meta")
+
+_assignable: Final[dict[type, bool]] = {Tensor: True}
+
+
+def can_be_disposed(cls: type) -> bool:
+    """Whether the instances of a tensor class can go dead: one with slots of its own cannot change its class."""
+    verdict = _assignable.get(cls)
+    if verdict is None:
+        verdict = _assignable[cls] = (
+            cls is not DisposedTorchTensor
+            and cls.__basicsize__ == DisposedTorchTensor.__basicsize__
+            and cls.__dictoffset__ == DisposedTorchTensor.__dictoffset__
+            and cls.__weakrefoffset__ == DisposedTorchTensor.__weakrefoffset__
+        )
+    return verdict
+
+
+def drop(tensor: Any) -> None:
+    """Make a handle dead. Its storage is freed where nobody else has it.
+
+    Raises
+    ------
+    DisposeScopeError
+        The instances of its class cannot go dead. The tensor is left as it is.
+    """
+    cls = type(tensor)
+    if cls is not Tensor:
+        if cls is DisposedTorchTensor:
+            return
+        if not can_be_disposed(cls):
+            raise DisposeScopeError(
+                f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; it is left as it "
+                "is, and lives by reference count"
+            )
+    if _modes_are_on() or cls is not Tensor:
+        with _Undisturbed():
+            known = _metadata(tensor, cls)
+    else:
+        known = (cls, tensor.shape, tensor.dtype)
+    spare: Any = _make(_Spare, _HUSK)
+    try:
+        _swap(tensor, spare)
+    except RuntimeError:
+        with _Undisturbed():
+            _drop_referenced(tensor, spare, known)
+        return
+    # A graph that holds the implementation finds the spare from now on, which must be what the tensor was.
+    spare.__class__ = cls
+    if tensor.__dict__:
+        spare.__dict__ = tensor.__dict__
+    tensor.__dict__ = {_KNOWN: known}
+    tensor.__class__ = DisposedTorchTensor
+
+
+PINNED: Final[list[ref[Any]]] = []
+"""Dead handles whose implementation C++ refers to weakly and a graph still holds: see `drop_pinned`."""
+
+
+def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
+    """Make a handle dead to whose implementation C++ has a weak reference, as that of ``retain_grad()`` is."""
+    cls = type(tensor)
+    state = tensor.__dict__
+    swapped = _forget_hook(tensor) and _swapped(tensor, spare)
+    if swapped:
+        spare.__class__ = cls
+        if state:
+            spare.__dict__ = state
+    tensor.__dict__ = {_KNOWN: known}
+    tensor.__class__ = DisposedTorchTensor
+    if not swapped:
+        PINNED.append(ref(tensor))
+
+
+def drop_pinned() -> None:
+    """Give back the memory of dead handles that had to wait until a graph was done with them."""
+    waiting, PINNED[:] = PINNED[:], []
+    with _Undisturbed():
+        for waiter in waiting:
+            tensor = waiter()
+            if tensor is None:
+                continue
+            spare: Any = _make(_Spare, _HUSK)
+            state = object.__getattribute__(tensor, "__dict__")
+            Tensor.__setattr__(tensor, "__class__", Tensor)
+            if _swapped(tensor, spare) or (_forget_hook(tensor) and _swapped(tensor, spare)):
+                spare.__class__ = Tensor
+                tensor.__dict__ = state
+            else:
+                PINNED.append(waiter)
+            tensor.__class__ = DisposedTorchTensor
+
+
+def _swapped(tensor: Any, spare: Any) -> bool:
+    try:
+        _swap(tensor, spare)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _forget_hook(tensor: Any) -> bool:
+    """Get rid of the hook behind ``retain_grad()``, which refers weakly to the implementation, where nobody else sees it.
+
+    An operation in place moves the hook to a new node of the graph, which nobody but the tensor has, and ``detach_`` drops
+    that node. A graph that saved the tensor, or a view's base, would see both.
+    """
+    if tensor._use_count() > 1 or not tensor.retains_grad or tensor._is_view() or tensor.layout is not torch.strided:
+        return False
+    with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
+        tensor.as_strided_(tensor.size(), tensor.stride(), tensor.storage_offset())
+        tensor.detach_()
+    return True
+
+
+def _metadata(tensor: Any, cls: type) -> tuple[type, Any, Any]:
+    try:
+        return cls, tuple(tensor.shape), tensor.dtype
+    except Exception:  # a class of the user's own, or a nested tensor, which has no shape
+        return cls, None, getattr(tensor, "dtype", None)
+
+
+def last_known(tensor: Any) -> str:
+    """Kind, shape and dtype of a disposed tensor, as they were."""
+    known = object.__getattribute__(tensor, "__dict__").get(_KNOWN)
+    if known is None:
+        return "torch.Tensor"
+    cls, shape, dtype = known
+    name = cls.__qualname__ if cls is not Tensor else "torch.Tensor"
+    return " ".join([name, *([] if shape is None else [f"{tuple(shape)}"]), *([] if dtype is None else [f"{dtype}"])])
+
+
+def _refusal(tensor: Any) -> BaseException:
+    if tensor is None:
+        return DisposedError("a disposed torch.Tensor was used", resource="torch.Tensor")
+    kind = kind_of_type(Tensor)
+    assert kind is not None  # PyTorch is taught before anything of it can be disposed
+    return disposed_error(tensor, kind)
+
+
+def _first_dead(tree: object) -> Any:
+    pending: list[object] = [tree]
+    while pending:
+        node = pending.pop()
+        if type(node) is DisposedTorchTensor:
+            return node
+        if isinstance(node, dict):
+            pending.extend(node.values())
+        elif isinstance(node, (list, tuple)):
+            children: Iterable[object] = node
+            pending.extend(children)
+    return None
