@@ -177,7 +177,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         return self._tuple()[index]
 
     def __contains__(self, value: object) -> bool:
-        return value in self._tuple()
+        return any(_same(field, value) for field in self._tuple())
 
     def index(self, value: object, start: SupportsIndex = 0, stop: SupportsIndex = 4) -> _Int:
         """The place of the first field that is, or equals, `value`.
@@ -185,13 +185,16 @@ class PackedSequence(Sequence["Tensor | None"]):
         Raises
         ------
         ValueError
-            There is none.
+            There is none, or the comparison with a field has no single answer.
         """
-        return self._tuple().index(value, start, stop)
+        for place in range(len(_FIELDS))[start:stop]:
+            if _same(self._tuple()[place], value):
+                return place
+        raise ValueError(f"{value!r} is not in the {type(self).__qualname__}")
 
     def count(self, value: object) -> _Int:
         """How many fields are, or equal, `value`."""
-        return self._tuple().count(value)
+        return sum(_same(field, value) for field in self._tuple())
 
     def __add__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._tuple() + (other._tuple() if isinstance(other, PackedSequence) else other)
@@ -207,9 +210,9 @@ class PackedSequence(Sequence["Tensor | None"]):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if isinstance(other, PackedSequence):
-            other = other._tuple()
-        return self._tuple() == other if isinstance(other, tuple) else NotImplemented
+        if not isinstance(other, (tuple, PackedSequence)):
+            return NotImplemented
+        return len(other) == len(_FIELDS) and all(map(_same, self._tuple(), other))
 
     def __lt__(self, other: Any) -> bool:
         return self._compared(other, tuple.__lt__)
@@ -385,6 +388,11 @@ class PackedSequence(Sequence["Tensor | None"]):
     def byte(self) -> Self:
         """As ``to(np.uint8)``."""
         return self.to(dtype=np.uint8)
+
+
+def _same(field: object, value: object) -> bool:
+    """Whether a field is, or equals, a value, as tuples compare their elements; None equals nothing else."""
+    return field is value or (field is not None and value is not None and bool(field == value))
 
 
 def arrays_in(packed: PackedSequence) -> tuple[Array, Array, Array | None, Array | None]:

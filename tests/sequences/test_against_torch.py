@@ -195,19 +195,64 @@ def test_the_order_of_ties(count: int, largest: int, arranged: Callable[[Any], A
     assert np.array_equal(descending_order(counts), wanted)
 
 
-@pytest.mark.parametrize("half", [20, 64, 300])
-def test_the_order_of_lengths_that_defeat_the_median_of_three(half: int) -> None:
-    # Musser's permutation for the median of the second, the middle and the last element: every partition takes two elements.
-    killer = np.empty(2 * half + 1, dtype=np.int64)
-    killer[0] = 0
-    places = np.arange(1, half + 1)
-    killer[1 : half + 1] = np.where(places % 2 == 1, places, half + places - 1)
-    killer[half + 1 :] = 2 * places
-    for counts in (killer, killer.max() - killer, killer // 2, (killer.max() - killer) // 3):
-        wanted = torch.sort(torch.from_numpy(counts + 1), descending=True).indices.numpy()
-        from disposescope.sequences._order import descending_order
+@pytest.mark.parametrize("count", [100, 700])
+def test_the_order_of_lengths_that_defeat_the_median_of_three(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from disposescope.sequences import _order
 
-        assert np.array_equal(descending_order(counts + 1), wanted)
+    fallen_back: list[int] = []
+    heap_sort = _order._heap_sort
+    monkeypatch.setattr(_order, "_heap_sort", lambda *given: (fallen_back.append(1), heap_sort(*given)))
+    counts = count + 1 - killer(count)
+    for ties in (1, 2, 3):
+        lengths = counts // ties + 1
+        wanted = torch.sort(torch.from_numpy(lengths), descending=True).indices.numpy()
+        assert np.array_equal(_order.descending_order(lengths), wanted)
+    assert fallen_back
+
+
+def killer(count: int) -> np.ndarray:
+    """Keys that an introsort partitions as badly as can be (M. D. McIlroy, "A killer adversary for quicksort", 1999)."""
+    gas = count + 1
+    keys = [gas] * count
+    solid = candidate = 0
+
+    def less(one: int, other: int) -> bool:
+        nonlocal solid, candidate
+        if keys[one] == gas and keys[other] == gas:
+            keys[one if one == candidate else other] = solid
+            solid += 1
+        if keys[one] == gas:
+            candidate = one
+        elif keys[other] == gas:
+            candidate = other
+        return keys[one] < keys[other]
+
+    order = list(range(count))
+    first, last = 0, count
+    for _ in range(2 * (count.bit_length() - 1)):
+        low, middle, high = first + 1, first + (last - first) // 2, last - 1
+        if less(order[low], order[middle]):
+            at = middle if less(order[middle], order[high]) else high if less(order[low], order[high]) else low
+        elif less(order[low], order[high]):
+            at = low
+        else:
+            at = high if less(order[middle], order[high]) else middle
+        order[first], order[at] = order[at], order[first]
+        up, down = first + 1, last
+        while True:
+            while less(order[up], order[first]):
+                up += 1
+            down -= 1
+            while less(order[first], order[down]):
+                down -= 1
+            if up >= down:
+                break
+            order[up], order[down] = order[down], order[up]
+            up += 1
+        if last - up <= 16:
+            break
+        first = up
+    return np.array(keys)
 
 
 def test_lengths_that_share_one_element_are_not_sorted() -> None:
@@ -235,7 +280,7 @@ VALUES = [-1, -1.0, -255, -256, 300, 1e6, float("nan"), float("-inf"), 1e60, 1j,
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_padding_value_fits_or_is_refused(dtype: str, value: Any) -> None:
     sequences = [np.ones(2, dtype), np.zeros(1, dtype)]
-    if (dtype, value) in {("uint64", 2**64), ("int64", 2**63)}:
+    if (dtype, value) in [("uint64", 2**64), ("int64", 2**63)]:
         pytest.skip("PyTorch casts a float that just does not fit, which is undefined")
     assert_same_outcome(
         lambda: ds.pad_sequence(sequences, padding_value=value),
@@ -315,7 +360,7 @@ BOTH_REFUSE: dict[str, Callable[[Any, Any], Any]] = {
     "packed: sizes of rank 2": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([[2, 1]]))),
     "packed: data of rank 0": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(()), ints([1]))),
     "packed: index out of range": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([0, 5]))),
-    "packed: negative index": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([-1, 0]))),
+    "packed: negative index": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([-1, 0]))),
     "packed: indices of float": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([1.0, 0.0]))),
     "packed: indices of rank 2": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([[1, 0]]))),
     "class: index out of range": lambda m, t: m.PackedSequence(t(ones(3)), t(ints([2, 1])), t(ints([1, 5]))),
