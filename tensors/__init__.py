@@ -3,6 +3,21 @@
 from . import _object_arrays as _object_arrays
 from ._constructors import arange, empty, full, ones, tensor, zeros
 from ._exchange import asarray, from_dlpack
+from ._graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
 from ._tensor import Tensor
 
-__all__ = ["Tensor", "arange", "asarray", "empty", "from_dlpack", "full", "ones", "tensor", "zeros"]
+__all__ = [
+    "GraphOp",
+    "GraphSummary",
+    "Tensor",
+    "arange",
+    "asarray",
+    "empty",
+    "from_dlpack",
+    "full",
+    "graph_nbytes",
+    "graph_summary",
+    "ones",
+    "tensor",
+    "zeros",
+]
