@@ -32,6 +32,7 @@ __all__ = [
 HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
 """Types of this library that know resources: what they refer to is never told as a holder."""
 
+_DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
 _Getter = Callable[[object], Any]
 _qualname: Final[_Getter] = vars(type)["__qualname__"].__get__
@@ -113,7 +114,7 @@ def attributes_of(node: object) -> list[tuple[str, object]]:
         found.extend((name, value) for name, value in attributes.copy().items() if type(name) is str)
     for base in mro_of(node):
         for name, member in namespace_of(base).items():
-            if type(member) is types.MemberDescriptorType:
+            if type(member) is types.MemberDescriptorType and name != "__dict__":
                 # An empty slot raises AttributeError, a member of the interpreter's own may raise others.
                 with suppress(AttributeError, TypeError, ValueError):
                     found.append((name, member.__get__(node)))
@@ -124,8 +125,8 @@ def instance_dict_of(node: object) -> dict[str, object] | None:
     """The ``__dict__`` of an instance, read past any property of that name."""
     for base in mro_of(node):
         descriptor = namespace_of(base).get("__dict__")
-        if type(descriptor) is types.GetSetDescriptorType and base is not type:
-            attributes: Any = descriptor.__get__(node)
+        if type(descriptor) in _DESCRIPTORS and base is not type:
+            attributes = cast("Any", descriptor).__get__(node)
             return cast("dict[str, object]", attributes) if type(attributes) is dict else None
     return None
 

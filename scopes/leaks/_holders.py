@@ -150,7 +150,7 @@ class _Search:
 
 def references_to(entry: Entry) -> int:
     """How many strong references there are to a resource."""
-    return _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry)
+    return max(0, _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry))
 
 
 def _count(entry: Entry) -> int:

@@ -73,7 +73,7 @@ def _step(before: object, parent: Any, child: object) -> str:
             found = contents(parent, child)
             if found:
                 return found
-    if type(child) is dict and _is_instance_dict(parent, child):
+    if _is_instance_dict(parent, child):
         return ""
     if is_exception(parent):
         for name in _EXCEPTION_PARTS:
@@ -88,7 +88,7 @@ def _step(before: object, parent: Any, child: object) -> str:
 
 
 def _is_instance_dict(owner: object, attributes: object) -> bool:
-    return type(owner) is not dict and instance_dict_of(owner) is attributes
+    return attributes is not None and class_of(owner) is not dict and instance_dict_of(owner) is attributes
 
 
 def _attribute(attributes: dict[object, object], child: object) -> str:
@@ -108,8 +108,8 @@ def _item(items: Iterable[tuple[object, object]], child: object) -> str:
 
 
 def _key(key: object) -> str:
-    parts = cast("tuple[object, ...]", key) if type(key) is tuple else (key,)
-    if all(type(part) in _PLAIN for part in parts):
+    parts = cast("tuple[object, ...]", key) if class_of(key) is tuple else (key,)
+    if all(class_of(part) in _PLAIN for part in parts):
         text = repr(key)
         return text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…"
     return f"<{qualified_name_of(class_of(key))}>"

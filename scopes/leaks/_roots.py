@@ -107,11 +107,13 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 
 def _user_frames() -> Iterator[FrameType]:
     """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
-    frames: dict[int, FrameType] = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-    own = frames.pop(threading.get_ident())
-    for innermost in [own, *frames.values()]:
-        frame: FrameType | None = innermost
-        while frame is not None:
-            if not is_inside(frame) and not runs_module(frame):
-                yield frame
-            frame = frame.f_back
+    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    # Not this frame itself: a frame that has its own frame in a variable is garbage that only the collector frees.
+    innermost = [frames.pop(threading.get_ident()).f_back, *frames.values()]
+    del frames
+    for frame in innermost:
+        above: FrameType | None = frame
+        while above is not None:
+            if not is_inside(above) and not runs_module(above):
+                yield above
+            above = above.f_back

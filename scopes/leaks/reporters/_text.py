@@ -60,7 +60,9 @@ def _group_lines(number: int, group: Group) -> list[str]:
         lines.append(f"{indent}disposed at {disposals[0]}{more}")
     if any(record.is_view for record in group.records):
         lines.append(f"{indent}view: {bytes_text(group.used_nbytes)} used, {bytes_text(group.nbytes)} pinned")
-    lines.append(f"{indent}held by {group.holder}")
+    lines.append(
+        f"{indent}holder {group.holder}" if group.holder.startswith("not found") else f"{indent}held by {group.holder}"
+    )
     return lines
 
 

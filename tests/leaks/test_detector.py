@@ -1,0 +1,227 @@
+"""The detector watches births and disposals, tells them in errors, and keeps nothing alive."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import pytest
+
+import disposescope as ds
+from disposescope.scopes._instruments import LISTENERS
+from disposescope.scopes.leaks import LeakDetector, live_tensors, take_snapshot
+
+
+def test_what_is_born_inside_and_alive_is_recorded() -> None:
+    with LeakDetector() as detector:
+        with ds.dispose_scope("step") as step:
+            kept = step.move_to_outer(ds.zeros((2, 3), dtype="float32"))
+    [record] = detector.take_snapshot()
+    assert (record.kind, record.shape, record.dtype, record.nbytes) == ("Tensor", (2, 3), "float32", 24)
+    assert (record.scope, record.state, record.disposal, record.generation) == ("step", "alive", None, 1)
+    assert record.age_s is not None
+    assert record.age_s >= 0
+    assert not record.is_view
+    assert kept.shape == (2, 3)
+
+
+def test_temporaries_that_die_by_reference_count_never_show() -> None:
+    with LeakDetector() as detector:
+        total = float((ds.ones(100) * 2 + 1).sum())
+    assert total == 300
+    assert len(detector.take_snapshot()) == 0
+    assert not detector._births
+
+
+def test_what_was_born_before_is_not_recorded() -> None:
+    before = ds.zeros(3)
+    with LeakDetector() as detector:
+        pass
+    after = ds.zeros(3)
+    assert len(detector.take_snapshot()) == 0
+    assert before.shape == after.shape
+
+
+def test_a_disposed_resource_that_is_still_referenced_is_recorded_with_both_sites() -> None:
+    kept = []
+    with LeakDetector() as detector:
+        with ds.dispose_scope("step"):
+            kept.append(ds.zeros(3))
+            born = sys._getframe().f_lineno - 1
+    [record] = detector.take_snapshot()
+    assert record.site is not None
+    assert record.disposal is not None
+    assert (record.state, record.nbytes, record.shape, record.dtype) == ("disposed", 0, (3,), "float64")
+    assert (record.site.line, record.disposal.line) == (born, born - 1), "the scope is left at its with statement"
+
+
+def test_errors_tell_where_a_tensor_was_born_and_disposed_while_a_detector_is_open() -> None:
+    with LeakDetector():
+        tensor = ds.zeros(3)
+        line = sys._getframe().f_lineno - 1
+        tensor.dispose()
+        with pytest.raises(ds.DisposedError) as caught:
+            tensor + 1
+        with LeakDetector():
+            with pytest.raises(ds.DisposedError) as again:
+                tensor + 1
+    name = "test_errors_tell_where_a_tensor_was_born_and_disposed_while_a_detector_is_open()"
+    message = str(caught.value)
+    assert f"test_detector.py:{line} in {name}, disposed at " in message
+    assert f"test_detector.py:{line + 2} in {name})" in message
+    assert str(again.value) == message
+
+
+def test_of_two_open_detectors_one_tells() -> None:
+    with LeakDetector(), LeakDetector():
+        tensor = ds.zeros(3)
+        tensor.dispose()
+        with pytest.raises(ds.DisposedError) as caught:
+            tensor + 1
+    assert str(caught.value).count("born at") == 1
+
+
+def test_without_a_detector_errors_tell_how_to_learn_more() -> None:
+    tensor = ds.zeros(3)
+    tensor.dispose()
+    with pytest.raises(ds.DisposedError, match="open a LeakDetector"):
+        tensor + 1
+
+
+def test_detectors_nest_and_each_knows_its_own_block() -> None:
+    with LeakDetector() as outer:
+        first = ds.zeros(1)
+        with LeakDetector() as inner:
+            second = ds.zeros(2)
+        third = ds.zeros(3)
+    assert [record.shape for record in outer.take_snapshot()] == [(1,), (2,), (3,)]
+    assert [record.shape for record in inner.take_snapshot()] == [(2,)]
+    assert len(first) + len(second) + len(third) == 6
+
+
+def test_a_detector_may_be_entered_again_while_open_and_starts_anew_later() -> None:
+    detector = LeakDetector()
+    with detector:
+        with detector:
+            first = ds.zeros(1)
+        second = ds.zeros(2)
+    assert len(detector.take_snapshot()) == 2
+    with detector:
+        third = ds.zeros(3)
+    assert [record.shape for record in detector.take_snapshot()] == [(3,)]
+    assert len(first) + len(second) + len(third) == 6
+    with pytest.raises(RuntimeError, match="left more often"):
+        detector.__exit__(None, None, None)
+
+
+def test_a_detector_is_gone_from_the_listeners_also_after_an_exception() -> None:
+    before = list(LISTENERS)
+    with pytest.raises(KeyError):
+        with LeakDetector():
+            raise KeyError
+    assert before == LISTENERS
+
+
+def test_births_of_all_threads_are_watched() -> None:
+    kept = []
+    with LeakDetector() as detector:
+        threads = [threading.Thread(target=lambda: kept.append(ds.zeros(5))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(detector.take_snapshot()) == len(kept) == 4
+
+
+def test_detector_snapshot_and_report_keep_nothing_alive() -> None:
+    with LeakDetector() as detector:
+        tensor = ds.zeros(1000)
+    watch = weakref.ref(tensor)
+    snapshot = detector.take_snapshot()
+    report = snapshot.report()
+    assert report.count == 1
+    del tensor
+    assert watch() is None
+    assert len(detector.take_snapshot()) == 0
+    assert snapshot.report().count == 0, "what has gone since is no leak"
+    assert len(snapshot) == 1
+
+
+def test_a_detector_leaves_no_cyclic_garbage() -> None:
+    def use() -> None:
+        with LeakDetector() as detector:
+            with ds.dispose_scope():
+                kept = ds.zeros(3)
+            str(detector.report())
+            assert kept.disposed
+
+    use()
+    gc.collect()
+    gc.disable()
+    try:
+        use()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_generation_counts_the_scopes_closed_since_birth() -> None:
+    with LeakDetector() as detector:
+        first = ds.zeros(1)
+        for _ in range(3):
+            with ds.dispose_scope():
+                pass
+        second = ds.zeros(1)
+    assert [record.generation for record in detector.take_snapshot()] == [3, 0]
+    assert len(first) == len(second)
+
+
+def test_a_member_that_outlives_its_composite_keeps_its_site() -> None:
+    with LeakDetector() as detector:
+        packed = ds.pack_sequence([ds.ones(3), ds.ones(2)])
+        whole = detector.take_snapshot()
+        data = packed.data
+        del packed
+        gc.collect()
+        [record] = detector.take_snapshot()
+    assert [found.kind for found in whole] == ["PackedSequence"]
+    assert whole.nbytes > 0
+    assert (record.kind, record.site) == ("Tensor", whole.records[0].site)
+    assert len(data) == 5
+
+
+def test_take_snapshot_knows_the_process_and_the_sites_that_detectors_know() -> None:
+    unwatched = ds.zeros(7)
+    with ds.dispose_scope():
+        pass
+    with LeakDetector():
+        with ds.dispose_scope():
+            pass
+        with LeakDetector():
+            watched = ds.zeros(9)
+            with ds.dispose_scope():
+                pass
+            records = {record.shape: record for record in take_snapshot()}
+    assert records[7,].site is None
+    assert records[7,].generation is None
+    assert records[9,].site is not None
+    assert records[9,].generation == 1
+    assert len(unwatched) + len(watched) == 16
+
+
+def test_live_tensors_are_the_largest_first_without_the_disposed() -> None:
+    small, large, gone = ds.zeros(10), ds.zeros(20_000), ds.zeros(30_000)
+    gone.dispose()
+    shapes = [record.shape for record in live_tensors()]
+    assert shapes.index((20_000,)) < shapes.index((10,))
+    assert (30_000,) not in shapes
+    assert len(small) + len(large) == 20_010
+
+
+def test_a_repr_tells_the_state() -> None:
+    detector = LeakDetector()
+    assert repr(detector) == "<LeakDetector closed, knows 0 births>"
+    with detector:
+        kept = ds.zeros(1)
+        assert repr(detector) == "<LeakDetector open, knows 1 births>"
+    assert len(kept) == 1

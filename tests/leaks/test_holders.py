@@ -1,0 +1,460 @@
+"""One chain for each way of holding, printed as code; dead proxies, properties and heaps of any size do no harm."""
+
+import asyncio
+import functools
+import gc
+import sys
+import threading
+import weakref
+from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import disposescope as ds
+from disposescope.scopes.leaks import LeakDetector
+from disposescope.scopes.leaks._holders import find_holders, references_to
+
+HERE = __name__
+BOX: dict[str, Any] = {}
+
+
+class Slotted:
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: object) -> None:
+        self.batch = batch
+
+
+class Plain:
+    def __init__(self, batch: object) -> None:
+        self.batch = batch
+
+
+@dataclass
+class Pair:
+    left: object
+    right: object
+
+
+Row = namedtuple("Row", "name batch")
+
+
+class WithCache:
+    CACHE: dict[str, Any] = {}
+
+
+class Holding:
+    def method(self) -> None: ...
+
+
+def holder_of(make: Callable[[], object]) -> str:
+    with LeakDetector() as detector:
+        make()
+        [group] = detector.report().groups
+    return group.holder
+
+
+@pytest.fixture(autouse=True)
+def _empty_box() -> Iterator[None]:
+    yield
+    BOX.clear()
+    WithCache.CACHE.clear()
+
+
+def tensor() -> ds.Tensor:
+    return ds.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "text"),
+    [
+        (lambda t: t, ""),
+        (lambda t: [None, t], "[1]"),
+        (lambda t: (None, [t]), "[1][0]"),
+        (lambda t: {("a", 1): t}, "[('a', 1)]"),
+        (lambda t: {Plain: t}, "[<type>]"),
+        (lambda t: {"k" * 60: t}, "['" + "k" * 38 + "…]"),
+        (lambda t: OrderedDict(last=t), "['last']"),
+        (lambda t: defaultdict(list, {3: [t]}), "[3][0]"),
+        (lambda t: deque([None, t]), "[1]"),
+        (lambda t: Row("r", t), ".batch"),
+        (lambda t: Plain(t), ".batch"),
+        (lambda t: Slotted(t), ".batch"),
+        (lambda t: Pair(None, [t]), ".right[0]"),
+        (lambda t: SimpleNamespace(batch=t), ".batch"),
+        (lambda t: functools.partial(print, t), ".args[0]"),
+        (lambda t: functools.partial(print, end=t), ".keywords['end']"),
+        (lambda t: Plain(t).__init__, ".__self__.batch"),
+        (lambda t: [t].append, ".__self__[0]"),
+        (lambda t: {t}, ".<element>"),
+        (lambda t: frozenset([t]), ".<element>"),
+        (lambda t: MappingProxyType({"a": t}), ".<dict>['a']"),
+        (lambda t: np.array([t, None], dtype=object), ".<Tensor>"),
+        (lambda t: iter([t]), ".<list>[0]"),
+        (lambda t: memoryview(t.numpy()), None),
+    ],
+)
+def test_containers_and_objects_are_spelled_as_code(wrap: Callable[[Any], object], text: str | None) -> None:
+    def make() -> None:
+        BOX["it"] = wrap(tensor())
+
+    if text is None:
+        with LeakDetector() as detector:
+            make()
+        assert detector.report().count == 0, "an exported alias is no holder of the Tensor"
+        return
+    assert holder_of(make) == f"{HERE}.BOX['it']{text}"
+
+
+def test_a_closure_is_told_with_its_maker_its_line_and_its_cell() -> None:
+    def make_hook() -> Callable[[], object]:
+        batch = tensor()
+
+        def hook() -> object:
+            return batch
+
+        return hook
+
+    def make() -> None:
+        BOX["hooks"] = [make_hook()]
+
+    line = make_hook.__code__.co_firstlineno + 3
+    assert holder_of(make) == (
+        f"{HERE}.BOX['hooks'][0], closure of {make_hook.__qualname__}() at {shown(__file__)}:{line}, cell 'batch'"
+    )
+
+
+def test_defaults_of_a_function_hold() -> None:
+    def make() -> None:
+        def hook(batch: object = tensor(), *, other: object = None) -> None: ...
+
+        BOX["hook"] = hook
+
+    assert holder_of(make) == f"{HERE}.BOX['hook'].__defaults__[0]"
+
+
+def test_attributes_of_a_class_hold() -> None:
+    def make() -> None:
+        WithCache.CACHE["last"] = tensor()
+
+    assert holder_of(make) == f"{HERE}.WithCache.CACHE['last']"
+
+
+def test_a_functools_cache_holds() -> None:
+    def make() -> None:
+        @functools.lru_cache(maxsize=4)
+        def compute(size: int) -> ds.Tensor:
+            return ds.zeros(size)
+
+        BOX["compute"] = compute
+        compute(3)
+
+    assert holder_of(make) == f"{HERE}.BOX['compute'].<cached>"
+
+
+def test_a_kept_exception_is_told_with_the_frame_and_its_line() -> None:
+    def fail() -> None:
+        batch = tensor()
+        raise ValueError(len(batch))
+
+    def make() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            BOX["error"] = error
+
+    line = fail.__code__.co_firstlineno + 2
+    assert holder_of(make) == (
+        f"{HERE}.BOX['error'].__traceback__ frame {shown(__file__)}:{line} {fail.__qualname__}(): local 'batch'"
+    )
+
+
+def test_the_context_of_a_kept_exception_is_searched() -> None:
+    def fail() -> None:
+        try:
+            batch = tensor()
+            raise KeyError(len(batch))
+        except KeyError:
+            raise ValueError from None
+
+    def make() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            error.__traceback__ = None
+            BOX["error"] = error
+
+    assert holder_of(make).startswith(f"{HERE}.BOX['error'].__context__.__traceback__ frame ")
+
+
+def test_the_exception_in_flight_and_the_last_one_are_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        batch = tensor()
+        raise ValueError(len(batch))
+
+    with LeakDetector() as detector:
+        try:
+            fail()
+        except ValueError:
+            [group] = detector.report().groups
+    assert group.holder.startswith("exception in flight.__traceback__ frame ")
+
+    def make() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            monkeypatch.setattr(sys, "last_value", error, raising=False)
+
+    assert holder_of(make).startswith("sys.last_value.__traceback__ frame ")
+    monkeypatch.delattr(sys, "last_value")
+
+
+def test_a_local_variable_of_a_running_function_is_told_with_its_line() -> None:
+    with LeakDetector() as detector:
+        batch = tensor()
+        [group] = detector.report().groups
+        line = sys._getframe().f_lineno - 1
+    name = "test_a_local_variable_of_a_running_function_is_told_with_its_line"
+    assert group.holder == f"frame {shown(__file__)}:{line} {name}(): local 'batch'"
+    assert len(batch) == 3
+
+
+def test_locals_of_other_threads_are_roots() -> None:
+    ready, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        batch = tensor()
+        ready.set()
+        done.wait()
+        assert len(batch) == 3
+
+    with LeakDetector() as detector:
+        thread = threading.Thread(target=work)
+        thread.start()
+        ready.wait()
+        [group] = detector.report().groups
+        done.set()
+        thread.join()
+    assert group.holder.endswith(f" {work.__qualname__}(): local 'batch'")
+
+
+def test_looking_at_locals_does_not_lengthen_their_lives() -> None:
+    with LeakDetector() as detector:
+        batch = tensor()
+        watch = weakref.ref(batch)
+        detector.report()
+        del batch
+        assert watch() is None
+
+
+def test_locals_that_the_program_asked_for_are_left_to_it() -> None:
+    with LeakDetector() as detector:
+        batch = tensor()
+        mine = locals()
+        detector.report()
+        assert mine["batch"] is batch
+
+
+def test_a_suspended_generator_is_told_with_its_line() -> None:
+    def batches() -> Iterator[ds.Tensor]:
+        batch = tensor()
+        yield batch
+
+    def make() -> None:
+        BOX["batches"] = generator = batches()
+        next(generator)
+
+    line = batches.__code__.co_firstlineno + 2
+    assert holder_of(make) == (
+        f"{HERE}.BOX['batches'], suspended frame {shown(__file__)}:{line} {batches.__qualname__}(): local 'batch'"
+    )
+
+
+def test_a_waiting_task_holds() -> None:
+    async def worker(ready: asyncio.Event) -> None:
+        batch = tensor()
+        ready.set()
+        await asyncio.sleep(60)
+        assert len(batch) == 3
+
+    async def main() -> str:
+        ready = asyncio.Event()
+        with LeakDetector() as detector:
+            task = asyncio.create_task(worker(ready))
+            await ready.wait()
+            [group] = detector.report().groups
+        task.cancel()
+        return group.holder
+
+    assert f"{worker.__qualname__}(): local 'batch'" in asyncio.run(main())
+
+
+def test_a_variable_that_passes_by_is_no_answer_where_a_container_holds() -> None:
+    with LeakDetector() as detector:
+        for _ in range(1):
+            batch = tensor()
+            BOX.setdefault("history", []).append(batch)
+        [group] = detector.report().groups
+    assert group.holder == f"{HERE}.BOX['history'][0]"
+    assert len(batch) == 3
+
+
+def test_a_cycle_is_told_by_types_and_attributes_and_not_collected() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.me = self
+            self.batch = tensor()
+
+    name = Node.__qualname__
+    assert (
+        holder_of(lambda: Node() and None) == f"cycle: {name}.me -> {name}, holds .batch, until the next gc.collect()"
+    )
+
+
+def test_a_cycle_of_two_is_told_with_what_hangs_on_it() -> None:
+    class Parent:
+        def __init__(self) -> None:
+            self.child = Child(self)
+
+    class Child:
+        def __init__(self, parent: Parent) -> None:
+            self.parent = parent
+            self.batches = [tensor()]
+
+    child, parent = Child.__qualname__, Parent.__qualname__
+    assert holder_of(lambda: Parent() and None) == (
+        f"cycle: {child}.parent -> {parent}.child -> {child}, holds .batches[0], until the next gc.collect()"
+    )
+
+
+def test_a_cycle_that_a_variable_leads_to_is_told_by_the_variable() -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.me = self
+            self.batch = tensor()
+
+    def make() -> None:
+        BOX["node"] = Node()
+
+    assert holder_of(make) == f"{HERE}.BOX['node'].batch"
+
+
+def test_what_no_search_finds_is_said_so() -> None:
+    with LeakDetector() as detector:
+        # An iterator on the stack of a running expression: in no variable, in no container, in no cycle.
+        for _ in iter([tensor()]):
+            del _
+            [group] = detector.report().groups
+    assert group.holder == "not found: code of an extension, or an expression that is being evaluated"
+
+
+def test_no_code_of_the_program_is_run() -> None:
+    class Trap:
+        def __init__(self) -> None:
+            self.__dict__["batch"] = tensor()
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"__getattr__({name})")
+
+        @property
+        def prop(self) -> object:
+            raise AssertionError("property")
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("__eq__")
+
+        def __hash__(self) -> int:
+            return 1
+
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError("__iter__")
+
+        def __repr__(self) -> str:
+            raise AssertionError("__repr__")
+
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("__class__")
+
+    class TrapList(list[Any]):
+        def __iter__(self) -> Iterator[object]:
+            raise AssertionError("__iter__")
+
+        def __len__(self) -> int:
+            raise AssertionError("__len__")
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError("__getitem__")
+
+    def make() -> None:
+        dead = weakref.proxy(Holding())
+        BOX["trap"] = TrapList([dead, Trap()])
+
+    assert holder_of(make) == f"{HERE}.BOX['trap'][1].batch"
+
+
+def test_the_library_never_shows_as_a_holder() -> None:
+    with ds.dispose_scope("mine") as mine:
+        with LeakDetector() as detector:
+            BOX["scope"] = mine
+            BOX["detector"] = detector
+            BOX["snapshot"] = detector.take_snapshot()
+            BOX["batch"] = tensor()
+            [group] = detector.report().groups
+    assert group.holder == f"{HERE}.BOX['batch']"
+
+
+def test_what_cannot_be_weakly_referenced_is_held_by_its_scope() -> None:
+    class Handle:
+        __slots__ = ()
+
+        def dispose(self) -> None: ...
+
+    with LeakDetector() as detector, ds.dispose_scope() as scope:
+        scope.attach(Handle())
+        [group] = detector.report().groups
+    assert group.holder == "its scope, because it cannot be weakly referenced"
+
+
+def test_a_search_ends_at_its_limits() -> None:
+    BOX["wide"] = [[object() for _ in range(100)] for _ in range(1000)]
+    BOX["deep"] = chain = []
+    for _ in range(20_000):
+        inner: list[Any] = []
+        chain.append(inner)
+        chain = inner
+    with LeakDetector() as detector:
+        chain.append(tensor())
+        del chain, inner
+        limited = detector.take_snapshot().report(object_limit=5_000)
+        late = detector.take_snapshot().report(time_limit_s=0.0)
+        found = detector.take_snapshot().report(time_limit_s=60.0)
+    assert limited.groups[0].holder == "not found within 5 s and 5,000 objects"
+    assert late.groups[0].holder == "not found within 0 s and 2,000,000 objects"
+    assert found.groups[0].holder.startswith(f"{HERE}.BOX['deep'][0][0][0]")
+
+
+def test_references_are_counted_without_our_own() -> None:
+    from disposescope.scopes._entries import entry_of
+
+    one = tensor()
+    entry = entry_of(one)
+    assert entry is not None
+    assert references_to(entry) == 1
+    two = [one, one]
+    assert references_to(entry) == 3
+    assert find_holders([entry], time_limit_s=5.0, object_limit=10**6)[entry].endswith(": local 'two'[0]")
+    del one, two
+    assert references_to(entry) == 0
+    gc.collect()
+
+
+def shown(file: str) -> str:
+    from disposescope.scopes.leaks._site import shown
+
+    return shown(file)

@@ -1,0 +1,76 @@
+"""The site of a birth is the line of the user's code that a person would look at."""
+
+import sys
+from dataclasses import dataclass, field
+
+import disposescope as ds
+from disposescope.scopes.leaks import LeakDetector, Site
+from disposescope.scopes.leaks._site import mark_of, site_of
+
+
+def line_above() -> int:
+    return sys._getframe(1).f_lineno - 1
+
+
+def test_a_site_is_the_line_that_called_the_library() -> None:
+    with LeakDetector() as detector:
+        kept = ds.zeros(3)
+        line = line_above()
+    [record] = detector.take_snapshot()
+    assert record.site == Site(__file__, line, "test_a_site_is_the_line_that_called_the_library")
+    assert kept.shape == (3,)
+
+
+def test_an_operator_is_a_site_as_a_constructor_is() -> None:
+    one = ds.ones(3)
+    with LeakDetector() as detector:
+        kept = one + 1
+        line = line_above()
+    [record] = detector.take_snapshot()
+    assert record.site is not None
+    assert (record.site.line, float(kept[0])) == (line, 2.0)
+
+
+def test_frames_of_numpy_are_passed_over() -> None:
+    import numpy as np
+
+    parts = [ds.ones(2), ds.ones(3)]
+    with LeakDetector() as detector:
+        kept = np.concatenate(parts)
+        line = line_above()
+    [record] = detector.take_snapshot()
+    assert record.site is not None
+    assert (record.site.file, record.site.line, len(kept)) == (__file__, line, 5)
+
+
+def test_a_generated_init_is_passed_over_for_its_caller() -> None:
+    @dataclass
+    class Batch:
+        inputs: ds.Tensor = field(default_factory=lambda: ds.zeros(3))
+
+    with LeakDetector() as detector:
+        kept = Batch()
+    [record] = detector.take_snapshot()
+    assert record.site is not None
+    assert record.site.file == __file__
+    assert kept.inputs.shape == (3,)
+
+
+def test_code_that_is_all_generated_is_told_nevertheless() -> None:
+    frame = eval("sys._getframe()", {"sys": sys, "__name__": "generated"})
+    mark = mark_of(frame)
+    site = site_of(mark)
+    assert site is not None
+    assert site.file == __file__, "the caller of generated code is a better answer"
+
+
+def test_a_site_prints_relative_to_the_working_directory(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(Site(str(tmp_path / "train.py"), 31, "Trainer.step")) == "train.py:31 in Trainer.step()"
+    assert str(Site("/elsewhere/train.py", 31, "<module>")) == "/elsewhere/train.py:31"
+    assert str(Site("<stdin>", 1, "<module>")) == "<stdin>:1"
+
+
+def test_nothing_is_told_of_no_mark() -> None:
+    assert site_of(None) is None
+    assert mark_of(None) is None

@@ -1,0 +1,73 @@
+"""Snapshots count bytes once for each storage, and compare."""
+
+import disposescope as ds
+from disposescope.scopes.leaks import LeakDetector, take_snapshot
+
+
+def test_the_bytes_of_one_storage_count_once() -> None:
+    with LeakDetector() as detector:
+        base = ds.zeros(1000)
+        views = [base[:10], base[10:20]]
+        snapshot = detector.take_snapshot()
+    assert snapshot.nbytes == 8000
+    assert [(record.used_nbytes, record.nbytes, record.is_view) for record in snapshot] == [
+        (8000, 8000, False),
+        (80, 8000, True),
+        (80, 8000, True),
+    ]
+    assert len({record.storages for record in snapshot}) == 1
+    assert len(views) == 2
+
+
+def test_compare_to_tells_new_gone_and_grown() -> None:
+    history = []
+
+    def step() -> None:
+        history.append(ds.zeros(10))
+
+    with LeakDetector() as detector:
+        leaving = ds.zeros(5)
+        step()
+        old = detector.take_snapshot()
+        del leaving
+        step()
+        step()
+        change = detector.take_snapshot().compare_to(old)
+    assert [record.shape for record in change.new] == [(10,), (10,)]
+    assert [record.shape for record in change.gone] == [(5,)]
+    assert [(growth.count, growth.nbytes) for growth in change.grown] == [(2, 160)]
+    assert str(change.grown[0]).endswith("step(): +2, +160 bytes")
+    assert len(history) == 3
+
+
+def test_a_resource_at_the_address_of_one_that_died_is_new() -> None:
+    with LeakDetector() as detector:
+        tensor = ds.zeros(5)
+        old = detector.take_snapshot()
+        del tensor
+        tensor = ds.zeros(5)
+        change = detector.take_snapshot().compare_to(old)
+    assert (len(change.new), len(change.gone)) == (1, 1)
+    assert len(tensor) == 5
+
+
+def test_since_leaves_out_what_was_there() -> None:
+    before = ds.zeros(5)
+    old = take_snapshot()
+    after = ds.zeros(6)
+    assert [record.shape for record in take_snapshot().since(old)] == [(6,)]
+    assert len(before) + len(after) == 11
+
+
+def test_a_snapshot_prints_as_a_table() -> None:
+    with LeakDetector() as detector:
+        with ds.dispose_scope("step") as step:
+            kept = step.move_to_outer(ds.zeros(1000))
+        other = ds.ones((2, 2), dtype="float32")
+    lines = [
+        line.partition("  test")[0].partition("  /")[0].rstrip() for line in str(detector.take_snapshot()).splitlines()
+    ]
+    assert lines[0] == "kind                    bytes  state  scope  born at"
+    assert lines[1].startswith("Tensor float64 (1000,)  8,000  alive  step")
+    assert lines[2].startswith("Tensor float32 (2, 2)      16  alive  -")
+    assert len(kept) + len(other) == 1002
