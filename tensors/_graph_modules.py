@@ -69,5 +69,6 @@ def _owners(parameters: set[int]) -> dict[int, str]:
 
 def _registered(module: Any, what: str) -> dict[str, Any]:
     """The dict of submodules or parameters of a module, without asking the module; empty where it is half made."""
-    state: dict[str, Any] = vars(module)
-    return state.get(what) or {}
+    state: Any = module.__dict__
+    registered: dict[str, Any] | None = state.get(what)
+    return registered or {}

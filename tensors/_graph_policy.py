@@ -46,7 +46,7 @@ class TorchGraphs:
         return GraphRetainedError(
             f'{leaving} with graph="error": {described}{story}, moved out at {here}, carries an autograd graph of '
             f"{summary.nodes:,} nodes from {summary.first_op} to {summary.last_op} that pins {summary.nbytes:,} bytes; "
-            "move out tensor.detach() or a number (float(loss)), compute under torch.no_grad(), or open the scope with "
+            "move out tensor.detach() or a number (loss.item()), compute under torch.no_grad(), or open the scope with "
             'graph="detach"',
             resource=described,
             nbytes=summary.nbytes,

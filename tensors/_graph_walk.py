@@ -17,6 +17,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._graph_guard import guard_release
+from ._torch_disposal import DisposedTorchTensor
 
 __all__ = ["ACCUMULATE", "Graph", "storages_behind", "walk_graph"]
 
@@ -27,6 +28,7 @@ _C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _RAW: Final = "_raw_saved_"
 # Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a view.
 _OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
+_NO_CONTAINER: Final = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 _SEARCH_LIMIT: Final = 1000
 
 # Of a type that a Python number becomes, a smaller one of the same sort.
@@ -123,7 +125,7 @@ def _measure(graph: Graph) -> None:
     found: dict[Hashable, int] = {}
     contexts: list[object] = []
     for key, node in graph.nodes.items():
-        cls: Any = type(node)
+        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType]
         raw = names.get(cls)
         if raw is None:
             raw = names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
@@ -156,7 +158,7 @@ def _saved_under(node: Any, name: str) -> Iterator[Any]:
     except RuntimeError:
         # Freed by a backward(): the only thing that these attributes raise for.
         return
-    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]
+    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType]
     for one in several:
         if one is not None:
             yield from _tensors_of(one)
@@ -188,12 +190,10 @@ def _tensors_in(packed: object) -> Iterator[Any]:
     met: dict[int, object] = {}
     while pending and len(met) < _SEARCH_LIMIT:
         node = pending.pop()
-        if id(node) in met or isinstance(
-            node, (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
-        ):
+        cls = type(node)
+        if id(node) in met or issubclass(cls, _NO_CONTAINER):
             continue
         met[id(node)] = node
-        cls = type(node)
         if issubclass(cls, torch.Tensor):
             yield node
         elif issubclass(cls, torch.nn.Module):
@@ -215,8 +215,10 @@ def _is_number(tensor: Any) -> bool:
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
     """The storages behind a tensor of any layout, as an identity that holds while it lives and a number of bytes.
 
-    A tensor on the meta device has none; nor has a ``FakeTensor``.
+    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed.
     """
+    if type(tensor) is DisposedTorchTensor:
+        return
     if is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             yield from storages_behind(getattr(tensor, name))

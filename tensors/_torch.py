@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..scopes._devices import CURRENT_INDEX
 from ..scopes._kinds import Kind, add_kind
+from ._graph_policy import TORCH_GRAPHS
 from ._torch_births import see_births
 from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
@@ -93,6 +94,7 @@ KIND: Final = Kind(
     describe=_describe,
     is_disposed=_is_disposed,
     layout=_layout,
+    graphs=TORCH_GRAPHS,
 )
 """The kind of ``torch.Tensor`` and of its subclasses."""
 
