@@ -44,6 +44,7 @@ from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
 from ._graphs import GraphOption, check_graph_option, let_graphs_out
 from ._instruments import ENTERED, LEFT, LISTENERS
 from ._kinds import kind_of
+from ._pages import keep_pages, return_pages
 from ._statistics import LOCAL
 from ._trees import resources_in
 
@@ -79,6 +80,10 @@ class DisposeScope:
         What happens when a tensor that carries an autograd graph leaves this scope: moved to another scope or out of every one,
         or given out by a decorated function. It keeps its graph (``statistics().graphs_kept`` counts them); it is detached, in
         place, with the same values and storage and no history; or the verb raises `GraphRetainedError` and changes nothing.
+    keep_pages : bool, default False
+        While the scope is open, let the process reuse the pages of large CPU blocks instead of returning them to the system
+        at each free; what is free is returned when the last such scope is closed. A setting of the GNU C library for the whole
+        process; elsewhere it does nothing and warns.
 
     Raises
     ------
@@ -106,6 +111,7 @@ class DisposeScope:
         "_passed_over",
         "_state",
         "graph",
+        "keep_pages",
         "name",
         "strict",
     )
@@ -113,7 +119,8 @@ class DisposeScope:
     name: str | None
     strict: bool
     graph: GraphOption
-    # The scopes owned entries, in the order in which they came; a dict, because it is an ordered set.
+    keep_pages: bool
+    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered set.
     _entries: dict[Entry, None]
     # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can differ.
     _outer: DisposeScope | None
@@ -125,7 +132,7 @@ class DisposeScope:
     _frame: FrameType | None
     _passed_over: tuple[DisposeScope, ...]
 
-    def __init__(self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep") -> None:
+    def __init__(self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep", keep_pages: bool = False) -> None:
         if name is not None and type(name) is not str:
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
@@ -135,6 +142,7 @@ class DisposeScope:
         self.name = name
         self.strict = strict
         self.graph = graph
+        self.keep_pages = keep_pages
         self._entries = {}
         self._state = UNOPENED
         self._direct = False
@@ -155,6 +163,8 @@ class DisposeScope:
             self._direct = True
         else:
             self._enter_among_generators(below, _getframe(1))
+        if self.keep_pages:
+            keep_pages()
         self._state = OPEN
         CURRENT.set(self)
         if ENTERED:
@@ -168,6 +178,9 @@ class DisposeScope:
     def _enter_among_generators(self, below: DisposeScope | None, frame: FrameType) -> None:
         """The slow way in: the block that is entered, or one around it, is a generator's."""
         self._below = self._outer = below
+        if below is not None:
+            # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an ever longer chain.
+            below._outer = below.outer
         if below is not None and not below._direct:
             self._outer = resolve(below)
             self._passed_over = passed_over(below, self._outer)
@@ -186,7 +199,7 @@ class DisposeScope:
         if LEFT:
             for left in LEFT:
                 left(self)
-        if self._direct and not self._entries and not ESTATES and not LISTENERS:
+        if self._direct and not self._entries and not ESTATES and not LISTENERS and not self.keep_pages:
             # The hot path: nothing to release and nobody to tell.
             self._state = CLOSED
             self._direct = False
@@ -233,6 +246,7 @@ class DisposeScope:
     def _shut(self) -> list[BaseException]:
         if ESTATES:
             settle()
+        keeps_pages = self.keep_pages and self._state == OPEN
         self._state = CLOSED
         self._direct = False
         self._frame = None
@@ -240,6 +254,8 @@ class DisposeScope:
         failures: list[BaseException] = []
         if self._entries:
             failures = self._release_owned()
+        if keeps_pages:
+            return_pages()
         if LISTENERS:
             for listener in LISTENERS:
                 listener.closed(self)
@@ -462,7 +478,7 @@ class DisposeScope:
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        return DisposeScope(self.name, strict=self.strict, graph=self.graph)
+        return DisposeScope(self.name, strict=self.strict, graph=self.graph, keep_pages=self.keep_pages)
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to the caller's scope; also in a strict scope inputs stay where they are."""

@@ -71,7 +71,7 @@ class PackedSequence(Sequence["Tensor | None"]):
     ...     print(packed.data, packed.batch_sizes)
     ...     data, batch_sizes, _, _ = packed
     ...     len(scope), data.tolist()
-    Tensor([0, 0, 1, 1, 2]) Tensor([2, 2, 1])
+    [0 0 1 1 2] [2 2 1]
     (1, [0, 0, 1, 1, 2])
     >>> ds.is_disposed(packed), ds.is_disposed(packed.data)
     (True, True)

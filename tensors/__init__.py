@@ -1,6 +1,7 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
 from . import _object_arrays as _object_arrays
+from ._cache import empty_cache
 from ._constructors import arange, empty, full, ones, tensor, zeros
 from ._exchange import asarray, from_dlpack
 from ._graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
@@ -13,6 +14,7 @@ __all__ = [
     "arange",
     "asarray",
     "empty",
+    "empty_cache",
     "from_dlpack",
     "full",
     "graph_nbytes",

@@ -1,0 +1,27 @@
+"""Operations on large CPU tensors, with pages returned to the system each time and with pages kept, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import disposescope as ds
+
+torch = pytest.importorskip("torch", reason="measures PyTorch")
+
+
+def chain(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor * 2 + 1 - 1) / 3
+
+
+@pytest.mark.parametrize("keep_pages", [False, True])
+@pytest.mark.parametrize("mebibytes", [16, 64, 128, 256])
+def test_chain_of_four_operations(
+    benchmark: Callable[..., object], mebibytes: int, keep_pages: bool
+) -> None:
+    benchmark.group = f"{mebibytes} MiB"  # type: ignore[attr-defined]
+    tensor = torch.ones(mebibytes * 2**20 // 4)
+    with ds.dispose_scope(keep_pages=keep_pages):
+        assert torch.equal(chain(tensor), tensor * 2 / 3)
+        benchmark(lambda: chain(tensor) is None)
