@@ -5,6 +5,7 @@ PyTorch is not imported here. Where the program has not imported it, no tensor o
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphOp", "GraphSummary", "graph_nbytes", "graph_summary", "site_of_node", "summarise"]
 
 _SITES_SHOWN: Final = 3
+_OURS: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 
 
 @final
@@ -248,13 +250,15 @@ def _tensors_in(tree: object, tensor_type: type) -> list[object]:
 
 
 def site_of_node(node: Any) -> str | None:
-    """The line that made a node, as anomaly mode wrote it down: the innermost one that is not PyTorch's own."""
+    """The line that made a node, as anomaly mode wrote it down: the innermost that is neither PyTorch's nor ours."""
+    torch_file: str = sys.modules["torch"].__file__ or ""
+    libraries = (os.path.join(os.path.dirname(torch_file), ""), _OURS)
     for frame in reversed(node.metadata.get("traceback_", ())):
         # As `traceback.format_stack` formats: ``  File "train.py", line 12, in step``.
         head = frame.split("\n", 1)[0].strip()
         file, _, rest = head.removeprefix('File "').partition('", line ')
         line, _, function = rest.partition(", in ")
-        if "/torch/" not in file.replace("\\", "/"):
+        if not file.startswith(libraries):
             return f"{file}:{line}" if function in ("<module>", "") else f"{file}:{line} in {function}()"
     return None
 
