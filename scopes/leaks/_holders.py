@@ -45,7 +45,7 @@ def find_holders(entries: Sequence[Entry], *, time_limit_s: float, object_limit:
     search = _Search(entries, time.monotonic() + time_limit_s, object_limit)
     search.from_roots(user_roots(), libraries=False)
     search.settle_for_names()
-    if search.wanted:
+    if search.wanted and not search.stopped:
         # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk through all libraries.
         search.forget_nodes_reachable()
         for entry in list(search.wanted.values()):
@@ -53,7 +53,7 @@ def find_holders(entries: Sequence[Entry], *, time_limit_s: float, object_limit:
             if found is not None:
                 search.found[entry] = found
                 del search.wanted[entry.key]
-    if search.wanted:
+    if search.wanted and not search.stopped:
         search.from_roots(library_roots(), libraries=True)
         search.settle_for_names()
     for entry in search.wanted.values():

@@ -14,6 +14,8 @@ from ._site import shown
 __all__ = ["called", "spelled", "steps"]
 
 _TEXT_LIMIT: Final = 40
+_STEPS_SHOWN: Final = 40
+_ENDS: Final = 15
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _GENERATORS: Final[dict[type, str]] = {
     types.GeneratorType: "gi",
@@ -33,7 +35,8 @@ def spelled(chain: list[object], start: str) -> str:
     start : str
         How the first one is written.
     """
-    return start + "".join(steps(chain))
+    pieces = steps(chain) if len(chain) <= _STEPS_SHOWN else [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
+    return start + "".join(pieces)
 
 
 def steps(chain: list[object]) -> list[str]:

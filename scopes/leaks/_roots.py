@@ -44,6 +44,7 @@ def user_roots() -> Iterator[Root]:
         value = vars(sys).get(name)
         if value is not None:
             yield f"sys.{name}", value
+            break
     for variable, value in contextvars.copy_context().items():
         if type(value) not in HIDDEN_TYPES:
             yield f"context variable {variable.name!r}", value

@@ -1,4 +1,4 @@
-"""Correct code leaves variables that name what was disposed; that is no leak, and a history of disposed batches is one."""
+"""A variable that still names what was disposed is no leak; a history of disposed batches is one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
