@@ -211,7 +211,8 @@ class Layout(Methods):
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
         """The tensor itself: ``"cpu"`` is the only device that there is."""
-        return self._call("to_device", device_of_numpy(device), stream=stream)
+        self._array.to_device(device_of_numpy(device), stream=stream)
+        return cast("Tensor", self)
 
     def item(self, *index: Any) -> Any:
         """One element as a Python object: see `numpy.ndarray.item`."""

@@ -29,7 +29,6 @@ class Reduction(TypedDict, total=False):
     initial: Any
     where: Any
     mean: Any
-    correction: float
 
 
 class Methods(Protocols):
@@ -79,7 +78,7 @@ class Methods(Protocols):
         **options: Unpack[Reduction],
     ) -> Tensor:
         """Standard deviation over all elements or along axes: see `numpy.ndarray.std`."""
-        return self._call("std", axis, dtype, out=out, **({} if "correction" in options else {"ddof": ddof}), **options)
+        return self._call("std", axis, dtype, out=out, ddof=ddof, **options)
 
     def var(
         self,
@@ -90,7 +89,7 @@ class Methods(Protocols):
         **options: Unpack[Reduction],
     ) -> Tensor:
         """Variance over all elements or along axes: see `numpy.ndarray.var`."""
-        return self._call("var", axis, dtype, out=out, **({} if "correction" in options else {"ddof": ddof}), **options)
+        return self._call("var", axis, dtype, out=out, ddof=ddof, **options)
 
     def min(self, axis: Axis = None, out: Any = None, **options: Unpack[Reduction]) -> Tensor:
         """Minimum over all elements or along axes: see `numpy.ndarray.min`."""

@@ -56,6 +56,8 @@ class Protocols(InPlace):
         for cls in types:
             if not issubclass(cls, (Handle, np.ndarray)):
                 return NotImplemented
+        # Also where it is only named by ``like=``.
+        _ = self._array
         given: dict[int, Any] = {}
         arguments, options = bare(args, given), bare(dict(kwargs), given)
         if not given and func.__name__ not in _WITH_LIKE:

@@ -111,6 +111,9 @@ class Tensor(Layout):
     def __index__(self) -> int:
         return self._array.__index__()
 
+    def __trunc__(self) -> int:
+        return int(self._array)
+
     def __round__(self, ndigits: int | None = None) -> Any:
         array = self._array
         if ndigits is None and not array.ndim:
