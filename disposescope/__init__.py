@@ -54,6 +54,7 @@ from .sequences import (
     unpad_sequence,
 )
 from .tensors import (
+    GraphOp,
     GraphSummary,
     Tensor,
     arange,
@@ -81,6 +82,7 @@ __all__ = [
     "DisposeScopeError",
     "DisposedError",
     "EscapedError",
+    "GraphOp",
     "GraphRetainedError",
     "GraphSummary",
     "LeakDetector",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, final
@@ -116,6 +116,9 @@ _retired: Final[list[tuple[int, ...]]] = []
 """What the threads that have ended counted. Only appended to and popped from, which needs no lock."""
 
 
+_MANY: Final = 1000
+
+
 class _Local(threading.local):
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -131,10 +134,15 @@ class _Retire:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def __del__(self, append: Callable[[tuple[int, ...]], None] = _retired.append) -> None:
-        append(self._ledger.counts())
+    # Bound here, because module globals may be gone when the main thread's dies at interpreter exit.
+    def __del__(self, counters: tuple[str, ...] = COUNTERS, retired: list[tuple[int, ...]] = _retired) -> None:
+        ledger = self._ledger
+        retired.append(tuple(getattr(ledger, counter) for counter in counters))
         # Resources born on the thread still name the ledger as their home: it must not be counted twice.
-        self._ledger.clear()
+        for counter in counters:
+            setattr(ledger, counter, 0)
+        if len(retired) > _MANY:
+            _sum_of_retired()
 
 
 LOCAL: Final = _Local()
@@ -143,10 +151,20 @@ LOCAL: Final = _Local()
 
 def counts_of_process() -> tuple[int, ...]:
     """The sums over all threads, those that have ended included, in the order of `COUNTERS`."""
-    ended = [_retired.pop() for _ in range(len(_retired))]
-    past = _sums(ended)
-    _retired.append(past)
-    return _sums([past, *(ledger.counts() for ledger in list(_ledgers))])
+    return _sums([_sum_of_retired(), *(ledger.counts() for ledger in list(_ledgers))])
+
+
+def _sum_of_retired() -> tuple[int, ...]:
+    """Make one row of those of all ended threads, and return it."""
+    rows: list[tuple[int, ...]] = []
+    while _retired:
+        try:
+            rows.append(_retired.pop())
+        except IndexError:
+            break
+    total = _sums(rows)
+    _retired.append(total)
+    return total
 
 
 def clear_process() -> None:

@@ -1,6 +1,7 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
 from . import _object_arrays as _object_arrays
+from . import _torch_arrival as _torch_arrival
 from ._cache import empty_cache
 from ._constructors import arange, empty, full, ones, tensor, zeros
 from ._exchange import asarray, from_dlpack
