@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._current import CLOSED, CURRENT, resolve
-from ._entries import LIVE, Entry, Undo, absorb_members, died, give_back_members, track
+from ._entries import LIVE, Entry, absorb_members, died, plan_members, track
 from ._instruments import LISTENERS
 from ._kinds import Kind
 from ._statistics import LOCAL
@@ -46,10 +46,7 @@ def born(resource: object, kind: Kind) -> Entry:
         scope._entries[entry] = None
         if scope._state == CLOSED:
             # Another thread closed it between the two lines above. What its closing did not see goes where the next birth will.
-            if scope._entries.pop(entry, 0) is None:
-                entry.owner = outer = scope.outer
-                if outer is not None:
-                    outer._entries[entry] = None
+            scope._take(entry)
     if LISTENERS:
         for listener in LISTENERS:
             listener.born(entry)
@@ -62,16 +59,11 @@ def born_composite(resource: object, kind: Kind) -> Entry:
     Raises
     ------
     DeviceMismatchError, DisposedError, UnknownKindError
-        Its members do not make a composite: see `absorb_members`. Nothing is recorded then.
+        Its members do not make a composite: see `plan_members`. Nothing is recorded then.
     """
+    plan = plan_members(resource, kind)
     entry = track(resource, kind)
-    undo: Undo = []
-    try:
-        absorb_members(entry, undo)
-    except BaseException:
-        give_back_members(undo)
-        LIVE.pop(entry.key, None)
-        raise
+    absorb_members(entry, plan)
     entry.counted = True
     scope = CURRENT.get()
     if scope is not None and not scope._direct:
@@ -81,7 +73,7 @@ def born_composite(resource: object, kind: Kind) -> Entry:
     else:
         LOCAL.ledger.created_in_scope += 1
         entry.owner = scope
-        scope._entries[entry] = None
+        scope._take(entry)
     if LISTENERS:
         for listener in LISTENERS:
             listener.born(entry)

@@ -53,10 +53,11 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
         with fresh:
             fresh._drive_by_hand()
             resume: Callable[..., Any] = inner.send
-            given: tuple[Any, ...] = (None,)
+            # Popped before it is passed on: an exception that stayed here would be in a cycle with this frame.
+            given: list[Any] = [None]
             while True:
                 try:
-                    yielded = fresh._hand_out(resume(*given))
+                    yielded = fresh._hand_out(resume(given.pop()))
                 except StopIteration as stop:
                     return fresh._hand_out(stop.value)
                 except BaseException:
@@ -70,9 +71,10 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
                     inner.close()
                     raise
                 except BaseException as error:
-                    resume, given = inner.throw, (error,)
+                    resume, given = inner.throw, [error]
                 else:
-                    resume, given = inner.send, (sent,)
+                    resume, given = inner.send, [sent]
+                    del sent
                 del yielded
                 fresh._resume(top)
 
@@ -87,10 +89,10 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
         with fresh:
             fresh._drive_by_hand()
             resume: Callable[..., Any] = inner.asend
-            given: tuple[Any, ...] = (None,)
+            given: list[Any] = [None]
             while True:
                 try:
-                    yielded = fresh._hand_out(await resume(*given))
+                    yielded = fresh._hand_out(await resume(given.pop()))
                 except StopAsyncIteration:
                     return
                 except BaseException:
@@ -104,9 +106,10 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
                     await inner.aclose()
                     raise
                 except BaseException as error:
-                    resume, given = inner.athrow, (error,)
+                    resume, given = inner.athrow, [error]
                 else:
-                    resume, given = inner.asend, (sent,)
+                    resume, given = inner.asend, [sent]
+                    del sent
                 del yielded
                 fresh._resume(top)
 

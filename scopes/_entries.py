@@ -8,8 +8,8 @@ no lock is needed and none is held while user code runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import ref
 
 from ._devices import device_name
@@ -24,7 +24,20 @@ if TYPE_CHECKING:
 
     from ._scope import DisposeScope
 
-__all__ = ["DEAD", "LIVE", "Entry", "absorb_members", "entry_of", "release", "settle", "storages_of", "track"]
+__all__ = [
+    "DEAD",
+    "LIVE",
+    "Entry",
+    "Plan",
+    "absorb_members",
+    "entry_of",
+    "let_go",
+    "plan_members",
+    "release",
+    "settle",
+    "storages_of",
+    "track",
+]
 
 
 class Entry(ref[Any]):
@@ -71,6 +84,7 @@ class StrongEntry(Entry):
     __slots__ = ("_held", "_token")
 
     _held: Any
+    _token: _Token
 
     def __call__(self) -> Any:
         return self._held
@@ -104,7 +118,14 @@ def died(
     """Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
     key = entry.key
     if live.get(key) is entry:
-        del live[key]
+        try:
+            del live[key]
+        except KeyError:
+            # A release on another thread took it a moment ago, and counts it.
+            entry.owner = None
+            for listener in listeners:
+                listener.died(entry)
+            return
         if entry.unit is None:
             owner = entry.owner
             ledger = local.ledger
@@ -119,6 +140,8 @@ def died(
                     settle()
             else:
                 entry.owner = None
+        elif entry.members:
+            estates.append(entry)
     elif dead.get(key) is entry:
         del dead[key]
     if listeners:
@@ -184,39 +207,34 @@ def story_of(entry: Entry | None) -> str:
 
 def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
     """Add the storages behind a live resource and its members to `found`; a storage met twice is counted once."""
-    resource = entry()
-    if resource is None:
-        return
-    for identity, nbytes in entry.kind.storages(resource):
-        found[identity] = nbytes
-    for member in entry.members:
-        if LIVE.get(member.key) is member:
-            storages_of(member, found)
+    pending = [entry]
+    while pending:
+        part = pending.pop()
+        if part.members:
+            pending.extend(part.members)
+        if part is not entry and LIVE.get(part.key) is not part:
+            continue
+        resource = part()
+        if resource is not None:
+            for identity, nbytes in part.kind.storages(resource):
+                found[identity] = nbytes
 
 
 def device_of_entry(entry: Entry) -> str:
-    """The normalised device name of a resource; that of a composite is its first member's unless its kind knows better."""
-    for member in entry.members:
-        if member() is not None:
-            return device_of_entry(member)
+    """The normalised device name of a resource; that of a composite is its first member's."""
+    part: Entry | None = entry
+    while part is not None:
+        entry = part
+        part = next((member for member in part.members if member() is not None), None)
     return device_name(entry.kind.device(entry()))
 
 
-Undo = list[tuple[Entry, "DisposeScope | None", bool]]
+Plan = list[tuple[object, list[tuple[str, object, Kind]]]]
+"""The composites that one brings along, itself first, each with its members: name, resource and kind."""
 
 
-def absorb_members(unit: Entry, undo: Undo) -> None:
-    """Make resources of the members that a composite names, all or none.
-
-    A member that is tracked gives up its owner; one that is a member of another composite already stays there; one that is
-    not tracked yet becomes known as a member only. Does nothing for a kind without members.
-
-    Parameters
-    ----------
-    unit : Entry
-        The entry of the composite.
-    undo : list
-        Gets a row for each member taken, for `give_back_members`.
+def plan_members(resource: object, kind: Kind) -> Plan:
+    """The members that a composite which is not tracked yet would take: for `absorb_members`. Changes nothing.
 
     Raises
     ------
@@ -227,70 +245,90 @@ def absorb_members(unit: Entry, undo: Undo) -> None:
     UnknownKindError
         A member is of unknown type and hides a resource.
     """
-    if unit.kind.members is None:
-        return
-    found: dict[int, tuple[str, object, Kind, Entry | None]] = {}
-    for name, member in _named_members(unit):
-        kind = kind_of(member)
-        if kind is not None:
-            check_alive(member, kind)
-            found.setdefault(id(member), (name, member, kind, entry_of(member)))
-    first: tuple[str, str] | None = None
-    for name, member, kind, entry in found.values():
-        device = device_name(kind.device(member)) if entry is None else device_of_entry(entry)
-        if first is None:
-            first = (name, device)
-        elif device != first[1]:
-            raise DeviceMismatchError(
-                f"the members of a {unit.kind.name} must live on one device: {first[0]} is on {first[1]}, "
-                f"{name} is on {device}; move them to one device first",
-                members=(first[0], name),
-                devices=(first[1], device),
-            )
-    above = {unit}
-    parent = unit.unit
-    while parent is not None:
-        above.add(parent)
-        parent = parent.unit
-    entries: list[Entry] = []
-    for _, member, kind, entry in found.values():
-        fresh = entry is None
-        if entry is None:
-            entry = track(member, kind)
-        elif entry.unit is not None or entry in above:
+    plan: Plan = []
+    if kind.members is None:
+        return plan
+    met = {id(resource)}
+    pending = [(resource, kind)]
+    while pending:
+        parent, parent_kind = pending.pop()
+        rows: list[tuple[str, object, Kind]] = []
+        for name, member in _named_members(parent, parent_kind):
+            member_kind = kind_of(member)
+            if member_kind is None:
+                continue
+            check_alive(member, member_kind)
+            rows.append((name, member, member_kind))
+            if id(member) not in met:
+                met.add(id(member))
+                if member_kind.members is not None and entry_of(member) is None:
+                    pending.append((member, member_kind))
+        plan.append((parent, rows))
+    _check_devices(plan)
+    return plan
+
+
+def _check_devices(plan: Plan) -> None:
+    """Compare the devices of each composite's members; a composite among them has the device of its own members."""
+    devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
+    for parent, rows in reversed(plan):
+        first: tuple[str, str] | None = None
+        for name, member, kind in rows:
+            if id(member) in devices:
+                device = devices[id(member)]
+            else:
+                entry = entry_of(member)
+                device = device_name(kind.device(member)) if entry is None else device_of_entry(entry)
+            if device is None:
+                continue
+            if first is None:
+                first = (name, device)
+                devices[id(parent)] = device
+            elif device != first[1]:
+                called = type(parent).__qualname__
+                raise DeviceMismatchError(
+                    f"the members of a {called} must live on one device: {first[0]} is on {first[1]}, "
+                    f"{name} is on {device}; move them to one device first",
+                    members=(first[0], name),
+                    devices=(first[1], device),
+                )
+
+
+def absorb_members(unit: Entry, plan: Plan) -> None:
+    """Make the members that were planned for a composite part of it.
+
+    A member that is tracked gives up its owner; one that is a member of another composite already stays there; one that is
+    not tracked yet becomes known as a member only.
+    """
+    for parent, rows in plan:
+        above = entry_of(parent)
+        if above is None:
             continue
-        owner = entry.owner
-        if owner is not None:
-            owner._entries.pop(entry, None)
-            entry.owner = None
-        entry.unit = unit
-        entries.append(entry)
-        undo.append((entry, owner, fresh))
-        if fresh:
-            absorb_members(entry, undo)
-    unit.members = tuple(entries)
+        taken: list[Entry] = []
+        for _, member, kind in rows:
+            entry = entry_of(member)
+            if entry is None:
+                entry = track(member, kind)
+            elif entry.unit is not None or entry is unit:
+                continue
+            owner = entry.owner
+            if owner is not None:
+                owner._entries.pop(entry, None)
+                entry.owner = None
+            entry.unit = above
+            taken.append(entry)
+        above.members += tuple(taken)
 
 
-def give_back_members(undo: Undo) -> None:
-    """Undo `absorb_members`: every member is what it was before."""
-    for entry, owner, fresh in reversed(undo):
-        entry.unit = None
-        if fresh:
-            LIVE.pop(entry.key, None)
-            entry.members = ()
-        elif owner is not None:
-            entry.owner = owner
-            owner._entries[entry] = None
-
-
-def _named_members(unit: Entry) -> Iterator[tuple[str, object]]:
+def _named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
     """The member resources of a composite, each with the name that messages use; containers among them are walked."""
-    members = unit.kind.members
-    given = members(unit()) if members is not None else ()
-    pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
+    given: Mapping[str, object] | Iterable[object] = kind.members(resource) if kind.members is not None else ()
+    pairs: Iterable[tuple[object, object]] = (
+        cast("Mapping[object, object]", given).items() if isinstance(given, Mapping) else enumerate(given)
+    )
     for name, member in pairs:
-        for index, resource in enumerate(resources_in(member, is_tracked, f"member {name} of a {unit.kind.name}")):
-            yield str(name) if resource is member else f"{name}[{index}]", resource
+        for index, found in enumerate(resources_in(member, is_tracked, f"member {name} of a {kind.name}")):
+            yield str(name) if found is member else f"{name}[{index}]", found
 
 
 def is_tracked(thing: object) -> bool:
@@ -300,9 +338,20 @@ def is_tracked(thing: object) -> bool:
 
 def check_alive(resource: object, kind: Kind) -> None:
     """Raise `DisposedError` where a resource has been released."""
-    entry = dead_entry_of(resource)
-    if entry is not None or (kind.is_disposed is not None and kind.is_disposed(resource)):
+    if is_released(resource, kind):
         raise disposed_error(resource, kind)
+
+
+def is_released(resource: object, kind: Kind) -> bool:
+    """Whether a resource has been released."""
+    if dead_entry_of(resource) is not None:
+        return True
+    if kind.is_disposed is not None:
+        return kind.is_disposed(resource)
+    if kind.members is None or type(resource).__weakrefoffset__ or entry_of(resource) is not None:
+        return False
+    # It cannot be weakly referenced, so nobody remembers it: its members tell.
+    return any(dead_entry_of(member) is not None for _, member in _named_members(resource, kind))
 
 
 def disposed_error(resource: object, kind: Kind) -> DisposedError:
@@ -316,7 +365,7 @@ def disposed_error(resource: object, kind: Kind) -> DisposedError:
     )
 
 
-def release(entry: Entry) -> BaseException | None:
+def release(entry: Entry, with_members: bool = True) -> BaseException | None:
     """Release a resource, its members with it. Idempotent; whoever takes the entry out of `LIVE` does the work.
 
     Returns
@@ -335,53 +384,108 @@ def release(entry: Entry) -> BaseException | None:
         else:
             owner._entries.pop(entry, None)
             LOCAL.ledger.disposed_in_scope += 1
-    if resource is None:
-        return None
-    if type(entry) is StrongEntry:
-        entry._held = None
-    else:
-        DEAD[entry.key] = entry
     failure: BaseException | None = None
-    if LISTENERS:
-        for listener in LISTENERS:
-            listener.disposed(entry, owner)
+    if resource is not None:
+        if type(entry) is StrongEntry:
+            entry._held = None
+        else:
+            DEAD[entry.key] = entry
+        if LISTENERS:
+            for listener in LISTENERS:
+                listener.disposed(entry, owner)
+        try:
+            entry.kind.release(resource)
+        except BaseException as error:
+            failure = error
     try:
-        entry.kind.release(resource)
-    except BaseException as error:
-        failure = error
-    for member in entry.members:
-        failed = release(member)
+        if entry.members and with_members:
+            return _release_members(entry, failure)
+        return failure
+    finally:
+        # This frame is in its traceback: kept here, it would be a cycle.
+        failure = None
+
+
+def _release_members(unit: Entry, failure: BaseException | None) -> BaseException | None:
+    """Release the members of a composite and theirs, also below one that has died, and collect what fails."""
+    failures = [] if failure is None else [failure]
+    failed: BaseException | None = None
+    pending = list(reversed(unit.members))
+    while pending:
+        member = pending.pop()
+        failed = release(member, with_members=False)
         if failed is not None:
-            failure = failed if failure is None else BaseExceptionGroup("releasing a composite failed", [failure, failed])
-    return failure
+            failures.append(failed)
+        if member.members:
+            pending.extend(reversed(member.members))
+    try:
+        if len(failures) > 1:
+            return BaseExceptionGroup(f"releasing a {unit.kind.name} failed", failures)
+        return failures[0] if failures else None
+    finally:
+        # As above: this frame is reached from their tracebacks.
+        failures.clear()
+        failure = failed = None
 
 
-def settle() -> None:
+def let_go(entry: Entry) -> None:
+    """Leave a resource that lost its owner to its reference count: one that is held is forgotten, its members are free."""
+    if type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
+        _free_members(entry, None)
+
+
+def settle(closing: DisposeScope | None = None) -> None:
     """Make resources of their own of the members that outlived their composite.
 
     A composite that dies by reference count usually takes its members along, a moment later. One that somebody else still
     holds (``data = packed.data; del packed``) becomes an independent resource of the same owner, here, before anybody counts.
+    Where the composite was part of another, the member becomes part of that.
+
+    Parameters
+    ----------
+    closing : DisposeScope, optional
+        A closed scope that is releasing what it owns: it gets the members of its own composites yet.
     """
     while True:
         try:
             estate = ESTATES.pop()
         except IndexError:
             return
-        owner = estate.owner
-        estate.owner = None
-        members, estate.members = estate.members, ()
-        for member in members:
-            resource = member()
-            if resource is None or LIVE.get(member.key) is not member:
-                continue
-            member.unit = None
-            scoped = owner is not None and not owner.closed
-            if not member.counted:
-                member.counted = True
-                if scoped:
-                    LOCAL.ledger.created_in_scope += 1
-                else:
-                    LOCAL.ledger.created_unscoped += 1
-            if owner is not None and scoped:
-                member.owner = owner
-                owner._entries[member] = None
+        _free_members(estate, closing)
+
+
+def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
+    owner = unit.owner
+    unit.owner = None
+    survivors: list[Entry] = []
+    pending = list(reversed(unit.members))
+    unit.members = ()
+    while pending:
+        member = pending.pop()
+        if LIVE.get(member.key) is member and member() is not None:
+            survivors.append(member)
+        elif member.members:
+            # A part that died as well: its members go where it would have gone.
+            pending.extend(reversed(member.members))
+            member.members = ()
+    above = unit.unit
+    if above is not None:
+        for member in survivors:
+            member.unit = above
+        above.members += tuple(survivors)
+        return
+    for member in survivors:
+        member.unit = None
+        member.owner = owner
+        if owner is None:
+            let_go(member)
+        elif owner is closing:
+            owner._entries[member] = None
+        else:
+            owner._take(member)
+        if not member.counted:
+            member.counted = True
+            if member.owner is None:
+                LOCAL.ledger.created_unscoped += 1
+            else:
+                LOCAL.ledger.created_in_scope += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from sys import _getframe, modules
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final, overload
 
 from ._decorator import decorate
 from ._arrivals import AWAITED, look_for_arrivals, modules_seen
@@ -26,14 +26,14 @@ from ._entries import (
     ESTATES,
     LIVE,
     Entry,
-    StrongEntry,
-    Undo,
+    Plan,
     absorb_members,
     check_alive,
     entry_of,
-    give_back_members,
     is_tracked,
+    let_go,
     owner_of_entry,
+    plan_members,
     release,
     settle,
     storages_of,
@@ -43,7 +43,7 @@ from ._entries import (
 from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
 from ._graphs import GraphOption, check_graph_option, let_graphs_out
 from ._instruments import ENTERED, LEFT, LISTENERS
-from ._kinds import kind_of
+from ._kinds import Kind, kind_of
 from ._pages import keep_pages, return_pages
 from ._statistics import LOCAL
 from ._trees import resources_in
@@ -136,7 +136,8 @@ class DisposeScope:
         if name is not None and type(name) is not str:
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
-            raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
+            if not isinstance(name, str):
+                raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
         if graph != "keep":
             check_graph_option(graph)
         self.name = name
@@ -177,6 +178,9 @@ class DisposeScope:
 
     def _enter_among_generators(self, below: DisposeScope | None, frame: FrameType) -> None:
         """The slow way in: the block that is entered, or one around it, is a generator's."""
+        while below is not None and below._state == CLOSED:
+            # Closed in another context, and not on any way out of here: it need not be kept.
+            below = below._below
         self._below = self._outer = below
         if below is not None:
             # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an ever longer chain.
@@ -207,7 +211,11 @@ class DisposeScope:
                 return False
         failures = self._shut()
         if failures:
-            raise_failures(failures, f"leaving {self._called()}", exc)
+            try:
+                raise_failures(failures, f"leaving {self._called()}", exc)
+            finally:
+                # This frame is reached from the failures' tracebacks, and they from the exception in flight.
+                del exc, traceback
         return False
 
     def close(self) -> None:
@@ -267,12 +275,38 @@ class DisposeScope:
         entries = self._entries
         while True:
             try:
-                entry, _ = entries.popitem()
-            except KeyError:
-                return failures
-            failure = release(entry)
-            if failure is not None:
-                failures.append(failure)
+                while True:
+                    try:
+                        entry, _ = entries.popitem()
+                    except KeyError:
+                        break
+                    failure = release(entry)
+                    if failure is not None:
+                        failures.append(failure)
+                        # This frame is reached from its traceback: kept here, it would be a cycle.
+                        failure = None
+                if not ESTATES:
+                    return failures
+                # A composite of this scope died by a release above: its members are still this scope's to release.
+                settle(self)
+                if not entries:
+                    return failures
+            except BaseException as error:
+                # An interrupt between two releases: what it tore out of the list is found by its owner.
+                failures.append(error)
+                entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is self))
+
+    def _release_all_but(self, kept: set[Entry]) -> list[BaseException]:
+        """Release what is owned now, the newest first; what a release brings into being meanwhile stays."""
+        failures: list[BaseException] = []
+        for entry in list(self._entries)[::-1]:
+            # Taking the entry out is the claim, as for a move.
+            if entry not in kept and self._entries.pop(entry, 0) is None:
+                failure = release(entry)
+                if failure is not None:
+                    failures.append(failure)
+                    failure = None
+        return failures
 
     # ------------------------------------------------------------------ the verbs
 
@@ -363,7 +397,7 @@ class DisposeScope:
         self._check_open("dispose_everything")
         if ESTATES:
             settle()
-        failures = self._release_owned()
+        failures = self._release_all_but(set())
         if failures:
             raise_failures(failures, f"dispose_everything() of {self._called()}", None)
 
@@ -381,12 +415,7 @@ class DisposeScope:
         """
         self._check_open("dispose_everything_but")
         kept = set(self._owned_in(tree, "dispose_everything_but", check_strict=False))
-        failures: list[BaseException] = []
-        for entry in list(self._entries)[::-1]:
-            if entry not in kept and entry.owner is self:
-                failure = release(entry)
-                if failure is not None:
-                    failures.append(failure)
+        failures = self._release_all_but(kept)
         if failures:
             raise_failures(failures, f"dispose_everything_but() of {self._called()}", None)
         return tree
@@ -575,8 +604,7 @@ class DisposeScope:
             entry.owner = target
             if target is None:
                 ledger.detached += 1
-                if type(entry) is StrongEntry:
-                    LIVE.pop(entry.key, None)
+                let_go(entry)
             else:
                 ledger.moved += 1
                 target._take(entry)
@@ -589,41 +617,61 @@ class DisposeScope:
         if self._state == CLOSED and self._entries.pop(entry, 0) is None:
             # Closed by another thread a moment ago: the entry goes where the next birth would.
             entry.owner = outer = self.outer
-            if outer is not None:
+            if outer is None:
+                let_go(entry)
+            else:
                 outer._take(entry)
+        elif LIVE.get(entry.key) is not entry:
+            # Released by another thread while it was nobody's.
+            self._entries.pop(entry, None)
+
+    def _claim_unowned(self, entry: Entry) -> bool:
+        """Become the owner of what has none; False where another thread was faster: then it is as if that one came later."""
+        claim = object()
+        if _CLAIMS.setdefault(entry, claim) is not claim:
+            return False
+        try:
+            if entry.owner is not None:
+                return False
+            entry.owner = self
+            return True
+        finally:
+            del _CLAIMS[entry]
 
     def _attach(self, resources: list[object]) -> None:
         if ESTATES:
             settle()
-        fresh: list[Entry] = []
+        planned: list[tuple[object, Kind, Plan]] = []
+        for resource in resources:
+            kind = kind_of(resource)
+            if kind is None:
+                continue
+            check_alive(resource, kind)
+            entry = entry_of(resource)
+            if self.strict and entry is not None and entry.unit is not None:
+                self._refuse_foreign(resource, entry, unit_of(entry), "attach")
+            planned.append((resource, kind, plan_members(resource, kind) if entry is None else []))
+        fresh: set[Entry] = set()
         entries: list[Entry] = []
-        undo: Undo = []
-        try:
-            for resource in resources:
-                kind = kind_of(resource)
-                if kind is None:
-                    continue
-                check_alive(resource, kind)
-                entry = entry_of(resource)
-                if entry is None:
-                    entry = track(resource, kind)
-                    fresh.append(entry)
-                entries.append(entry)
-            for entry in fresh:
-                absorb_members(entry, undo)
-        except BaseException:
-            give_back_members(undo)
-            for entry in fresh:
-                LIVE.pop(entry.key, None)
-            raise
+        for resource, kind, plan in planned:
+            entry = entry_of(resource)
+            if entry is None:
+                entry = track(resource, kind)
+                fresh.add(entry)
+                absorb_members(entry, plan)
+            entries.append(entry)
         ledger = LOCAL.ledger
         for entry in {unit_of(entry): None for entry in entries}:
             source = entry.owner
             if source is self:
                 continue
-            if source is not None and source._entries.pop(entry, 0) is not None:
+            if source is None:
+                if not self._claim_unowned(entry):
+                    continue
+            elif source._entries.pop(entry, 0) is not None:
                 continue
-            entry.owner = self
+            else:
+                entry.owner = self
             if source is None:
                 ledger.attached += 1
             else:
@@ -636,16 +684,50 @@ class DisposeScope:
                     listener.moved(entry, source, self)
 
 
+_CLAIMS: Final[dict[Entry, object]] = {}
+"""Unowned resources that a thread is giving an owner."""
+
+
 def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseException | None) -> None:
     """Raise what went wrong in releases as one group, or hang it onto the exception that is on its way already."""
-    group = BaseExceptionGroup(f"{doing}: {len(failures)} of the releases failed; all others were done", failures)
+    count = len(failures)
+    others = [failure for failure in failures if failure is not in_flight]
+    # The frames that hold this list are reached from the failures' tracebacks: full, it would be in a cycle with them.
+    failures.clear()
     if in_flight is None:
-        raise group
+        group = BaseExceptionGroup(f"{doing}: {count} of the releases failed; all others were done", others)
+        del others
+        try:
+            raise group
+        finally:
+            # This frame is in its traceback: kept here, it would be a cycle.
+            del group
+    in_flight.add_note(f"while {doing}, {count} releases failed; they are in its __context__")
+    if not others:
+        return
+    for failure in others:
+        _cut_context(failure, in_flight)
     # The exception in flight propagates; the group joins its context, at the end of the chain that is there.
     last = in_flight
     met = {id(last)}
     while last.__context__ is not None and id(last.__context__) not in met:
         last = last.__context__
         met.add(id(last))
-    last.__context__ = group
-    in_flight.add_note(f"while {doing}, {len(failures)} releases failed; they are in its __context__")
+    last.__context__ = BaseExceptionGroup(f"{doing}: {count} of the releases failed; all others were done", others)
+
+
+def _cut_context(failure: BaseException, in_flight: BaseException) -> None:
+    """Take the exception in flight out of a failure's context, where Python put it: the failure will be in its."""
+    pending = [failure]
+    met: set[int] = set()
+    while pending:
+        error = pending.pop()
+        if id(error) in met:
+            continue
+        met.add(id(error))
+        if isinstance(error, BaseExceptionGroup):
+            pending.extend(error.exceptions)
+        if error.__context__ is in_flight:
+            error.__context__ = None
+        elif error.__context__ is not None:
+            pending.append(error.__context__)

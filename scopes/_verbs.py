@@ -12,14 +12,14 @@ from ._entries import (
     ESTATES,
     LIVE,
     Entry,
-    Undo,
+    Plan,
     absorb_members,
-    dead_entry_of,
     device_of_entry,
     entry_of,
-    give_back_members,
+    is_released,
     is_tracked,
     owner_of_entry,
+    plan_members,
     release,
     settle,
     storages_of,
@@ -104,16 +104,24 @@ def dispose(tree: object) -> None:
     """
     if ESTATES:
         settle()
-    units: dict[Entry, None] = {}
+    planned: list[tuple[object, Kind, Plan]] = []
     for resource in resources_in(tree, is_tracked, "the tree given to dispose()"):
         kind = kind_of(resource)
-        if kind is None or is_disposed(resource):
-            continue
+        if kind is not None and not is_released(resource, kind):
+            planned.append((resource, kind, plan_members(resource, kind) if entry_of(resource) is None else []))
+    units: dict[Entry, None] = {}
+    for resource, kind, plan in planned:
         entry = entry_of(resource)
         if entry is None:
-            entry = _track_whole(resource, kind)
+            entry = track(resource, kind)
+            absorb_members(entry, plan)
         units[unit_of(entry)] = None
-    failures = [failure for entry in units if (failure := release(entry)) is not None]
+    failures: list[BaseException] = []
+    for entry in units:
+        failure = release(entry)
+        if failure is not None:
+            failures.append(failure)
+            failure = None
     if failures:
         raise_failures(failures, "dispose()", None)
 
@@ -132,7 +140,7 @@ def is_disposed(resource: object) -> bool:
         raise UnknownKindError(
             f"is_disposed: a {cls.__qualname__} is no resource", type_name=f"{cls.__module__}.{cls.__qualname__}"
         )
-    return dead_entry_of(resource) is not None or (kind.is_disposed is not None and kind.is_disposed(resource))
+    return is_released(resource, kind)
 
 
 def owner_of(resource: object) -> DisposeScope | None:
@@ -202,19 +210,6 @@ def reset_statistics(*, process: bool = False) -> None:
         clear_process()
     else:
         LOCAL.ledger.clear()
-
-
-def _track_whole(resource: object, kind: Kind) -> Entry:
-    """Make the entry of a resource with its members, for one that was not known yet."""
-    entry = track(resource, kind)
-    undo: Undo = []
-    try:
-        absorb_members(entry, undo)
-    except BaseException:
-        give_back_members(undo)
-        LIVE.pop(entry.key, None)
-        raise
-    return entry
 
 
 def _current(verb: str) -> DisposeScope:
