@@ -9,7 +9,6 @@ import pkgutil
 import runpy
 import sys
 import threading
-import traceback
 import types
 import zipfile
 from collections.abc import Callable
@@ -192,10 +191,7 @@ def _ended_by(error: BaseException) -> Outcome:
 
 def _print_exception(error: BaseException) -> int:
     """Print an exception as the interpreter would, and set what it sets."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
-        trace = trace.tb_next
-    error.__traceback__ = trace
+    trace = _without_our_frames(error)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     if sys.version_info >= (3, 12):
         sys.last_exc = error
@@ -205,9 +201,17 @@ def _print_exception(error: BaseException) -> int:
         sys.excepthook(type(error), error, trace)
     except SystemExit as exit_:
         return _ended_by(exit_).status
-    except BaseException:
+    except BaseException as failed:
         print("Error in sys.excepthook:", file=sys.stderr)
-        traceback.print_exc()
+        sys.__excepthook__(type(failed), failed, _without_our_frames(failed))
         print("\nOriginal exception was:", file=sys.stderr)
         sys.__excepthook__(type(error), error, trace)
     return 1
+
+
+def _without_our_frames(error: BaseException) -> types.TracebackType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    return trace

@@ -92,6 +92,13 @@ def test_arguments_paths_and_main_are_the_programs_own(tmp_path: Path) -> None:
     assert_as_without(tmp_path, name, "-o", "x", "--fail-on-leak", "-m", "--", "a b")
 
 
+def test_a_safe_path_stays_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    name = program(tmp_path, "import sys\nprint(sys.path)\nimport neighbour\n", "sub/program.py")
+    program(tmp_path, "", "sub/neighbour.py")
+    assert "No module named 'neighbour'" in assert_as_without(tmp_path, name).stderr
+
+
 def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
     program(tmp_path, "", "package/__init__.py")
     program(
@@ -134,6 +141,8 @@ def test_folders_and_zip_files_run_as_with_python(tmp_path: Path) -> None:
         "import nowhere_to_be_found",
         "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\nraise ValueError",
         "import sys\ndef hook(*a):\n    sys.exit(9)\nsys.excepthook = hook\nraise ValueError",
+        "import sys\ndef hook(*a):\n    raise KeyError('in the hook')\nsys.excepthook = hook\nraise ValueError",
+        "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit()",
         "import atexit, sys\natexit.register(print, 'at exit')\natexit.register(sys.stderr.write, 'err\\n')\nprint(1)",
         "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint(1)",
         "import sys\nsys.stdout.write('no newline')",
