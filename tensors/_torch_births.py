@@ -1,8 +1,8 @@
 """Seeing births: a function mode on each thread on which a scope is open, which asks whose birth it is.
 
-The mode sees what calls of user-level code return, and nothing of what happens inside such a call. Modes are per thread and
-scopes per context, so the mode asks for the current scope at each birth. It stands at the bottom of the stack of modes, where
-nobody who pops his own mode meets it.
+The mode sees what calls of user-level code return, and nothing of what happens inside such a call. Modes are per
+thread and scopes per context, so the mode asks for the current scope at each birth. It stands at the bottom of the
+stack of modes, where nobody who pops his own mode meets it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import os
 import threading
 from collections.abc import Callable
 from sys import _getframe
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
@@ -36,9 +37,8 @@ _backward_running: Final[Callable[[], int]] = torch._C._current_graph_task_id
 _transform_running: Final[Callable[[], Any]] = torch._C._functorch.peek_interpreter_stack
 
 _SEQUENCES: Final = frozenset({list, tuple})
-_MethodWrapper: Final = type(Tensor.grad.__get__)  # type: ignore[attr-defined]
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
-_DOUBTFUL: Final = frozenset({_MethodWrapper})
+_DOUBTFUL: Final = frozenset({MethodWrapperType})
 # Most calls that return no tensor return one of these.
 _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
 
@@ -56,8 +56,8 @@ class ThreadState:
         The scopes that were entered on it and not left.
     watched : bool
         Whether one is open, so that the mode belongs onto the stack.
-    compiled : bool
-        Whether compiled code is running, so that the mode is off the stack all the same.
+    compiled : frame, optional
+        The frame of the outermost call of a compiled function, during which the mode is off the stack all the same.
     paused_in : frame, optional
         The frame of the optimizer step that is running.
     """
@@ -66,13 +66,13 @@ class ThreadState:
 
     scopes: list[DisposeScope]
     watched: bool
-    compiled: bool
+    compiled: FrameType | None
     paused_in: FrameType | None
 
     def __init__(self) -> None:
         self.scopes = []
         self.watched = False
-        self.compiled = False
+        self.compiled = None
         self.paused_in = None
 
 
@@ -87,7 +87,7 @@ LOCAL: Final = _Local()
 PAUSED: Final[list[int]] = [0]
 """On how many threads births are paused: the hot path looks at a thread's own state only where there are any."""
 
-# Code of PyTorch itself that keeps what it makes: what it calls makes no births. The verdict on a code object is remembered.
+# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on a code object is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
 _keeps: Final[dict[CodeType, bool]] = {}
@@ -126,7 +126,7 @@ class BirthMode(TorchFunctionMode):
             ) or _births_count(frame):
                 born(result, _KIND[0])
         elif result is None:
-            if type(func) is _MethodWrapper and func.__name__ == "__set__":
+            if type(func) is MethodWrapperType and func.__name__ == "__set__":
                 _given_to_a_grad(func, args)
         elif cls not in _PLAIN and CURRENT.get() is not None:
             births_in(result, func, args, kwargs, _getframe(1))
@@ -256,8 +256,7 @@ def _can_be_born(thing: object) -> bool:
     cls = type(thing)
     return cls is Tensor or (
         issubclass(cls, Tensor)
-        and not issubclass(cls, torch.nn.Parameter)
-        and not issubclass(cls, torch.nn.parameter.UninitializedTensorMixin)
+        and not issubclass(cls, (Parameter, UninitializedBuffer, UninitializedParameter))
         and can_be_disposed(cls)
     )
 
@@ -284,7 +283,7 @@ def entered(scope: DisposeScope) -> None:
     here.scopes.append(scope)
     if not here.watched:
         here.watched = True
-        if not here.compiled:
+        if here.compiled is None:
             put_on()
 
 
@@ -303,7 +302,7 @@ def left(scope: DisposeScope) -> None:
         scopes.pop()
     if not scopes:
         here.watched = False
-        if not here.compiled:
+        if here.compiled is None:
             if _depth() == 1:
                 _pop()
             else:
@@ -315,7 +314,7 @@ def left(scope: DisposeScope) -> None:
 
 
 def put_on() -> None:
-    """Put the mode onto this thread's stack, at the bottom, but above the mode of a default device, which insists on it."""
+    """Put the mode at the bottom of this thread's stack, but above that of a default device, which must be there."""
     if not _depth():
         _push(MODE)
         return
@@ -347,7 +346,7 @@ def _forget_inherited() -> None:
     take_off()
     here.scopes.clear()
     here.watched = False
-    here.compiled = False
+    here.compiled = None
     resume_births()
 
 

@@ -1,8 +1,8 @@
 """Functions of ``torch.compile``: compiled and run as if no scope were open, and what they return is born.
 
-Dynamo guards on the stack of function modes, and would trace ours: each function would be compiled once more for the inside
-of a scope. So the mode is off the stack while Dynamo evaluates frames, which is exactly as long as it has set its callback.
-Every entry into compiled code and every way out of it calls ``torch._dynamo.eval_frame._maybe_set_eval_frame``.
+Dynamo guards on the stack of function modes, and would trace ours: each function would be compiled once more for the
+inside of a scope. So the mode is off the stack while a compiled function runs. Every call of one sets Dynamo's callback
+at its beginning and resets it on every way out, by ``torch._dynamo.eval_frame._maybe_set_eval_frame``.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ def _watch(module: Any) -> None:
     set_callback: Callable[[Any], Any] = module._maybe_set_eval_frame
 
     def _maybe_set_eval_frame(callback: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name != _WRAPPER:
+            return set_callback(callback)
         here = LOCAL.here
-        if callback is None or callback is False:
-            if here.compiled:
-                here.compiled = False
+        if here.compiled is None:
+            # None is also what the callback is where compilation is switched off: the function runs as it is then.
+            if callback is not None and callback is not False:
+                here.compiled = caller
                 if here.watched:
-                    put_on()
-                # The one frame that calls us on the way out has the result.
-                _hand_over_result(sys._getframe(1))
-        elif not here.compiled:
-            here.compiled = True
-            if here.watched:
-                take_off()
+                    take_off()
+            return set_callback(callback)
         before = set_callback(callback)
-        if callback is None:
+        if here.compiled is caller:
+            here.compiled = None
+            if here.watched:
+                put_on()
+                _hand_over_result(caller)
             _tell_of_disposed(sys.exc_info()[1])
         return before
 
@@ -58,8 +61,6 @@ def _watch(module: Any) -> None:
 
 
 def _hand_over_result(frame: FrameType) -> None:
-    if frame.f_code.co_name != _WRAPPER or not LOCAL.here.watched:
-        return
     local = frame.f_locals
     result = local.get("result")
     if result is not None:
@@ -67,7 +68,7 @@ def _hand_over_result(frame: FrameType) -> None:
 
 
 def _tell_of_disposed(error: BaseException | None) -> None:
-    """Dynamo wraps what goes wrong while it looks at an argument: whoever calls a compiled function sees what it was."""
+    """Raise what Dynamo wrapped when it looked at a disposed argument, so that the caller sees what it was."""
     if type(error).__name__ != "InternalTorchDynamoError":
         return
     cause = error

@@ -1,11 +1,11 @@
 """Dropping a handle: the Python object of a tensor goes dead, and what others hold of it stays right.
 
-``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the implementation, which a graph
-or a view may hold, to a fresh object, and the fresh object's implementation to the tensor: that one is a husk, which refuses
-on every path. Python code meets the class `DisposedTorchTensor`, whose attributes raise; functions of PyTorch meet its
-``__torch_function__``; code that skips this (``torch._C.DisableTorchFunctionSubclass``, TorchScript, C++ operators) meets the
-Python dispatch key of the husk, and with it ``__torch_dispatch__``; and C++ that reads memory meets a sparse meta tensor,
-which has none to be read.
+``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the implementation, which a
+graph or a view may hold, to a fresh object, and the fresh object's implementation to the tensor: that one is a husk,
+which refuses on every path. Python code meets the class `DisposedTorchTensor`, whose attributes raise; functions of
+PyTorch meet its ``__torch_function__``; code that skips this (``torch._C.DisableTorchFunctionSubclass``, TorchScript,
+C++ operators) meets the Python dispatch key of the husk, and with it ``__torch_dispatch__``; and C++ that reads memory
+meets a sparse meta tensor, which has none to be read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..scopes._entries import disposed_error
 from ..scopes._errors import DisposedError, DisposeScopeError
@@ -141,14 +142,14 @@ def drop(tensor: Any) -> None:
             return
         if not can_be_disposed(cls):
             raise DisposeScopeError(
-                f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; it is left as it "
-                "is, and lives by reference count"
+                f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; "
+                "it is left as it is, and lives by reference count"
             )
     if _modes_are_on() or cls is not Tensor:
         with _Undisturbed():
             known = _metadata(tensor, cls)
     else:
-        known = (cls, tensor.shape, tensor.dtype)
+        known = _metadata(tensor, cls)
     spare: Any = _make(_Spare, _HUSK)
     try:
         _swap(tensor, spare)
@@ -185,6 +186,9 @@ def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
 
 def drop_pinned() -> None:
     """Give back the memory of dead handles that had to wait until a graph was done with them."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        # A transform refuses what is done in place to tensors from outside of it.
+        return
     waiting, PINNED[:] = PINNED[:], []
     with _Undisturbed():
         for waiter in waiting:
@@ -211,22 +215,22 @@ def _swapped(tensor: Any, spare: Any) -> bool:
 
 
 def _forget_hook(tensor: Any) -> bool:
-    """Get rid of the hook behind ``retain_grad()``, which refers weakly to the implementation, where nobody else sees it.
+    """Get rid of the hook of ``retain_grad()``, which refers weakly to the implementation, where nobody else sees it.
 
-    An operation in place moves the hook to a new node of the graph, which nobody but the tensor has, and ``detach_`` drops
-    that node. A graph that saved the tensor, or a view's base, would see both.
+    An operation in place moves the hook to a new node of the graph, which nobody but the tensor has, and ``detach_``
+    drops that node. A graph that saved the tensor, or a view's base, would see both.
     """
     if tensor._use_count() > 1 or not tensor.retains_grad or tensor._is_view() or tensor.layout is not torch.strided:
         return False
-    with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
-        tensor.as_strided_(tensor.size(), tensor.stride(), tensor.storage_offset())
+    with torch.enable_grad(), _unsafe_preserve_version_counter(tensor):
+        tensor.set_(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
         tensor.detach_()
     return True
 
 
 def _metadata(tensor: Any, cls: type) -> tuple[type, Any, Any]:
     try:
-        return cls, tuple(tensor.shape), tensor.dtype
+        return cls, tensor.shape, tensor.dtype
     except Exception:  # a class of the user's own, or a nested tensor, which has no shape
         return cls, None, getattr(tensor, "dtype", None)
 

@@ -1,0 +1,159 @@
+"""Modes are per thread and scopes per context: tasks, generators, threads and forked children keep to their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import disposescope as ds  # noqa: E402
+import disposescope.tensors._torch_arrival  # noqa: E402
+
+
+def test_interleaved_tasks_own_their_own():
+    async def work(n):
+        with ds.dispose_scope(str(n)) as scope:
+            made = []
+            for _ in range(5):
+                made.append(torch.full((2,), n))
+                await asyncio.sleep(0)
+            assert scope.live == tuple(made)
+        assert all(ds.is_disposed(tensor) for tensor in made)
+
+    async def main():
+        await asyncio.gather(*(work(n) for n in range(3)))
+        outside = torch.rand(3)
+        assert ds.owner_of(outside) is None
+
+    asyncio.run(main())
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_task_without_a_scope_owns_nothing_while_another_has_one():
+    async def scoped(entered, leave):
+        with ds.dispose_scope() as scope:
+            entered.set()
+            await leave.wait()
+            mine = torch.rand(3)
+            assert scope.live == (mine,)
+
+    async def main():
+        entered, leave = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(scoped(entered, leave))
+        await entered.wait()
+        before = ds.statistics()
+        bare = torch.rand(3)
+        assert ds.owner_of(bare) is None
+        assert ds.statistics().created_unscoped == before.created_unscoped
+        leave.set()
+        await task
+        assert bare.sum() > 0
+
+    asyncio.run(main())
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_suspended_generator_captures_nothing_of_its_consumer():
+    def batches():
+        with ds.dispose_scope() as scope:
+            for _ in range(3):
+                mine = torch.rand(3)
+                assert mine in scope
+                yield mine
+
+    kept = []
+    for batch in batches():
+        kept.append(batch * 2)
+        assert ds.owner_of(kept[-1]) is None
+    assert all(tensor.sum() > 0 for tensor in kept)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_an_abandoned_generator_leaves_no_mode():
+    def batches():
+        with ds.dispose_scope():
+            yield torch.rand(3)
+
+    generator = batches()
+    batch = next(generator)
+    generator.close()
+    assert ds.is_disposed(batch)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_threads_own_their_own():
+    barrier = threading.Barrier(4, timeout=30)
+
+    def work(n):
+        barrier.wait()
+        with ds.dispose_scope() as scope:
+            made = [torch.full((2,), n) for _ in range(50)]
+            barrier.wait()
+            assert scope.live == tuple(made)
+        assert all(ds.is_disposed(tensor) for tensor in made)
+        return torch._C._len_torch_function_stack()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [0] * 4
+
+
+def test_a_thread_without_a_scope_owns_nothing():
+    with ds.dispose_scope() as scope, ThreadPoolExecutor(1) as pool:
+        tensor = pool.submit(torch.rand, 3).result()
+        assert len(scope) == 0
+    assert tensor.sum() > 0
+
+
+def test_work_handed_to_a_thread_with_the_context_owns_where_it_opens_a_scope():
+    def work():
+        with ds.dispose_scope() as inner:
+            made = torch.rand(3)
+            return inner.move_to_outer(made)
+
+    with ds.dispose_scope() as scope, ThreadPoolExecutor(1) as pool:
+        tensor = pool.submit(contextvars.copy_context().run, work).result()
+        assert tensor in scope
+    assert ds.is_disposed(tensor)
+
+
+def test_a_scope_that_is_closed_on_another_thread_lets_the_mode_go_later():
+    scope = ds.dispose_scope().__enter__()
+    tensor = torch.rand(3)
+    thread = threading.Thread(target=scope.close)
+    thread.start()
+    thread.join()
+    assert ds.is_disposed(tensor)
+    free = torch.rand(3)
+    assert ds.owner_of(free) is None
+    with ds.dispose_scope():
+        pass
+    assert torch._C._len_torch_function_stack() == 0
+    scope.__exit__(None, None, None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_has_neither_the_scope_nor_the_mode():
+    with ds.dispose_scope() as scope:
+        inherited = torch.rand(3)
+        child = os.fork()
+        if child == 0:
+            verdict = 1
+            try:
+                fine = torch._C._len_torch_function_stack() == 0 and ds.owner_of(torch.ones(3)) is None
+                with ds.dispose_scope() as own:
+                    fine = fine and (torch.ones(3) + 1) is not None and len(own) == 0
+                    mine = torch.ones(3) + 1
+                    fine = fine and mine in own
+                verdict = 0 if fine and torch._C._len_torch_function_stack() == 0 else 2
+            finally:
+                os._exit(verdict)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert inherited in scope
+        assert torch._C._len_torch_function_stack() == 1
