@@ -135,13 +135,15 @@ class _Retire:
         self._ledger = ledger
 
     # Bound here, because module globals may be gone when the main thread's dies at interpreter exit.
-    def __del__(self, counters: tuple[str, ...] = COUNTERS, retired: list[tuple[int, ...]] = _retired) -> None:
+    def __del__(
+        self, counters: tuple[str, ...] = COUNTERS, retired: list[tuple[int, ...]] = _retired, many: int = _MANY
+    ) -> None:
         ledger = self._ledger
         retired.append(tuple(getattr(ledger, counter) for counter in counters))
         # Resources born on the thread still name the ledger as their home: it must not be counted twice.
         for counter in counters:
             setattr(ledger, counter, 0)
-        if len(retired) > _MANY:
+        if len(retired) > many:
             _sum_of_retired()
 
 

@@ -516,6 +516,9 @@ def _is_device(thing: object) -> bool:
 
 
 def _check_device(device: object) -> None:
+    # By type first: the name of another device may ask its framework, which may have none.
+    if str(device).strip().lower().partition(":")[0] != "cpu":
+        raise _no_device(device)
     try:
         name = device_name(device)
     except ValueError:

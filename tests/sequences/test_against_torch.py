@@ -15,7 +15,19 @@ import disposescope as ds
 torch = pytest.importorskip("torch")
 rnn = torch.nn.utils.rnn
 
-DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
 TRAILING = [(), (1,), (3,), (2, 3), (2, 1, 2)]
 
 dtypes = st.sampled_from(DTYPES)
@@ -273,7 +285,24 @@ def test_mixed_dtypes_and_shapes_that_broadcast_follow_the_first_sequence() -> N
         assert_same(ds.pack_sequence(sequences), rnn.pack_sequence(in_torch(sequences)))
 
 
-VALUES = [-1, -1.0, -255, -256, 300, 1e6, float("nan"), float("-inf"), 1e60, 1j, 2**63, 2**64, 2**53 + 1, None, "a", [1]]
+VALUES = [
+    -1,
+    -1.0,
+    -255,
+    -256,
+    300,
+    1e6,
+    float("nan"),
+    float("-inf"),
+    1e60,
+    1j,
+    2**63,
+    2**64,
+    2**53 + 1,
+    None,
+    "a",
+    [1],
+]
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "uint16", "uint32", "uint64"])
@@ -359,7 +388,9 @@ BOTH_REFUSE: dict[str, Callable[[Any, Any], Any]] = {
     "packed: int32 sizes": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([2, 1], np.int32))),
     "packed: sizes of rank 2": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([[2, 1]]))),
     "packed: data of rank 0": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(()), ints([1]))),
-    "packed: index out of range": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([0, 5]))),
+    "packed: index out of range": lambda m, t: m.pad_packed_sequence(
+        by_hand(m, t, ones(3), ints([2, 1]), ints([0, 5]))
+    ),
     "packed: negative index": lambda m, t: m.pad_packed_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([-1, 0]))),
     "packed: indices of float": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([1.0, 0.0]))),
     "packed: indices of rank 2": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([[1, 0]]))),
@@ -386,9 +417,7 @@ def packed(module: Any, convert: Callable[[Any], Any]) -> Any:
 
 
 def by_hand(module: Any, convert: Callable[[Any], Any], data: Any, sizes: Any, unsorted: Any = None) -> Any:
-    return module.PackedSequence(
-        convert(data), convert(sizes), None, None if unsorted is None else convert(unsorted)
-    )
+    return module.PackedSequence(convert(data), convert(sizes), None, None if unsorted is None else convert(unsorted))
 
 
 @pytest.mark.parametrize("case", BOTH_REFUSE)
@@ -425,7 +454,9 @@ BOTH_ALLOW: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "indices of int32": lambda m, t: m.unpack_sequence(by_hand(m, t, ones(3), ints([2, 1]), ints([1, 0], np.int32))),
     "a pair": lambda m, t: m.PackedSequence((t(np.arange(3)), t(ints([2, 1])))),
-    "a pair and indices": lambda m, t: m.PackedSequence(t([np.arange(3), ints([2, 1])]), sorted_indices=t(ints([1, 0]))),
+    "a pair and indices": lambda m, t: m.PackedSequence(
+        t([np.arange(3), ints([2, 1])]), sorted_indices=t(ints([1, 0]))
+    ),
     "indices alone": lambda m, t: m.PackedSequence(t(np.arange(3)), t(ints([2, 1])), None, t(ints([1, 0]))),
     "to nothing": lambda m, t: packed(m, t).to(),
     "to cpu": lambda m, t: packed(m, t).to("cpu"),

@@ -16,11 +16,11 @@ import disposescope as ds
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Any:
-    gc.collect()
-    ds.reset_statistics()
     before = ds.statistics().live
+    ds.reset_statistics()
     yield
-    gc.collect()
+    if ds.statistics().live != before:
+        gc.collect()
     assert ds.statistics().live == before
     assert ds.current_scope() is None
 
@@ -510,13 +510,20 @@ def test_threads_each_have_their_own_batch() -> None:
 
 def test_an_iterator_follows_the_context_it_is_advanced_in() -> None:
     iterator = iter(ds.scoped_batches(batches()))
-    first = next(iterator)
-    second = contextvars.copy_context().run(next, iterator)
+
+    def advance() -> tuple[ds.Tensor, Any]:
+        return next(iterator), ds.current_scope()
+
+    here, there = contextvars.copy_context(), contextvars.copy_context()
+    first, opened = here.run(advance)
+    assert here.run(ds.current_scope) is opened
+    second, _ = there.run(advance)
     assert ds.is_disposed(first)
-    assert ds.current_scope() is None
-    assert not ds.is_disposed(second)
+    assert here.run(ds.current_scope) is None
+    assert second in there.run(ds.current_scope)
     iterator.close()
     assert ds.is_disposed(second)
+    assert there.run(ds.current_scope) is None
 
 
 def test_five_thousand_batches_leave_nothing() -> None:
