@@ -20,7 +20,7 @@ from ._torch_transforms import watch_transforms
 __all__ = ["KIND", "teach"]
 
 # The modes of this library and of others see attributes too; inside of this they do not.
-_Undisturbed: Final = torch._C.DisableTorchFunction
+_Undisturbed: Final = torch._C.DisableTorchFunction  # pyright: ignore[reportPrivateUsage]
 
 
 def _storages(tensor: Any) -> list[tuple[Hashable, int]]:
@@ -64,7 +64,7 @@ def _device(tensor: Any) -> object:
 
 
 def _describe(tensor: Any) -> str:
-    cls = type(tensor)
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
     if cls is DisposedTorchTensor:
         return last_known(tensor)
     name = "torch.Tensor" if cls is Tensor else cls.__qualname__

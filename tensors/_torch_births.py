@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from sys import _getframe
+from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, final
 
@@ -30,11 +30,12 @@ from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
 
 __all__ = ["LOCAL", "births_in", "give_up", "pause_births", "put_on", "resume_births", "see_births", "take_off"]
 
-_push: Final[Callable[[object], None]] = torch._C._push_on_torch_function_stack
-_pop: Final[Callable[[], Any]] = torch._C._pop_torch_function_stack
-_depth: Final[Callable[[], int]] = torch._C._len_torch_function_stack
-_backward_running: Final[Callable[[], int]] = torch._C._current_graph_task_id
-_transform_running: Final[Callable[[], Any]] = torch._C._functorch.peek_interpreter_stack
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
+_pop: Final[Callable[[], Any]] = _C._pop_torch_function_stack
+_depth: Final[Callable[[], int]] = _C._len_torch_function_stack
+_backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
+_transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
@@ -102,7 +103,7 @@ class BirthMode(TorchFunctionMode):
         """Call `func`, and record its result."""
         # The hot path of every call of PyTorch inside a scope.
         result = func(*args) if kwargs is None else func(*args, **kwargs)
-        cls = type(result)
+        cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType]
         if cls is Tensor:
             if id(result) in LIVE:
                 return result
@@ -239,7 +240,7 @@ def births_in(
 
 def _flattened(tree: Any, levels: int) -> list[Any]:
     """The leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
-    cls = type(tree)
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType]
     if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return [tree]
     leaves: list[Any] = []

@@ -37,7 +37,7 @@ def _watch(module: Any) -> None:
     set_callback: Callable[[Any], Any] = module._maybe_set_eval_frame
 
     def _maybe_set_eval_frame(callback: Any) -> Any:
-        caller = sys._getframe(1)
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         if caller.f_code.co_name != _WRAPPER:
             return set_callback(callback)
         here = LOCAL.here

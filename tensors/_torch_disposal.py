@@ -10,13 +10,13 @@ meets a sparse meta tensor, which has none to be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # pyright: ignore[reportPrivateUsage]
 
 from ..scopes._entries import disposed_error
 from ..scopes._errors import DisposedError, DisposeScopeError
@@ -25,10 +25,11 @@ from ..scopes._kinds import kind_of_type
 __all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
 
 # Bound once: these stand on the path of every disposal.
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _make: Final = Tensor._make_subclass
-_swap: Final[Callable[[Tensor, Tensor], None]] = torch._C._swap_tensor_impl
-_modes_are_on: Final[Callable[[], bool]] = torch._C._is_torch_function_mode_enabled
-_Undisturbed: Final = torch._C.DisableTorchFunction
+_swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
+_modes_are_on: Final[Callable[[], bool]] = _C._is_torch_function_mode_enabled
+_Undisturbed: Final[Any] = _C.DisableTorchFunction
 
 _KNOWN: Final = "_disposescope_last_known"
 
@@ -136,7 +137,7 @@ def drop(tensor: Any) -> None:
     DisposeScopeError
         The instances of its class cannot go dead. The tensor is left as it is.
     """
-    cls = type(tensor)
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
     if cls is not Tensor:
         if cls is DisposedTorchTensor:
             return
@@ -171,7 +172,7 @@ PINNED: Final[list[ref[Any]]] = []
 
 def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
     """Make a handle dead to whose implementation C++ has a weak reference, as that of ``retain_grad()`` is."""
-    cls = type(tensor)
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
     state = tensor.__dict__
     swapped = _forget_hook(tensor) and _swapped(tensor, spare)
     if swapped:
@@ -186,7 +187,7 @@ def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
 
 def drop_pinned() -> None:
     """Give back the memory of dead handles that had to wait until a graph was done with them."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _C._functorch.peek_interpreter_stack() is not None:
         # A transform refuses what is done in place to tensors from outside of it.
         return
     waiting, PINNED[:] = PINNED[:], []
@@ -259,9 +260,7 @@ def _first_dead(tree: object) -> Any:
         node = pending.pop()
         if type(node) is DisposedTorchTensor:
             return node
-        if isinstance(node, dict):
-            pending.extend(node.values())
-        elif isinstance(node, (list, tuple)):
-            children: Iterable[object] = node
+        if isinstance(node, (dict, list, tuple)):
+            children: Any = node.values() if isinstance(node, dict) else node  # pyright: ignore[reportUnknownVariableType]
             pending.extend(children)
     return None

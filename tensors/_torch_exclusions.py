@@ -5,7 +5,7 @@ They are born in a scope often, in the first step, and belong to the model.
 
 from __future__ import annotations
 
-from sys import _getframe
+from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from typing import Any
 
 import torch
