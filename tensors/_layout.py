@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..scopes._devices import device_name
 from ._arguments import bare
 from ._handle import wrap
 from ._methods import Methods, Order
@@ -239,6 +238,6 @@ def device_of_numpy(device: object) -> Literal["cpu"]:
     ValueError
         The device is no CPU.
     """
-    if device_name(device) != "cpu:0":
+    if str(device).strip().lower() not in ("cpu", "cpu:0"):
         raise ValueError(f"a Tensor lives on the CPU; there is no device {device!r} for it")
     return "cpu"

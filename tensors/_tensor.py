@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ._arguments import bare
+from ._arguments import PLAIN, bare
 from ._handle import array_of, describe, instantiable, wrap
 from ._layout import Layout
 
@@ -48,7 +48,7 @@ class Tensor(Layout):
     ...     means = scope.move_to_outer(t.mean(axis=0))
     >>> means
     Tensor([2., 3.])
-    >>> t + 1
+    >>> t + 1  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
     disposescope.scopes._errors.DisposedError: Tensor shape=(2, 2) dtype=float64 has been disposed ...
@@ -57,7 +57,11 @@ class Tensor(Layout):
     __slots__ = ()
 
     def __new__(cls, data: ArrayLike | Layout, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-        return wrap(np.array(bare(data), dtype=dtype), name)
+        given = bare(data)
+        if type(given) not in PLAIN and hasattr(given, "__array__"):
+            # Not np.array(): PyTorch's __array__ does not know its argument ``copy``.
+            given = np.asarray(given, dtype)
+        return wrap(np.array(given, dtype), name)
 
     # ------------------------------------------------------------------ elements
 

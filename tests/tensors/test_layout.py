@@ -56,10 +56,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_shares_the_storage_of_its_base_which_is_counted_once(name):
-    if name == "imag":
-        base = ds.ones((2, 2), dtype=complex)
-    else:
-        base = ds.ones((2, 2))
+    base = ds.ones((2, 2), dtype=complex if name == "imag" else float)
     ds.reset_statistics()
     before = ds.statistics()
     view = VIEWS[name](base)

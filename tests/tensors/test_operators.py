@@ -80,21 +80,8 @@ def test_a_unary_operator_gives_what_it_gives_for_an_array(operate, a):
     assert_same(outcome(lambda: operate(ds.tensor(a))), outcome(lambda: operate(a)))
 
 
-IN_PLACE = [
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "imod",
-    "ipow",
-    "imatmul",
-    "ilshift",
-    "irshift",
-    "iand",
-    "ior",
-    "ixor",
-]
+IN_PLACE = ["iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"]
+IN_PLACE += ["ilshift", "irshift", "iand", "ior", "ixor"]
 
 
 @given(st.sampled_from(IN_PLACE), arrays((2, 2)), st.one_of(arrays((2, 2)), SCALARS), st.booleans())
