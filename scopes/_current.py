@@ -28,6 +28,7 @@ CLOSED: Final = 2
 """The states of a scope."""
 
 _CO_GENERATOR: Final = 0x20
+_CO_ITERABLE_COROUTINE: Final = 0x100  # types.coroutine: its yield is an await
 _CO_ASYNC_GENERATOR: Final = 0x200
 ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
@@ -131,7 +132,10 @@ def suspended(frame: FrameType) -> bool:
     """Whether the frame of a generator is suspended at a ``yield``, so that its consumer runs; False while it awaits."""
     if frame.f_back is not None:
         return False
-    if not frame.f_code.co_flags & _CO_ASYNC_GENERATOR:
+    flags = frame.f_code.co_flags
+    if flags & _CO_ITERABLE_COROUTINE:
+        return False
+    if not flags & _CO_ASYNC_GENERATOR:
         return True
     return not _awaits(frame.f_code, frame.f_lasti)
 

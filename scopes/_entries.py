@@ -17,7 +17,7 @@ from ._errors import DeviceMismatchError, DisposedError
 from ._instruments import LISTENERS
 from ._kinds import Kind, kind_of
 from ._statistics import LOCAL, Ledger
-from ._trees import resources_in
+from ._trees import LEAF_TYPES, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -92,6 +92,9 @@ class StrongEntry(Entry):
 
 class _Token:
     __slots__ = ("__weakref__",)
+
+
+LEAF_TYPES.update((Entry, StrongEntry))
 
 
 LIVE: Final[dict[int, Entry]] = {}

@@ -67,6 +67,7 @@ class Kind:
 
 _REGISTERED: Final[dict[type, Kind]] = {}
 _BY_TYPE: dict[type, Kind | None] = {}
+_REMEMBERED: Final = 4096
 
 
 def kind_of(resource: object) -> Kind | None:
@@ -96,6 +97,9 @@ def kind_of_type(cls: type) -> Kind | None:
                 if callable(dispose):
                     found = _disposable(cls)
                 break
+    if len(_BY_TYPE) >= _REMEMBERED:
+        # Types come and go (every mock has one of its own), and what is remembered lives on.
+        _BY_TYPE.clear()
     _BY_TYPE[cls] = found
     return found
 

@@ -46,7 +46,7 @@ from ._instruments import ENTERED, LEFT, LISTENERS
 from ._kinds import Kind, kind_of
 from ._pages import keep_pages, return_pages
 from ._statistics import LOCAL
-from ._trees import resources_in
+from ._trees import LEAF_TYPES, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -683,6 +683,9 @@ class DisposeScope:
                         listener.born(entry)
                     listener.moved(entry, source, self)
 
+
+# What refers to a scope does not hide what the scope owns.
+LEAF_TYPES.add(DisposeScope)
 
 _CLAIMS: Final[dict[Entry, object]] = {}
 """Unowned resources that a thread is giving an owner."""

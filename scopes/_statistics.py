@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,13 +118,20 @@ _retired: Final[list[tuple[int, ...]]] = []
 
 
 _MANY: Final = 1000
+_lock: Final = threading.RLock()
+"""Held while threads come, go and are summed up. Re-entrant, because a collection can end a thread's ledger meanwhile."""
+
+if hasattr(os, "register_at_fork"):
+    # Held across a fork by the forking thread, so that no other one holds it in the child, where there is no other one.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
         self.ledger = Ledger()
         self._retire = _Retire(self.ledger)
-        _ledgers.add(self.ledger)
+        with _lock:
+            _ledgers.add(self.ledger)
 
 
 class _Retire:
@@ -136,15 +144,20 @@ class _Retire:
 
     # Bound here, because module globals may be gone when the main thread's dies at interpreter exit.
     def __del__(
-        self, counters: tuple[str, ...] = COUNTERS, retired: list[tuple[int, ...]] = _retired, many: int = _MANY
+        self,
+        counters: tuple[str, ...] = COUNTERS,
+        retired: list[tuple[int, ...]] = _retired,
+        many: int = _MANY,
+        lock: Any = _lock,
     ) -> None:
         ledger = self._ledger
-        retired.append(tuple(getattr(ledger, counter) for counter in counters))
-        # Resources born on the thread still name the ledger as their home: it must not be counted twice.
-        for counter in counters:
-            setattr(ledger, counter, 0)
-        if len(retired) > many:
-            _sum_of_retired()
+        with lock:
+            retired.append(tuple(getattr(ledger, counter) for counter in counters))
+            # Resources born on the thread still name the ledger as their home: it must not be counted twice.
+            for counter in counters:
+                setattr(ledger, counter, 0)
+            if len(retired) > many:
+                _sum_of_retired()
 
 
 LOCAL: Final = _Local()
@@ -153,27 +166,23 @@ LOCAL: Final = _Local()
 
 def counts_of_process() -> tuple[int, ...]:
     """The sums over all threads, those that have ended included, in the order of `COUNTERS`."""
-    return _sums([_sum_of_retired(), *(ledger.counts() for ledger in list(_ledgers))])
+    with _lock:
+        return _sums([_sum_of_retired(), *(ledger.counts() for ledger in list(_ledgers))])
 
 
 def _sum_of_retired() -> tuple[int, ...]:
     """Make one row of those of all ended threads, and return it."""
-    rows: list[tuple[int, ...]] = []
-    while _retired:
-        try:
-            rows.append(_retired.pop())
-        except IndexError:
-            break
-    total = _sums(rows)
-    _retired.append(total)
+    total = _sums(_retired)
+    _retired[:] = [total]
     return total
 
 
 def clear_process() -> None:
     """Set the counters of every thread to zero."""
-    _retired.clear()
-    for ledger in list(_ledgers):
-        ledger.clear()
+    with _lock:
+        _retired.clear()
+        for ledger in list(_ledgers):
+            ledger.clear()
 
 
 def _sums(rows: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MappingView
 from typing import Any, Final
 
 from ._errors import UnknownKindError
@@ -23,7 +23,7 @@ Hides = Callable[[object], bool]
 
 LEAF_TYPES: Final[set[type]] = {
     type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type(...), type(NotImplemented),
-    type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
+    type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType, types.TracebackType,
 }  # fmt: skip
 """Types whose exact instances hold nothing to be found."""
 
@@ -31,9 +31,8 @@ WALKERS: Final[list[Callable[[object], Iterator[tuple[str, object]] | None]]] = 
 """Asked for the children of objects that are no container of Python's: the seam for arrays of objects."""
 
 SEARCH_LIMIT: Final = 10_000
-"""How many objects are looked at inside one object of an unknown type."""
-
-_VIEWS: Final = (type({}.keys()), type({}.values()), type({}.items()))
+"""How many objects are looked into inside one object of an unknown type."""
+_MET_LIMIT: Final = 100 * SEARCH_LIMIT
 
 
 def resources_in(tree: object, hides: Hides | None = None, what: str = "the tree") -> list[object]:
@@ -88,15 +87,16 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
     if cls is list or cls is tuple:
         return ((f"[{index}]", child) for index, child in enumerate(node))
     if cls is dict:
-        return _items(node.items())
+        # A copy, because another thread may change it meanwhile.
+        return _items(list(node.items()))
     if cls is set or cls is frozenset:
         return ((f".<element {index}>", child) for index, child in enumerate(node))
     for base, iterate in _SEQUENCES:
         if issubclass(cls, base):
             return _with_state(((f"[{index}]", child) for index, child in enumerate(iterate(node))), node, cls)
     if issubclass(cls, dict):
-        return _with_state(_items(dict.items(node)), node, cls)
-    if cls in _VIEWS:
+        return _with_state(_items(list(dict.items(node))), node, cls)
+    if issubclass(cls, MappingView):
         return ((f".<element {index}>", child) for index, child in enumerate(node))
     if issubclass(cls, Mapping):
         return _with_state(_items((key, node[key]) for key in node), node, cls)
@@ -157,10 +157,13 @@ def _has_fields(cls: type) -> bool:
 
 def _refuse_if_it_hides(node: object, path: Path, hides: Hides, what: str) -> None:
     """Search an object of unknown type, as far as the limit, for what the caller would lose."""
-    pending: list[object] = [node]
+    # In breadth: what is near is found, however large its neighbours are.
+    pending: deque[object] = deque([node])
     met: dict[int, object] = {id(node): node}
-    while pending and len(met) < SEARCH_LIMIT:
-        for referent in _referents(pending.pop()):
+    for _ in range(SEARCH_LIMIT):
+        if not pending or len(met) > _MET_LIMIT:
+            return
+        for referent in _referents(pending.popleft()):
             if type(referent) in LEAF_TYPES or id(referent) in met:
                 continue
             met[id(referent)] = referent
@@ -181,8 +184,9 @@ def _referents(node: object) -> list[object]:
     cls = type(node)
     if cls is types.FunctionType:
         # Not its globals: a function is not the owner of its module.
-        return [getattr(node, "__closure__", None), getattr(node, "__defaults__", None), getattr(node, "__kwdefaults__", None)]
-    if isinstance(node, (type, types.ModuleType)):
+        return [getattr(node, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")]
+    # The type alone tells: asking an object for its __class__ may run its code, and raises for a dead proxy.
+    if issubclass(cls, (type, types.ModuleType)):
         return []
     return gc.get_referents(node)
 

@@ -1,0 +1,639 @@
+"""Promises of the walk: what it enters, what is a leaf, what it refuses, and that it runs nobody's code."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import functools
+import gc
+import logging
+import operator
+import pathlib
+import re
+import threading
+import types
+import typing
+import weakref
+from unittest import mock
+
+import attrs
+import pytest
+
+import disposescope as ds
+from tests.scopes.toys import Disposable, Pair, Toy, Unknown, no_cyclic_garbage, owned_by
+
+Point = collections.namedtuple("Point", "x y")
+
+
+class Typed(typing.NamedTuple):
+    x: object
+    y: object = None
+
+
+@dataclasses.dataclass
+class Plain:
+    x: object
+    y: object = None
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: object
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    x: object
+
+
+@dataclasses.dataclass
+class Inherited(Plain):
+    z: object = None
+
+
+@dataclasses.dataclass(slots=True)
+class InheritedSlots(Slotted):
+    z: object = None
+
+
+@dataclasses.dataclass
+class Initialised:
+    given: dataclasses.InitVar[object]
+    kept: object = dataclasses.field(init=False)
+
+    def __post_init__(self, given):
+        self.kept = [given]
+
+
+@attrs.define
+class Defined:
+    x: object
+
+
+@attrs.frozen
+class DefinedFrozen:
+    x: object
+
+
+@attrs.define(slots=False)
+class DefinedOpen:
+    x: object
+
+
+@attrs.define
+class DefinedChild(Defined):
+    z: object = None
+
+
+class Mapped(collections.abc.Mapping):
+    def __init__(self, items):
+        self._items_of_it = items
+
+    def __getitem__(self, key):
+        return self._items_of_it[key]
+
+    def __iter__(self):
+        return iter(self._items_of_it)
+
+    def __len__(self):
+        return len(self._items_of_it)
+
+
+class ListWithAttributes(list):
+    pass
+
+
+class DictWithAttributes(dict):
+    pass
+
+
+class TupleWithAttributes(tuple):
+    pass
+
+
+class SlotsOverSlots(list):
+    __slots__ = ("mine",)
+
+
+def with_attribute(container, value):
+    container.extra = value
+    return container
+
+
+def with_slot(value):
+    container = SlotsOverSlots()
+    container.mine = value
+    return container
+
+
+def cyclic(toy):
+    tree = [toy]
+    tree.append({"self": tree, "tuple": (tree,)})
+    return tree
+
+
+def deep(toy):
+    tree = toy
+    for level in range(5_000):
+        tree = [tree] if level % 3 else {"k": tree}
+    return tree
+
+
+def chained(toy):
+    tree = Plain(toy)
+    for _ in range(5_000):
+        tree = Plain(tree)
+    return tree
+
+
+CONTAINERS = {
+    "itself": lambda toy: toy,
+    "list": lambda toy: [1, toy],
+    "tuple": lambda toy: (None, toy),
+    "namedtuple": lambda toy: Point(1, toy),
+    "NamedTuple": lambda toy: Typed(toy),
+    "dict value": lambda toy: {"a": toy},
+    "dict key": lambda toy: {toy: 1},
+    "dict key in a tuple": lambda toy: {("a", toy): 1},
+    "set": lambda toy: {1, toy},
+    "frozenset": lambda toy: frozenset([toy]),
+    "set in a tuple in a set": lambda toy: {(1, frozenset([toy]))},
+    "deque": lambda toy: collections.deque([toy], maxlen=3),
+    "OrderedDict": lambda toy: collections.OrderedDict(a=toy),
+    "defaultdict": lambda toy: collections.defaultdict(list, a=[toy]),
+    "Counter": lambda toy: collections.Counter({toy: 2}),
+    "UserDict": lambda toy: collections.UserDict(a=toy),
+    "UserList": lambda toy: collections.UserList([toy]),
+    "MappingProxyType": lambda toy: types.MappingProxyType({"a": toy}),
+    "ChainMap": lambda toy: collections.ChainMap({}, {"a": toy}),
+    "Mapping": lambda toy: Mapped({"a": toy}),
+    "WeakValueDictionary": lambda toy: weakref.WeakValueDictionary(a=toy),
+    "dict keys view": lambda toy: {toy: 1}.keys(),
+    "dict values view": lambda toy: {1: toy}.values(),
+    "dict items view": lambda toy: {1: toy}.items(),
+    "OrderedDict values view": lambda toy: collections.OrderedDict(a=toy).values(),
+    "dataclass": lambda toy: Plain(1, toy),
+    "slotted dataclass": lambda toy: Slotted(toy),
+    "frozen dataclass": lambda toy: Frozen(toy),
+    "inherited dataclass": lambda toy: Inherited(toy),
+    "inherited slots": lambda toy: InheritedSlots(toy),
+    "dataclass with InitVar": lambda toy: Initialised(toy),
+    "attrs": lambda toy: Defined(toy),
+    "frozen attrs": lambda toy: DefinedFrozen(toy),
+    "attrs without slots": lambda toy: DefinedOpen(toy),
+    "inherited attrs": lambda toy: DefinedChild(toy),
+    "list subclass": lambda toy: ListWithAttributes([toy]),
+    "attribute of a list": lambda toy: with_attribute(ListWithAttributes(), toy),
+    "attribute of a dict": lambda toy: with_attribute(DictWithAttributes(), [toy]),
+    "attribute of a tuple": lambda toy: with_attribute(TupleWithAttributes(), {toy}),
+    "slot of a list": lambda toy: with_slot(toy),
+    "extra attribute of a dataclass": lambda toy: with_attribute(Plain(1), toy),
+    "SimpleNamespace": lambda toy: types.SimpleNamespace(a=toy),
+    "cycle": cyclic,
+    "five thousand deep": deep,
+    "five thousand dataclasses": chained,
+}
+# The walk knows no attributes of these: they are refused, and nothing is lost.
+REFUSED_BY_CHOICE = {"SimpleNamespace", "UserList"}
+
+
+class TestContainers:
+    @pytest.mark.parametrize("name", CONTAINERS.keys() - REFUSED_BY_CHOICE)
+    def test_every_verb_finds_what_is_in_a(self, name):
+        with ds.dispose_scope() as outer:
+            with ds.dispose_scope() as inner:
+                toy, other = Toy(1), Toy(2)
+                tree = CONTAINERS[name](toy)
+                assert inner.move_to_outer(tree) is tree
+                assert owned_by(outer, toy)
+                assert inner.attach(tree) is tree
+                assert inner.detach(tree) is tree
+                assert ds.owner_of(toy) is None
+                assert inner.attach(tree) is tree
+                assert owned_by(inner, toy, other) or owned_by(inner, other, toy)
+                assert inner.dispose_everything_but(tree) is tree
+                assert owned_by(inner, toy)
+                assert inner.move_to(outer, tree) is tree
+            assert toy.value == 1
+            assert other.value is None
+            ds.dispose(tree)
+            assert toy.releases == 1
+            ds.dispose(tree)
+            assert toy.releases == 1
+            if name.startswith("five"):
+                unwind(tree)
+
+    @pytest.mark.parametrize("name", sorted(REFUSED_BY_CHOICE))
+    def test_what_is_no_container_of_these_is_refused_and_named(self, name):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            toy = Toy(1)
+            with pytest.raises(ds.UnknownKindError, match=name):
+                inner.move_to_outer([CONTAINERS[name](toy)])
+            assert owned_by(inner, toy)
+            assert len(outer) == 0
+
+    def test_a_resource_met_twice_is_one(self):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            toy = Toy(1)
+            inner.move_to_outer([toy, {"a": toy}, {toy}, (toy, [toy])])
+            assert ds.statistics().moved == 1
+            assert owned_by(outer, toy)
+
+    def test_registered_kinds_inside_containers(self):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            pair, thing = inner.attach([Pair(Toy(1)), Disposable()])
+            inner.move_to_outer({"pair": pair, "things": [thing]})
+            assert owned_by(outer, pair, thing)
+
+    def test_a_wide_tree(self):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            toys = [Toy(index) for index in range(20_000)]
+            inner.move_to_outer({"all": toys})
+            assert len(outer) == 20_000
+            assert len(inner) == 0
+
+    def test_leaves_no_cyclic_garbage(self):
+        with no_cyclic_garbage():
+            with ds.dispose_scope() as scope:
+                toy = Toy(1)
+                tree = [toy, {"a": (toy,)}, Plain(toy)]
+                scope.move_to_outer(tree)
+                scope.attach(tree)
+                del tree, toy
+
+
+def unwind(tree):
+    """Take a deep tree apart from the outside, so that its end needs no recursion."""
+    while isinstance(tree, list | dict | Plain):
+        if isinstance(tree, Plain):
+            inner, tree.x = tree.x, None
+            tree = inner
+        else:
+            tree = tree.pop(0) if isinstance(tree, list) else tree.pop("k")
+
+
+def closure_over(thing):
+    def inner():
+        return thing
+
+    return inner
+
+
+def with_default(thing):
+    def inner(x=thing, *, y=None):
+        return x, y
+
+    return inner
+
+
+def with_keyword_default(thing):
+    def inner(*, y=thing):
+        return y
+
+    return inner
+
+
+def with_function_attribute(thing):
+    def inner(): ...
+
+    inner.cache = thing
+    return inner
+
+
+def suspended_over(thing):
+    def generator(held):
+        yield 1
+        yield held
+
+    running = generator(thing)
+    next(running)
+    return running
+
+
+def cached_over(thing):
+    @functools.cache
+    def cached():
+        return thing
+
+    cached()
+    return cached
+
+
+class Slots:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        self.a = a
+
+
+class Method:
+    def __init__(self, held):
+        self.held = held
+
+    def method(self): ...
+
+
+HIDING = {
+    "object with a dict": Unknown,
+    "object with slots": Slots,
+    "SimpleNamespace": lambda toy: types.SimpleNamespace(a=toy),
+    "closure": closure_over,
+    "default": with_default,
+    "keyword default": with_keyword_default,
+    "attribute of a function": with_function_attribute,
+    "bound method": lambda toy: Method(toy).method,
+    "partial": lambda toy: functools.partial(print, toy),
+    "cache": cached_over,
+    "iterator": lambda toy: iter([toy]),
+    "dict iterator": lambda toy: iter({1: toy}.items()),
+    "map": lambda toy: map(str, [toy]),
+    "enumerate": lambda toy: enumerate([toy]),
+    "generator": suspended_over,
+    "cell": lambda toy: types.CellType(toy),
+    "exception": lambda toy: ValueError(toy),
+    "mock": lambda toy: mock.Mock(return_value=toy),
+    "object in an object in a list": lambda toy: Unknown([Unknown({"a": (toy,)})]),
+}
+
+
+class TestUnknownTypes:
+    @pytest.mark.parametrize("name", HIDING)
+    def test_that_hide_a_resource_are_refused_and_nothing_changes(self, name):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            before, toy, after = Toy(0), Toy(1), Toy(2)
+            tree = [before, {"key": HIDING[name](toy)}, after]
+            verbs = [
+                inner.move_to_outer,
+                inner.detach,
+                inner.dispose_everything_but,
+                ds.dispose,
+                lambda tree: inner.move_to(outer, tree),
+                outer.attach,
+            ]
+            for verb in verbs:
+                with pytest.raises(ds.UnknownKindError, match="register_kind") as caught:
+                    verb(tree)
+                cls = type(tree[1]["key"])
+                assert caught.value.type_name == f"{cls.__module__}.{cls.__qualname__}"
+                assert caught.value.path.endswith("[1]['key']")
+                assert cls.__qualname__ in str(caught.value)
+                assert "Toy" in str(caught.value)
+            assert owned_by(inner, before, toy, after)
+            assert len(outer) == 0
+
+    def test_at_the_root_too(self):
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            with pytest.raises(ds.UnknownKindError):
+                scope.move_to_outer(Unknown(toy))
+
+    def test_that_hide_what_others_own_are_leaves_for_a_scope(self):
+        unowned = Toy(0)
+        with ds.dispose_scope() as outer:
+            foreign = Toy(1)
+            with ds.dispose_scope() as inner:
+                hiding = Unknown(foreign, unowned)
+                assert inner.move_to_outer(hiding) is hiding
+                assert inner.detach([hiding]) == [hiding]
+            assert owned_by(outer, foreign)
+
+    def test_that_hide_a_member_of_an_owned_composite_are_refused(self):
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            _pair = scope.attach(Pair(toy))
+            with pytest.raises(ds.UnknownKindError):
+                scope.move_to_outer(Unknown(toy))
+
+    def test_once_registered_they_are_understood(self):
+        class Batch:
+            def __init__(self, x):
+                self.x = x
+
+        ds.register_kind(Batch, members=lambda batch: {"x": batch.x})
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            batch = inner.attach(Batch(Toy(1)))
+            inner.move_to_outer([batch])
+            assert owned_by(outer, batch)
+
+    def test_the_nearest_is_found_also_in_a_large_object(self):
+        class Large:
+            pass
+
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            for position in ("first", "last"):
+                large = Large()
+                if position == "first":
+                    large.inner = Unknown(toy)
+                large.table = [{"n": [str(index), [index]]} for index in range(20_000)]
+                large.more = [[[index]] for index in range(20_000)]
+                if position == "last":
+                    large.inner = Unknown(toy)
+                with pytest.raises(ds.UnknownKindError):
+                    scope.move_to_outer(large)
+
+    def test_the_search_is_bounded(self):
+        class Large:
+            pass
+
+        large = Large()
+        large.table = [[index] for index in range(300_000)]
+        looked_at = 0
+
+        def counting(node, original=gc.get_referents):
+            nonlocal looked_at
+            looked_at += 1
+            return original(node)
+
+        with mock.patch("disposescope.scopes._trees.gc.get_referents", counting):
+            with ds.dispose_scope() as scope:
+                scope.move_to_outer(large)
+        assert looked_at < 50_000
+
+
+class Model:
+    def __init__(self):
+        self.weights = [1.0, 2.0]
+        self.parent = {"self": self}
+
+
+LEAVES = {
+    "path": pathlib.Path("/"),
+    "date": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+    "module": operator,
+    "function": closure_over,
+    "builtin": len,
+    "class": Unknown,
+    "dataclass itself": Plain,
+    "abstract class": collections.abc.Mapping,
+    "pattern": re.compile("x"),
+    "lock": threading.Lock(),
+    "object": object(),
+    "model": Model(),
+    "logger": logging.getLogger("x"),
+    "complex": 1j,
+    "range": range(3),
+    "slice": slice(1, 2),
+    "bytes": b"x",
+    "bytearray": bytearray(b"x"),
+    "memoryview": memoryview(b"x"),
+    "ellipsis": ...,
+    "type alias": list[int],
+    "enum": re.RegexFlag.A,
+    "weakref to something": weakref.ref(Unknown),
+    "mock": mock.MagicMock(),
+    "generator": (x for x in [1]),
+    "exception": ValueError("x"),
+}
+
+
+class TestLeaves:
+    @pytest.mark.parametrize("name", LEAVES)
+    def test_what_holds_no_resource_is_a_leaf(self, name):
+        leaf = LEAVES[name]
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            toy = Toy(1)
+            for tree in (leaf, [leaf, toy], {"leaf": leaf}):
+                assert inner.move_to_outer(tree) is tree
+                assert inner.attach(tree) is tree
+            inner.move_to_outer([leaf, toy])
+            assert owned_by(outer, toy)
+
+    def test_a_functions_globals_are_not_searched(self):
+        namespace = {"__name__": "elsewhere"}
+        exec("def function(): ...", namespace)
+        with ds.dispose_scope() as scope:
+            namespace["toy"] = toy = Toy(1)
+            scope.move_to_outer([namespace["function"]])
+            assert toy in scope
+
+    def test_a_weak_reference_hides_nothing(self):
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            scope.move_to_outer([weakref.ref(toy)])
+            assert toy in scope
+
+    def test_an_object_that_refers_to_its_scope_hides_nothing_by_that(self):
+        class Unreferable(tuple):
+            __slots__ = ()
+
+            def dispose(self):
+                pass
+
+        with ds.dispose_scope() as scope:
+            scope.attach(Unreferable((1,)))
+            _toy = Toy(1)
+            for tree in (Unknown(scope), scope, [scope]):
+                assert scope.move_to_outer(tree) is tree
+
+    def test_an_exception_with_a_traceback_is_not_searched_through_its_frames(self):
+        def failing():
+            local = Toy(5)
+            raise ValueError("text", local.value)
+
+        with ds.dispose_scope() as scope:
+            kept = Toy(1)
+            with pytest.raises(ValueError, match="text") as caught:
+                failing()
+            assert scope.move_to_outer([caught.value]) == [caught.value]
+            assert kept in scope
+
+    def test_a_dead_proxy_is_a_leaf(self):
+        proxy = weakref.proxy(Unknown())
+        gc.collect()
+        with ds.dispose_scope() as scope:
+            assert scope.move_to_outer([proxy])
+
+
+class Trap:
+    """Whoever runs the code of this object fails the test."""
+
+    def __init__(self, held=None):
+        object.__setattr__(self, "held", held)
+
+    def __getattribute__(self, name):
+        raise AssertionError(f"read {name}")
+
+    @property
+    def tripped(self):
+        raise AssertionError("ran a property")
+
+    __getattr__ = __iter__ = __len__ = __bool__ = __hash__ = __eq__ = __repr__ = __getattribute__
+
+    @property
+    def __class__(self):
+        raise AssertionError("asked for the class")
+
+
+@dataclasses.dataclass(eq=False)
+class Trapped:
+    x: object
+
+    @property
+    def tripped(self):
+        raise AssertionError("ran a property")
+
+    def __getattr__(self, name):
+        raise AssertionError(f"asked for {name}")
+
+
+class TestNobodysCodeRuns:
+    def test_not_of_an_object_of_unknown_type(self):
+        with ds.dispose_scope() as scope:
+            trap = Trap()
+            assert scope.move_to_outer(trap) is trap
+            assert scope.attach([trap])[0] is trap
+            toy = Toy(1)
+            with pytest.raises(ds.UnknownKindError):
+                scope.move_to_outer([Trap([toy])])
+            assert trap not in scope
+
+    def test_not_properties_of_a_dataclass(self):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
+            toy = Toy(1)
+            inner.move_to_outer(Trapped(toy))
+            assert owned_by(outer, toy)
+
+    def test_not_of_an_unknown_object_inside_an_unknown_object(self):
+        with ds.dispose_scope() as scope:
+            scope.move_to_outer(Unknown(Trap(), [Trap()]))
+
+    def test_mocks_are_not_disposable_and_nothing_is_called_on_them(self):
+        stub = mock.MagicMock()
+        with ds.dispose_scope() as scope:
+            scope.attach([stub, mock.Mock(spec=Toy), mock.NonCallableMock()])
+            scope.move_to_outer({"stub": stub})
+            assert len(scope) == 0
+        assert stub.mock_calls == []
+
+    def test_an_instance_with_a_dispose_attribute_of_its_own_is_no_resource(self):
+        thing = Unknown()
+        thing.dispose = lambda: pytest.fail("disposed")
+        with ds.dispose_scope() as scope:
+            scope.attach(thing)
+            assert len(scope) == 0
+
+
+class TestPaths:
+    @pytest.mark.parametrize(
+        ("tree", "path"),
+        [
+            (lambda bad: bad, ""),
+            (lambda bad: [0, bad], "[1]"),
+            (lambda bad: {"a": {3: bad}}, "['a'][3]"),
+            (lambda bad: Plain(bad), ".x"),
+            (lambda bad: Defined([bad]), ".x[0]"),
+            (lambda bad: Point(1, bad), "[1]"),
+            (lambda bad: {Point: bad}, "[<type>]"),
+            (lambda bad: collections.deque([1, bad]), "[1]"),
+        ],
+    )
+    def test_the_error_spells_where_it_was(self, tree, path):
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            with pytest.raises(ds.UnknownKindError) as caught:
+                scope.move_to_outer(tree(Unknown(toy)))
+        assert caught.value.path == f"the tree given to move_to_outer(){path}"
+        assert str(caught.value).startswith(caught.value.path)
+        assert caught.value.__context__ is None
