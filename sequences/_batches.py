@@ -80,10 +80,10 @@ class ScopedBatches(Generic[T]):
     _iterators: WeakSet[BatchIterator[T]]
 
     def __init__(self, loader: Iterable[T], name: str | None = "batch") -> None:
-        if not isinstance(loader, Iterable) and not hasattr(type(loader), "__getitem__"):
+        given = cast(object, loader)
+        if not isinstance(given, Iterable) and not hasattr(type(given), "__getitem__"):
             raise TypeError(f"scoped_batches: expected an iterable of batches, not {loader!r}")
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"scoped_batches: name must be a str, not {name!r}")
+        DisposeScope(name)  # which refuses what is no name, here and not at the first batch
         self._loader = loader
         self._name = name
         self._iterators = WeakSet()
@@ -113,7 +113,7 @@ class ScopedBatches(Generic[T]):
         failures: list[BaseException] = []
         for iterator in list(self._iterators):
             try:
-                iterator._close(in_flight)
+                iterator.__exit__(None, in_flight, None)
             except BaseExceptionGroup as error:
                 failures.append(error)
         if failures:

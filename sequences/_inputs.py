@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def array_of(thing: object, what: str) -> Array:
         return thing._array
     if not isinstance(thing, (np.ndarray, np.generic)):
         raise _refusal(thing, what)
-    array: Array = np.asarray(thing)
+    array: Array = np.asarray(cast(Any, thing))
     if array.dtype.kind not in _NUMERIC:
         raise TypeError(f"{what} has dtype {array.dtype}; sequences are of numbers or bool")
     return array
@@ -69,7 +69,8 @@ def arrays_of(sequences: object, what: str, not_iterable: type[Exception]) -> li
         if _is_torch(sequences):
             raise _refusal(sequences, what)
         raise not_iterable(f"{what}: expected an iterable of sequences, but got {sequences!r}")
-    return [array_of(sequence, f"{what}: sequence {index}") for index, sequence in enumerate(sequences)]
+    given = cast("Iterable[object]", sequences)
+    return [array_of(sequence, f"{what}: sequence {index}") for index, sequence in enumerate(given)]
 
 
 def lengths_of(lengths: object, what: str) -> Array:
@@ -87,7 +88,7 @@ def lengths_of(lengths: object, what: str) -> Array:
         A number is not finite, or too large for int64.
     """
     if isinstance(lengths, (list, tuple, range)):
-        array = _numbers(list(lengths), what)
+        array = _numbers(list(cast("Iterable[Any]", lengths)), what)
     elif isinstance(lengths, (int, float)):
         array = np.asarray(lengths)
     else:

@@ -37,8 +37,8 @@ class Steps(NamedTuple):
 def batch_sizes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many sequences reach each time step, given their lengths in descending order."""
     ascending = lengths[::-1]
-    counts = np.searchsorted(ascending, np.arange(lengths[0]), side="right")
-    return lengths.size - counts.astype(np.int64, copy=False)
+    steps = np.arange(int(lengths[0]), dtype=np.int64)
+    return lengths.size - np.searchsorted(ascending, steps, side="right").astype(np.int64, copy=False)
 
 
 def steps_of(batch_sizes: NDArray[np.int64]) -> Steps:

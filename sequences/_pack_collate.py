@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
-from typing import Any, Final, Literal, final
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, Literal, cast, final
 
 import numpy as np
 
@@ -216,10 +216,11 @@ class PackCollate:
 def _paths_of(names: object, option: str) -> frozenset[Path]:
     if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
         raise TypeError(f"pack_collate: {option} must be a collection of names, not {names!r}")
-    for name in names:
+    given = cast("Collection[object]", names)
+    for name in given:
         if isinstance(name, bool) or not isinstance(name, (str, int)):
             raise TypeError(f"pack_collate: a name in {option} must be a str or an int, not {name!r}")
-    return frozenset(tuple(str(name).split(".")) if name != "" else () for name in names)
+    return frozenset(tuple(str(name).split(".")) if name != "" else () for name in given)
 
 
 def _called(path: Path) -> str:
@@ -251,36 +252,33 @@ def _numbers(path: Path, values: list[Any]) -> Array:
 def _children(value: Any) -> dict[Any, Any] | None:
     """The fields of a container by key, name or index; None for what is no container."""
     if isinstance(value, Mapping):
-        return dict(value)
+        return {**value}
     if isinstance(value, (tuple, list)):
-        return dict(enumerate(value) if type(value) in (tuple, list) else zip(_names_in(value), value, strict=True))
+        items = cast("Sequence[Any]", value)
+        names: Iterable[Any] = getattr(items, "_fields", range(len(items)))
+        return dict(zip(names, items, strict=True))
     if isinstance(value, type) or kind_of(value) is not None:
         return None
-    names = _field_names(value)
-    return None if names is None else {name: getattr(value, name) for name in names}
-
-
-def _names_in(value: Any) -> Iterable[Any]:
-    names: Iterable[Any] = getattr(value, "_fields", range(len(value)))
-    return names
+    fields = _field_names(value)
+    return None if fields is None else {name: getattr(value, name) for name in fields}
 
 
 def _field_names(value: Any) -> list[str] | None:
     if dataclasses.is_dataclass(value):
         return [field.name for field in dataclasses.fields(value)]
-    attributes = getattr(type(value), "__attrs_attrs__", None)
+    attributes = getattr(cast(Any, type(value)), "__attrs_attrs__", None)
     return None if attributes is None else [attribute.name for attribute in attributes]
 
 
 def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
     """A container like that of the first sample around the batches of its fields."""
-    cls = type(first)
+    cls = cast(Any, type(first))
     if cls is dict:
         return batches
     if isinstance(first, Mapping):
         if not isinstance(first, MutableMapping):
             return batches
-        clone: Any = copy.copy(first)
+        clone: Any = copy.copy(cast(Any, first))
         for name, batch in batches.items():
             clone[name] = batch
         return clone

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -212,22 +213,24 @@ class PackedSequence(Sequence["Tensor | None"]):
             return True
         if not isinstance(other, (tuple, PackedSequence)):
             return NotImplemented
-        return len(other) == len(_FIELDS) and all(map(_same, self._tuple(), other))
+        others = cast("Sequence[Any]", other)
+        return len(others) == len(_FIELDS) and all(map(_same, self._tuple(), others))
 
     def __lt__(self, other: Any) -> bool:
-        return self._compared(other, tuple.__lt__)
+        return self._compared(other, operator.lt)
 
     def __le__(self, other: Any) -> bool:
-        return self._compared(other, tuple.__le__)
+        return self._compared(other, operator.le)
 
     def __gt__(self, other: Any) -> bool:
-        return self._compared(other, tuple.__gt__)
+        return self._compared(other, operator.gt)
 
     def __ge__(self, other: Any) -> bool:
-        return self._compared(other, tuple.__ge__)
+        return self._compared(other, operator.ge)
 
     def _compared(self, other: Any, compare: Callable[[Any, Any], bool]) -> bool:
-        return compare(self._tuple(), other._tuple() if isinstance(other, PackedSequence) else other)
+        mine: Any = self._tuple()
+        return compare(mine, other._tuple() if isinstance(other, PackedSequence) else other)
 
     def __hash__(self) -> _Int:
         return hash(self._tuple())
@@ -250,7 +253,8 @@ class PackedSequence(Sequence["Tensor | None"]):
         unknown = [name for name in fields if name not in _FIELDS]
         if unknown:
             raise ValueError(f"Got unexpected field names: {unknown!r}")
-        return type(self)(**{**self._asdict(), **fields})
+        given: dict[str, Any] = {**self._asdict(), **fields}
+        return type(self)(**given)
 
     # ------------------------------------------------------------------ the life
 
@@ -488,7 +492,8 @@ def _parse_to(
         non_blocking = given.pop(0)
     if given:
         copy = given.pop(0)
-    if given or not isinstance(non_blocking, bool) or not isinstance(copy, bool):
+    flags: list[Any] = [non_blocking, copy]
+    if given or not all(isinstance(flag, bool) for flag in flags):
         raise TypeError("to: expected (dtype), (device, dtype) or (other), then non_blocking and copy as bool")
     if other is not None:
         dtype = array_of(other, "to: other").dtype

