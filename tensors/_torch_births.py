@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe, getrefcount  # pyright: ignore[reportPrivateUsage]
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, final
 
@@ -39,7 +39,6 @@ _transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_st
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
-_DOUBTFUL: Final = frozenset({MethodWrapperType})
 # Most calls that return no tensor return one of these.
 _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
 
@@ -88,12 +87,35 @@ LOCAL: Final = _Local()
 PAUSED: Final[list[int]] = [0]
 """On how many threads births are paused: the hot path looks at a thread's own state only where there are any."""
 
-# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on a code object is remembered.
+# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
-_keeps: Final[dict[CodeType, bool]] = {}
 _REMEMBERED_AT_MOST: Final = 20_000
+_makers: Final[dict[int, CodeType]] = {}
+_keepers: Final[dict[int, CodeType]] = {}
+"""Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
 _THROUGH: Final = torch.overrides.handle_torch_function.__code__
+
+
+def _references_to_a_fresh_result() -> int:
+    """What ``getrefcount`` tells, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
+
+    def references(func: Any, *args: Any) -> int:
+        result = func(*args)
+        return getrefcount(result)
+
+    with torch.enable_grad():
+        weight = torch.zeros(1, requires_grad=True)
+        weight.sum().backward()
+        fresh = references(torch.exp, weight)
+        accessed = references(lambda leaf: leaf.grad, weight)
+        returned = references(torch.Tensor.detach_, torch.zeros(1))
+    return fresh if fresh < min(accessed, returned) else 0
+
+
+# A gradient, a base or an argument that a call returns is held by somebody; what a call made is held by nobody yet.
+with _C.DisableTorchFunction(), torch.inference_mode(False):
+    _FRESH: Final = _references_to_a_fresh_result()
 
 
 class BirthMode(TorchFunctionMode):
@@ -105,22 +127,15 @@ class BirthMode(TorchFunctionMode):
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType]
         if cls is Tensor:
-            if id(result) in LIVE:
-                return result
             scope = CURRENT.get()
             if scope is None:
                 return result
-            for argument in args:
-                if argument is result:
-                    return result
-            if (kwargs or type(func) in _DOUBTFUL or type(args[0] if args else None) in _SEQUENCES) and (
-                _is_returned_argument_or_accessed(result, func, args, kwargs)
-            ):
+            if getrefcount(result) != _FRESH and _is_known(result, func, args, kwargs):
                 return result
             frame = _getframe(1)
             if (
                 scope._direct
-                and _keeps.get(frame.f_code) is False
+                and id(frame.f_code) in _makers
                 and not PAUSED[0]
                 and _backward_running() == -1
                 and _transform_running() is None
@@ -155,17 +170,18 @@ def _births_count(frame: FrameType | None) -> bool:
         if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and _copies_a_module(frame):
             return False
         code = frame.f_code
-    keeps = _keeps.get(code)
-    return not (_judge(frame) if keeps is None else keeps)
+    return id(code) in _makers or (id(code) not in _keepers and _judge(frame))
 
 
 def _judge(frame: FrameType) -> bool:
+    """Whether what the code of a frame calls makes births: not where it is PyTorch's own, and keeps what it makes."""
     code = frame.f_code
     module = frame.f_globals.get("__name__")
-    if len(_keeps) >= _REMEMBERED_AT_MOST:
-        _keeps.clear()
-    keeps = _keeps[code] = type(module) is str and module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
-    return keeps
+    if len(_makers) >= _REMEMBERED_AT_MOST:
+        _makers.clear()
+    keeps = type(module) is str and module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+    (_keepers if keeps else _makers)[id(code)] = code
+    return not keeps
 
 
 def _copies_a_module(frame: FrameType) -> bool:
@@ -205,9 +221,13 @@ def resume_births(step: FrameType | None = None) -> None:
         PAUSED[0] -= 1
 
 
-def _is_returned_argument_or_accessed(result: object, func: Any, args: Any, kwargs: Any) -> bool:
-    if type(func) in _DOUBTFUL:
-        return _accesses(func)
+def _is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
+    for argument in args:
+        if argument is result:
+            return True
+    if id(result) in LIVE or (type(func) is MethodWrapperType and _accesses(func)):
+        return True
     if kwargs and any(value is result for value in kwargs.values()):
         return True
     return any(type(argument) in _SEQUENCES and any(item is result for item in argument) for argument in args)
@@ -223,7 +243,7 @@ def births_in(
 ) -> None:
     """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass."""
     cls = type(result)
-    if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) in _DOUBTFUL and _accesses(func)):
+    if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return
     fresh = [item for item in _flattened(result, 3) if id(item) not in LIVE and _can_be_born(item)]
     if not fresh:
