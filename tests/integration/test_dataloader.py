@@ -26,7 +26,7 @@ CONTEXTS = [(0, None), (2, "fork"), (2, "spawn")]
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Any:
     gc.collect()
-    ds.reset_statistics()
+    ds.reset_statistics(process=True)
     before = ds.statistics(process=True).live
     yield
     gc.collect()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import disposescope as ds
+from disposescope.sequences import _order
 
 torch = pytest.importorskip("torch")
 rnn = torch.nn.utils.rnn
@@ -196,21 +197,17 @@ def test_unpad_sequence(
     assert padded.tobytes() == before.tobytes()
 
 
-@pytest.mark.parametrize("count", [1, 16, 17, 33, 100, 1000, 20_000])
-@pytest.mark.parametrize("largest", [1, 2, 40, 10**6])
 @pytest.mark.parametrize("arranged", [lambda x: x, np.sort, lambda x: np.sort(x)[::-1].copy()])
-def test_the_order_of_ties(count: int, largest: int, arranged: Callable[[Any], Any]) -> None:
-    counts = arranged(np.random.default_rng(count + largest).integers(1, largest + 1, count))
-    wanted = torch.sort(torch.from_numpy(counts), descending=True).indices.numpy()
-    from disposescope.sequences._order import descending_order
-
-    assert np.array_equal(descending_order(counts), wanted)
+def test_the_order_of_ties(arranged: Callable[[Any], Any]) -> None:
+    for count in (1, 16, 17, 33, 100, 1000, 20_000):
+        for largest in (1, 2, 40, 10**6):
+            counts = arranged(np.random.default_rng(count + largest).integers(1, largest + 1, count))
+            wanted = torch.sort(torch.from_numpy(counts), descending=True).indices.numpy()
+            assert np.array_equal(_order.descending_order(counts), wanted)
 
 
 @pytest.mark.parametrize("count", [100, 700])
 def test_the_order_of_lengths_that_defeat_the_median_of_three(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from disposescope.sequences import _order
-
     fallen_back: list[int] = []
     heap_sort = _order._heap_sort
     monkeypatch.setattr(_order, "_heap_sort", lambda *given: (fallen_back.append(1), heap_sort(*given)))
@@ -306,20 +303,20 @@ VALUES = [
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "uint16", "uint32", "uint64"])
-@pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_padding_value_fits_or_is_refused(dtype: str, value: Any) -> None:
+def test_a_padding_value_fits_or_is_refused(dtype: str) -> None:
     sequences = [np.ones(2, dtype), np.zeros(1, dtype)]
-    if (dtype, value) in [("uint64", 2**64), ("int64", 2**63)]:
-        pytest.skip("PyTorch casts a float that just does not fit, which is undefined")
-    assert_same_outcome(
-        lambda: ds.pad_sequence(sequences, padding_value=value),
-        lambda: rnn.pad_sequence(in_torch(sequences), padding_value=value),
-    )
     packed = rnn.pack_sequence(in_torch(sequences))
-    assert_same_outcome(
-        lambda: ds.pad_packed_sequence(ds.pack_sequence(sequences), padding_value=value),
-        lambda: rnn.pad_packed_sequence(packed, padding_value=value),
-    )
+    for value in VALUES:
+        if (dtype, value) in [("uint64", 2**64), ("int64", 2**63)]:
+            continue  # PyTorch casts a float that just does not fit, which is undefined.
+        assert_same_outcome(
+            lambda value=value: ds.pad_sequence(sequences, padding_value=value),
+            lambda value=value: rnn.pad_sequence(in_torch(sequences), padding_value=value),
+        )
+        assert_same_outcome(
+            lambda value=value: ds.pad_packed_sequence(ds.pack_sequence(sequences), padding_value=value),
+            lambda value=value: rnn.pad_packed_sequence(packed, padding_value=value),
+        )
 
 
 ones = np.ones
