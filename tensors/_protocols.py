@@ -26,7 +26,11 @@ _ARRAY: Final[Any] = np.ndarray
 
 
 class Protocols(InPlace):
-    """How NumPy and other libraries reach a Tensor."""
+    """How NumPy and other libraries reach a Tensor.
+
+    The buffer protocol is spoken by `data` alone. NumPy would ask a ``__buffer__`` of the Tensor's own (Python 3.12) before
+    ``__array__``, and Python lets what it gives hold the Tensor: an alias would keep alive what it must not.
+    """
 
     __slots__ = ()
 
@@ -108,9 +112,6 @@ class Protocols(InPlace):
     def __dlpack_device__(self) -> tuple[Literal[1], Literal[0]]:
         _ = self._array
         return 1, 0
-
-    def __buffer__(self, flags: int, /) -> memoryview:
-        return self.numpy().data
 
     def __bytes__(self) -> bytes:
         return self._array.tobytes()

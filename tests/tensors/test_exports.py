@@ -88,7 +88,6 @@ EXPORTS = {
     "ctypes": lambda t: t.ctypes,
     "dlpack": np.from_dlpack,
     "capsule": lambda t: t.__dlpack__(),
-    "buffer": lambda t: t.__buffer__(0),
 }
 
 
