@@ -376,9 +376,14 @@ def release(entry: Entry, with_members: bool = True) -> BaseException | None:
     BaseException or None
         What the release raised, for the caller to collect; members are released all the same.
     """
-    if LIVE.get(entry.key) is not entry or LIVE.pop(entry.key, None) is None:
+    if LIVE.get(entry.key) is not entry:
         return None
     resource = entry()
+    if resource is not None and type(entry) is not StrongEntry:
+        # Before the claim, so that at no moment it is in neither table: another thread would take it for a new one.
+        DEAD[entry.key] = entry
+    if LIVE.pop(entry.key, None) is None:
+        return None
     owner = entry.owner
     entry.owner = None
     if entry.unit is None:
@@ -391,8 +396,6 @@ def release(entry: Entry, with_members: bool = True) -> BaseException | None:
     if resource is not None:
         if type(entry) is StrongEntry:
             entry._held = None
-        else:
-            DEAD[entry.key] = entry
         if LISTENERS:
             for listener in LISTENERS:
                 listener.disposed(entry, owner)
