@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -122,7 +123,8 @@ def _release(handle: Handle) -> None:
     array = array_of(handle)
     if array is not None:
         handle._tomb = (array.shape, array.dtype, handle._name)
-        del handle._array
+        with suppress(AttributeError):  # another thread was first
+            del handle._array
 
 
 def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:

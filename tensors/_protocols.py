@@ -28,8 +28,8 @@ _ARRAY: Final[Any] = np.ndarray
 class Protocols(InPlace):
     """How NumPy and other libraries reach a Tensor.
 
-    The buffer protocol is spoken by `data` alone. NumPy would ask a ``__buffer__`` of the Tensor's own (Python 3.12) before
-    ``__array__``, and Python lets what it gives hold the Tensor: an alias would keep alive what it must not.
+    The buffer protocol is spoken by `data` alone. NumPy would ask a ``__buffer__`` of the Tensor's own (Python 3.12)
+    before ``__array__``, and Python lets what it gives hold the Tensor: an alias would keep alive what it must not.
     """
 
     __slots__ = ()
