@@ -17,9 +17,7 @@ def chain(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("keep_pages", [False, True])
 @pytest.mark.parametrize("mebibytes", [16, 64, 128, 256])
-def test_chain_of_four_operations(
-    benchmark: Callable[..., object], mebibytes: int, keep_pages: bool
-) -> None:
+def test_chain_of_four_operations(benchmark: Callable[..., object], mebibytes: int, keep_pages: bool) -> None:
     benchmark.group = f"{mebibytes} MiB"  # type: ignore[attr-defined]
     tensor = torch.ones(mebibytes * 2**20 // 4)
     with ds.dispose_scope(keep_pages=keep_pages):

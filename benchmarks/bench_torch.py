@@ -1,7 +1,8 @@
-"""A training step with and without a scope around it, in turns: an LSTM on packed sequences, a small CNN, a transformer block.
+"""A training step with and without a scope around it, in turns: an LSTM on packed sequences, a small CNN, a
+transformer block.
 
-The two sides take turns step by step in one process, so that a machine whose speed drifts is fair to both. Run as a script it
-prints the medians and their ratio; under pytest-benchmark each side is a row.
+The two sides take turns step by step in one process, so that a machine whose speed drifts is fair to both. Run as a
+script it prints the medians and their ratio; under pytest-benchmark each side is a row.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def lstm_step() -> Callable[[], None]:
 def cnn_step() -> Callable[[], None]:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.BatchNorm2d(32), nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.BatchNorm2d(32),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     inputs, targets = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
@@ -73,9 +74,7 @@ STEPS = [lstm_step, cnn_step, transformer_step]
 
 @pytest.mark.parametrize("scoped", [False, True])
 @pytest.mark.parametrize("make", STEPS)
-def test_training_step(
-    benchmark: Callable[..., object], make: Callable[[], Callable[[], None]], scoped: bool
-) -> None:
+def test_training_step(benchmark: Callable[..., object], make: Callable[[], Callable[[], None]], scoped: bool) -> None:
     benchmark.group = make.__name__  # type: ignore[attr-defined]
     step = make()
 
@@ -106,7 +105,9 @@ def main(rounds: int = 100) -> None:
                 times[scoped].append(time.perf_counter() - started)
         plain, inside = (statistics.median(times[scoped]) * 1e3 for scoped in (False, True))
         pairs = [b / a for a, b in zip(times[False], times[True], strict=True)]
-        print(f"{make.__name__:>17}: plain {plain:.3f} ms, in a scope {inside:.3f} ms, ratio {statistics.median(pairs):.3f}")
+        print(
+            f"{make.__name__:>17}: plain {plain:.3f} ms, in a scope {inside:.3f} ms, ratio {statistics.median(pairs):.3f}"
+        )
 
 
 if __name__ == "__main__":

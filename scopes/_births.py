@@ -45,7 +45,8 @@ def born(resource: object, kind: Kind) -> Entry:
         ledger.created_in_scope += 1
         scope._entries[entry] = None
         if scope._state == CLOSED:
-            # Another thread closed it between the two lines above. What its closing did not see goes where the next birth will.
+            # Another thread closed it between the two lines above. What its closing did not see goes where the next
+            # birth will.
             scope._take(entry)
     if LISTENERS:
         for listener in LISTENERS:

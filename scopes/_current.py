@@ -1,8 +1,9 @@
 """Which scope is current: a context variable, read so that a suspended generator's scope is passed over.
 
-A generator runs in its caller's context, so the scope that it opens stays in the context variable while it is suspended, and
-would capture what its consumer creates. A scope that was opened by a generator therefore remembers that generator's frame,
-and counts as current only while the frame is running (or awaits something: the tasks it waits for inherit its scope).
+A generator runs in its caller's context, so the scope that it opens stays in the context variable while it is
+suspended, and would capture what its consumer creates. A scope that was opened by a generator therefore remembers
+that generator's frame, and counts as current only while the frame is running (or awaits something: the tasks it waits
+for inherit its scope).
 """
 
 from __future__ import annotations
@@ -17,10 +18,21 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
-__all__ = ["ANY_GENERATOR", "CLOSED", "CURRENT", "ENTERING", "OPEN", "UNOPENED", "current_scope", "generator_frame", "resolve", "suspended"]
+__all__ = [
+    "ANY_GENERATOR",
+    "CLOSED",
+    "CURRENT",
+    "ENTERING",
+    "OPEN",
+    "UNOPENED",
+    "current_scope",
+    "generator_frame",
+    "resolve",
+    "suspended",
+]
 
 CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
-"""The innermost entered scope of the context, perhaps closed or suspended since: `current_scope` tells the current one."""
+"""The innermost entered scope of the context, perhaps closed or suspended since: see `current_scope`."""
 
 UNOPENED: Final = 0
 OPEN: Final = 1
@@ -33,10 +45,11 @@ _CO_ASYNC_GENERATOR: Final = 0x200
 ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
-# Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a loop that
-# opens a scope for the loop's body.
+# Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a
+# loop that opens a scope for the loop's body.
 ENTERING: Final = frozenset({"__enter__", "__aenter__", "__next__", "enter_context", "enter_async_context"})
-# Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a consumer.
+# Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a
+# consumer.
 _BLOCK_DRIVERS: Final = frozenset(
     {("contextlib", "__enter__"), ("contextlib", "__aenter__"), ("_pytest.fixtures", "call_fixture_func")}
 )
@@ -45,8 +58,8 @@ _BLOCK_DRIVERS: Final = frozenset(
 def current_scope() -> DisposeScope | None:
     """The innermost open scope of this context, or None.
 
-    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was opened by a generator is
-    current only while that generator runs.
+    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was opened by a
+    generator is current only while that generator runs.
 
     Examples
     --------
@@ -76,7 +89,7 @@ def resolve(top: DisposeScope) -> DisposeScope | None:
 
 
 def passed_over(top: DisposeScope | None, chosen: DisposeScope | None) -> tuple[DisposeScope, ...]:
-    """The open scopes that are suspended now, innermost first: they may be resumed inside the scope that is being opened."""
+    """The open scopes that are suspended now, innermost first: they may be resumed inside the one being opened."""
     skipped: dict[DisposeScope, None] = {}
     node = top
     while node is not None:
@@ -110,10 +123,10 @@ def _innermost_running(node: DisposeScope) -> DisposeScope:
 
 
 def generator_frame(frame: FrameType) -> FrameType | None:
-    """The frame of the generator whose block enters a scope, given the frame that enters it; None where it is no generator.
+    """The frame of the generator whose block enters a scope, given the frame that enters it; None for another block.
 
-    A generator made by ``contextlib.contextmanager`` and a pytest fixture are None too: while they are suspended, the block
-    that they manage runs.
+    A generator made by ``contextlib.contextmanager`` and a pytest fixture are None too: while they are suspended, the
+    block that they manage runs.
     """
     found: FrameType | None = frame
     while found is not None and not found.f_code.co_flags & ANY_GENERATOR:
@@ -129,7 +142,7 @@ def generator_frame(frame: FrameType) -> FrameType | None:
 
 
 def suspended(frame: FrameType) -> bool:
-    """Whether the frame of a generator is suspended at a ``yield``, so that its consumer runs; False while it awaits."""
+    """Whether a generator's frame is suspended at a ``yield``, so that its consumer runs; False while it awaits."""
     if frame.f_back is not None:
         return False
     flags = frame.f_code.co_flags
@@ -141,7 +154,8 @@ def suspended(frame: FrameType) -> bool:
 
 
 def _awaits(code: CodeType, last: int) -> bool:
-    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield (1) from an await (3):
+    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield (1) from an await
+    # (3):
     # https://docs.python.org/3.11/library/dis.html#opcode-RESUME
     bytecode = code.co_code
     for at in (last + 2, last):

@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["CURRENT_INDEX", "device_name"]
 
 CURRENT_INDEX: Final[dict[str, Callable[[], int]]] = {}
-"""For a device type ("cuda"), the function that tells the index an unnumbered name stands for; 0 where none is given."""
+"""For a device type ("cuda"), what tells the index that an unnumbered name stands for; 0 where none is given."""
 
 
 def device_name(device: object) -> str:
@@ -37,7 +37,7 @@ def device_name(device: object) -> str:
     name = str(device).strip().lower()
     kind, colon, index = name.partition(":")
     if not kind or (colon and not index.isdecimal()):
-        raise ValueError(f"not a device name: {device!r}; a name is a type and perhaps an index, as in 'cpu' or 'cuda:1'")
+        raise ValueError(f"not a device name: {device!r}; a type and perhaps an index, as in 'cpu' or 'cuda:1'")
     if colon:
         return f"{kind}:{int(index)}"
     current = CURRENT_INDEX.get(kind)

@@ -131,8 +131,8 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
     first_op, last_op : str
         The op that ran first, and the one whose result the tensor is.
     site : str
-        The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode was on), and otherwise
-        the line that moved it out.
+        The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode was on), and
+        otherwise the line that moved it out.
     """
 
     def __init__(

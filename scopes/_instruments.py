@@ -15,8 +15,8 @@ __all__ = ["ENTERED", "LEFT", "LISTENERS", "Instrument"]
 class Instrument(Protocol):
     """What a listener implements. Calls come in the thread of the event, before the verb returns.
 
-    A listener must not raise, must not create or dispose resources, and must not keep a resource alive: an entry is a weak
-    reference and may be kept.
+    A listener must not raise, must not create or dispose resources, and must not keep a resource alive: an entry is a
+    weak reference and may be kept.
     """
 
     def born(self, entry: Entry) -> None:
@@ -46,7 +46,7 @@ LISTENERS: Final[list[Instrument]] = []
 """The listeners, in the order in which they were added."""
 
 ENTERED: Final[list[Callable[[DisposeScope], object]]] = []
-"""Called when a scope has been entered, in its thread: the seam for kinds whose births are seen only where somebody watches."""
+"""Called when a scope has been entered, in its thread: for kinds whose births are seen only where one watches."""
 
 LEFT: Final[list[Callable[[DisposeScope], object]]] = []
-"""Called once for each scope that was entered, when its block is left or it is closed, before it releases what it owns."""
+"""Called once for each scope that was entered, when it is left or closed, before it releases what it owns."""

@@ -1,13 +1,15 @@
-"""Pages that are kept instead of being faulted in again: an option of the GNU C library's allocator, for as long as a scope asks.
+"""Pages that are kept instead of being faulted in again: an option of the GNU C library's allocator, for as long as a
+scope asks.
 
-Large blocks (above 32 MiB at the latest) are mapped from the system one by one and unmapped when they are freed, so that each
-operation on large CPU tensors touches fresh pages: the kernel clears every page of every result. Told to use no mappings
-(``M_MMAP_MAX`` 0) and to give nothing back (``M_TRIM_THRESHOLD`` -1), the allocator serves them from its heap and reuses them.
+Large blocks (above 32 MiB at the latest) are mapped from the system one by one and unmapped when they are freed, so
+that each operation on large CPU tensors touches fresh pages: the kernel clears every page of every result. Told to
+use no mappings (``M_MMAP_MAX`` 0) and to give nothing back (``M_TRIM_THRESHOLD`` -1), the allocator serves them from
+its heap and reuses them.
 
-The settings belong to the process, not to a thread or a scope. They are made when the first scope that asks is entered; when the
-last one is closed, mappings are allowed again and ``malloc_trim`` returns what is free. The allocator's own adjustment of its
-mapping threshold ends with the first call of ``mallopt`` (see its manual page); the threshold is therefore left where that
-adjustment would end, at 32 MiB.
+The settings belong to the process, not to a thread or a scope. They are made when the first scope that asks is
+entered; when the last one is closed, mappings are allowed again and ``malloc_trim`` returns what is free. The
+allocator's own adjustment of its mapping threshold ends with the first call of ``mallopt`` (see its manual page); the
+threshold is therefore left where that adjustment would end, at 32 MiB.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from typing import Any, Final
 
 __all__ = ["available", "keep_pages", "return_pages", "trim"]
 
-# The parameters of mallopt(3), from <malloc.h>; the last two are glibc's DEFAULT_MMAP_MAX and DEFAULT_MMAP_THRESHOLD_MAX.
+# The parameters of mallopt(3), from <malloc.h>; the last two are glibc's DEFAULT_MMAP_MAX and
+# DEFAULT_MMAP_THRESHOLD_MAX.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_MMAP_MAX: Final = -4

@@ -38,8 +38,8 @@ class DeviceStatistics:
 class Statistics:
     """What was created, disposed and moved since the last reset, and what lives now.
 
-    A composite counts as one. Events count on the thread where they happen; `live` and `live_nbytes` count what was born
-    on the thread (or first attached there). Plain arrays are not counted here.
+    A composite counts as one. Events count on the thread where they happen; `live` and `live_nbytes` count what was
+    born on the thread (or first attached there). Plain arrays are not counted here.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ _retired: Final[list[tuple[int, ...]]] = []
 
 _MANY: Final = 1000
 _lock: Final = threading.RLock()
-"""Held while threads come, go and are summed up. Re-entrant, because a collection can end a thread's ledger meanwhile."""
+"""Held while threads come, go and are summed up. Re-entrant: a collection can end a thread's ledger meanwhile."""
 
 if hasattr(os, "register_at_fork"):
     # Held across a fork by the forking thread, so that no other one holds it in the child, where there is no other one.

@@ -17,7 +17,8 @@ import resource
 import disposescope as ds
 
 def faults_of_large_blocks(blocks=20, nbytes=64 * 2**20):
-    # Made and freed by the C allocator alone: a bytearray's memory comes from it, and calloc leaves fresh pages untouched.
+    # Made and freed by the C allocator alone: a bytearray's memory comes from it, and calloc leaves fresh pages
+    # untouched.
     bytes(bytearray(nbytes))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(blocks):
@@ -63,7 +64,10 @@ def test_a_scope_that_was_never_entered_has_nothing_to_return() -> None:
 
 def test_another_c_library_is_told_in_one_line_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pages, "_GLIBC", None)
-    with pytest.warns(RuntimeWarning, match="keep_pages has no effect here"), ds.dispose_scope(keep_pages=True) as scope:
+    with (
+        pytest.warns(RuntimeWarning, match="keep_pages has no effect here"),
+        ds.dispose_scope(keep_pages=True) as scope,
+    ):
         assert not scope.closed
     assert not _pages.available()
     assert not _pages.trim()
