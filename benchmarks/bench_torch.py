@@ -105,9 +105,8 @@ def main(rounds: int = 100) -> None:
                 times[scoped].append(time.perf_counter() - started)
         plain, inside = (statistics.median(times[scoped]) * 1e3 for scoped in (False, True))
         pairs = [b / a for a, b in zip(times[False], times[True], strict=True)]
-        print(
-            f"{make.__name__:>17}: plain {plain:.3f} ms, in a scope {inside:.3f} ms, ratio {statistics.median(pairs):.3f}"
-        )
+        ratio = statistics.median(pairs)
+        print(f"{make.__name__:>17}: plain {plain:.3f} ms, in a scope {inside:.3f} ms, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

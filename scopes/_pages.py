@@ -1,5 +1,4 @@
-"""Pages that are kept instead of being faulted in again: an option of the GNU C library's allocator, for as long as a
-scope asks.
+"""Pages that are kept instead of being faulted in again: an option of the GNU C library's allocator.
 
 Large blocks (above 32 MiB at the latest) are mapped from the system one by one and unmapped when they are freed, so
 that each operation on large CPU tensors touches fresh pages: the kernel clears every page of every result. Told to

@@ -11,8 +11,7 @@ __all__ = ["empty_cache"]
 
 
 def empty_cache() -> None:
-    """Return memory that is kept for reuse: free pages of the C heap to the system, PyTorch's cached blocks to the
-    CUDA device.
+    """Return memory that is kept for reuse: free pages of the C heap, and PyTorch's cached blocks on the CUDA device.
 
     What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is emptied where the
     program uses CUDA.
