@@ -192,3 +192,24 @@ def test_a_result_of_an_operator_is_born_in_the_scope_and_a_temporary_dies_by_re
         assert (now.created_in_scope, now.disposed_in_scope) == (2, 1)
     assert kept.disposed
     assert not a.disposed
+
+
+def test_every_operator_leaves_the_result_to_a_class_that_refuses_ufuncs():
+    class Stranger:
+        __array_ufunc__ = None
+
+    for operate in BINARY:
+        if operate in (operator.eq, operator.ne):
+            assert operate(ds.ones(2), Stranger()) is (operate is operator.ne)
+            continue
+        for operands in ((ds.ones(2), Stranger()), (Stranger(), ds.ones(2))):
+            with pytest.raises(TypeError, match="not supported|unsupported operand"):
+                operate(*operands)
+
+
+@pytest.mark.parametrize("operate", BINARY)
+def test_every_operator_takes_a_list_and_a_tensor_on_either_side(operate):
+    a = np.array([[3, 1], [2, 5]])
+    for left, right in ((a, a), (a, a.tolist()), (a.tolist(), a)):
+        wrapped = [ds.tensor(side) if isinstance(side, np.ndarray) else side for side in (left, right)]
+        assert_same(operate(*wrapped), operate(left, right))
