@@ -28,7 +28,7 @@ from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope
 from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
 
-__all__ = ["LOCAL", "births_in", "give_up", "pause_births", "put_on", "resume_births", "see_births", "take_off"]
+__all__ = ["LOCAL", "births_in", "births_now", "give_up", "pause_births", "put_on", "resume_births", "see_births", "take_off"]
 
 _C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
@@ -173,6 +173,11 @@ def _births_count(frame: FrameType | None) -> bool:
     return id(code) in _makers or (id(code) not in _keepers and _judge(frame))
 
 
+def births_now() -> bool:
+    """Whether what a function of this library makes now is born, by the rules for what a call of PyTorch's makes."""
+    return _births_count(None)
+
+
 def _judge(frame: FrameType) -> bool:
     """Whether what the code of a frame calls makes births: not where it is PyTorch's own, and keeps what it makes."""
     code = frame.f_code
@@ -305,7 +310,10 @@ def entered(scope: DisposeScope) -> None:
     if not here.watched:
         here.watched = True
         if here.compiled is None:
-            put_on()
+            if _depth():
+                put_on()
+            else:
+                _push(MODE)
 
 
 def left(scope: DisposeScope) -> None:
@@ -336,11 +344,8 @@ def left(scope: DisposeScope) -> None:
 
 def put_on() -> None:
     """Put the mode at the bottom of this thread's stack, but above that of a default device, which must be there."""
-    if not _depth():
-        _push(MODE)
-        return
     above = [_pop() for _ in range(_depth())]
-    if isinstance(above[-1], DeviceContext):
+    if above and isinstance(above[-1], DeviceContext):
         _push(above.pop())
     _push(MODE)
     for mode in reversed(above):

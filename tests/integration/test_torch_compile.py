@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -169,7 +168,7 @@ def test_a_transform_in_a_compiled_function_is_in_its_graph():
 def test_dynamo_may_be_imported_inside_of_a_scope():
     program = """
 import sys, torch
-import disposescope as ds, disposescope.tensors._torch_arrival
+import disposescope as ds
 assert "torch._dynamo" not in sys.modules
 with ds.dispose_scope() as scope:
     compiled = torch.compile(lambda x: x * 2, backend="eager", fullgraph=True)

@@ -13,7 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
 
 
 def test_interleaved_tasks_own_their_own():

@@ -16,7 +16,6 @@ import contextlib, copy, io, json, math, operator, pickle, sys, warnings
 import numpy as np, torch
 import torch.utils.checkpoint
 import disposescope as ds
-import disposescope.tensors._torch_arrival
 warnings.simplefilter("ignore")
 
 class Doubles(torch.autograd.Function):
@@ -172,7 +171,7 @@ def test_without_torch_nothing_of_it_is_imported(tmp_path):
     program = textwrap.dedent(
         """
         import sys
-        import disposescope as ds, disposescope.tensors._torch_arrival
+        import disposescope as ds
         with ds.dispose_scope():
             pass
         assert not [name for name in sys.modules if name.partition(".")[0] == "torch"]

@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
 
 F = torch.nn.functional
 

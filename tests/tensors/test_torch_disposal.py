@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
 
 
 def disposed(make):

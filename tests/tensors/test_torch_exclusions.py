@@ -10,7 +10,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
 
 nn = torch.nn
 
