@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def decorate(scope: DisposeScope, function: Callable[..., Any]) -> Callable[..., Any]:
+def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
     """Wrap a function so that each call runs in a fresh scope like `scope`: see `DisposeScope.__call__`."""
     if isinstance(function, type) or not callable(function):
         what = "no function was given" if function is None else f"{function!r} is not one"

@@ -83,7 +83,7 @@ def kind_of_type(cls: type) -> Kind | None:
     """The kind of the instances of a type: its own, that of its nearest base, or that of any type with ``dispose()``."""
     found: Kind | None = None
     # type.__mro__ and vars() only: looking up an attribute could run a metaclass's __getattr__.
-    mro = type.__dict__["__mro__"].__get__(cls)
+    mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)
     if AWAITED:
         look_for_arrivals()
     for base in mro:
@@ -92,7 +92,7 @@ def kind_of_type(cls: type) -> Kind | None:
             break
     else:
         for base in mro:
-            dispose = vars(base).get("dispose")
+            dispose: object = vars(base).get("dispose")
             if dispose is not None:
                 if callable(dispose):
                     found = _disposable(cls)
@@ -162,7 +162,7 @@ def register_kind(
     >>> ds.is_disposed(batch.inputs)
     True
     """
-    if not isinstance(cls, type):
+    if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
         raise TypeError(f"register_kind: cls must be a class, not {cls!r}")
     for option, given in (("release", release), ("nbytes", nbytes), ("device", device), ("members", members)):
         if given is not None and not callable(given):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from sys import _getframe, modules
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, final, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
 
 from ._decorator import decorate
 from ._arrivals import AWAITED, look_for_arrivals, modules_seen
@@ -136,7 +136,7 @@ class DisposeScope:
         if name is not None and type(name) is not str:
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
-            if not isinstance(name, str):
+            if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
                 raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
         if graph != "keep":
             check_graph_option(graph)
@@ -348,7 +348,7 @@ class DisposeScope:
             `other` is no scope.
         """
         self._check_open("move_to")
-        if not isinstance(other, DisposeScope):
+        if not isinstance(other, DisposeScope):  # pyright: ignore[reportUnnecessaryIsInstance] (as above)
             raise TypeError(f"move_to: the first argument must be a DisposeScope, not a {type(other).__qualname__}")
         other._check_open("move_to")
         entries = self._owned_in(tree, "move_to")
@@ -729,7 +729,7 @@ def _cut_context(failure: BaseException, in_flight: BaseException) -> None:
             continue
         met.add(id(error))
         if isinstance(error, BaseExceptionGroup):
-            pending.extend(error.exceptions)
+            pending.extend(cast("BaseExceptionGroup[BaseException]", error).exceptions)
         if error.__context__ is in_flight:
             error.__context__ = None
         elif error.__context__ is not None:

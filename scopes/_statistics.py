@@ -71,18 +71,19 @@ class Statistics:
     graphs_kept: int = 0
     live: int = 0
     live_nbytes: int = 0
-    by_device: Mapping[str, DeviceStatistics] = field(default_factory=lambda: MappingProxyType({}))
+    by_device: Mapping[str, DeviceStatistics] = field(default_factory=lambda: MappingProxyType({}), kw_only=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         counts = tuple(getattr(self, name) for name in (*COUNTERS, "live", "live_nbytes"))
-        return _rebuild, (counts, dict(self.by_device))
+        return statistics_of, (counts, dict(self.by_device))
 
     def __deepcopy__(self, _memo: object) -> Statistics:
         return self
 
 
-def _rebuild(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics]) -> Statistics:
-    return Statistics(*counts, MappingProxyType(by_device))
+def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics]) -> Statistics:
+    """The row of counts in the order of its fields, and what lives on each device."""
+    return Statistics(*counts, by_device=MappingProxyType(by_device))
 
 
 @final

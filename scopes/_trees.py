@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MappingView
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
+from typing import Any, Final, cast
 
 from ._errors import UnknownKindError
 from ._kinds import kind_of
@@ -94,11 +94,11 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
     for base, iterate in _SEQUENCES:
         if issubclass(cls, base):
             return _with_state(((f"[{index}]", child) for index, child in enumerate(iterate(node))), node, cls)
-    if issubclass(cls, dict):
-        return _with_state(_items(list(dict.items(node))), node, cls)
-    if issubclass(cls, MappingView):
+    if _is_a(cls, dict):
+        return _with_state(_items(list(_dict_items(node))), node, cls)
+    if _is_a(cls, MappingView):
         return ((f".<element {index}>", child) for index, child in enumerate(node))
-    if issubclass(cls, Mapping):
+    if _is_a(cls, Mapping):
         return _with_state(_items((key, node[key]) for key in node), node, cls)
     if _has_fields(cls):
         return _state(node, cls)
@@ -109,16 +109,22 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
     return None
 
 
-_SEQUENCES: Final[tuple[tuple[type, Callable[[Any], Iterator[object]]], ...]] = (
-    (tuple, tuple.__iter__),
-    (list, list.__iter__),
-    (set, set.__iter__),
-    (frozenset, frozenset.__iter__),
-    (deque, deque.__iter__),
+_SEQUENCES: Final[tuple[tuple[type, Callable[[Any], Iterator[object]]], ...]] = tuple(
+    # Of the base itself: a subclass may iterate over something else than what it holds.
+    (base, base.__dict__["__iter__"])
+    for base in cast("tuple[type, ...]", (tuple, list, set, frozenset, deque))
 )
 
 
-def _items(items: Any) -> Iterator[tuple[str, object]]:
+_dict_items: Final[Callable[[Any], Iterable[tuple[Any, object]]]] = dict.__dict__["items"]
+
+
+def _is_a(cls: type, base: type) -> bool:
+    # A function, so that type checkers do not make a container of unknown things out of what is asked.
+    return issubclass(cls, base)
+
+
+def _items(items: Iterable[tuple[Any, object]]) -> Iterator[tuple[str, object]]:
     for key, value in items:
         if type(key) not in LEAF_TYPES:
             yield f".<key {type(key).__qualname__}>", key
@@ -139,7 +145,7 @@ def _state(node: object, cls: type) -> Iterator[tuple[str, object]]:
         if type(holder) is types.GetSetDescriptorType:
             attributes = holder.__get__(node)
             if type(attributes) is dict:
-                for name, value in list(attributes.items()):
+                for name, value in list(cast("dict[str, object]", attributes).items()):
                     yield f".{name}", value
             break
     for base in mro:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
-from types import MappingProxyType
 from typing import TypeVar
 
 from ._current import current_scope
@@ -29,7 +28,7 @@ from ._entries import (
 from ._errors import ScopeNestingError, UnknownKindError
 from ._kinds import Kind, kind_of
 from ._scope import DisposeScope, raise_failures
-from ._statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process
+from ._statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process, statistics_of
 from ._trees import resources_in
 
 __all__ = [
@@ -201,7 +200,7 @@ def statistics(*, process: bool = False) -> Statistics:
         storages_of(entry, storages[device])
         storages_of(entry, everywhere)
     by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in sorted(counts)}
-    return Statistics(*figures, count, sum(everywhere.values()), MappingProxyType(by_device))
+    return statistics_of((*figures, count, sum(everywhere.values())), by_device)
 
 
 def reset_statistics(*, process: bool = False) -> None:

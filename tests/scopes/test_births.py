@@ -105,7 +105,7 @@ def test_a_composite_takes_its_members_out_of_the_list():
 @pytest.mark.parametrize(
     ("members", "error"),
     [
-        (lambda a: (a, Toy(2, device="cuda")), ds.DeviceMismatchError),
+        (lambda a: (a, Toy(2, device="cuda:0")), ds.DeviceMismatchError),
         (lambda a: (a, dead()), ds.DisposedError),
         (lambda a: (a, Unknown(a)), ds.UnknownKindError),
     ],

@@ -100,7 +100,7 @@ class TestEveryStep:
                 with pytest.raises(ds.NotOwnedError):
                     verb(toy)
             with pytest.raises(ds.DeviceMismatchError):
-                scope.attach([toy, Pair(Toy(), Toy(device="cuda"))])
+                scope.attach([toy, Pair(Toy(), Toy(device="cuda:0"))])
             gc.collect()
             assert counts() == before | {
                 "created_in_scope": before["created_in_scope"] + 2,

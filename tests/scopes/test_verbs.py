@@ -78,7 +78,7 @@ class TestDispose:
         assert (toy.value, other.value) == (1, 2)
 
     def test_a_refusal_in_the_middle_leaves_everything_as_it_was(self):
-        thing, mismatched = Disposable(), Pair(Toy(1), Toy(2, device="cuda"))
+        thing, mismatched = Disposable(), Pair(Toy(1), Toy(2, device="cuda:0"))
         before = counts()
         with pytest.raises(ds.DeviceMismatchError):
             ds.dispose([thing, mismatched])
