@@ -203,7 +203,7 @@ def test_every_operator_leaves_the_result_to_a_class_that_refuses_ufuncs():
             assert operate(ds.ones(2), Stranger()) is (operate is operator.ne)
             continue
         for operands in ((ds.ones(2), Stranger()), (Stranger(), ds.ones(2))):
-            with pytest.raises(TypeError, match="not supported|unsupported operand"):
+            with pytest.raises(TypeError, match=r"not supported|unsupported operand"):
                 operate(*operands)
 
 
