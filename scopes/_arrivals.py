@@ -17,7 +17,8 @@ modules_seen: Final[list[int]] = [0]
 
 def await_module(name: str, teach: Callable[[], None]) -> None:
     """Call `teach` once, when a scope is entered (or a type is met) after the program has imported a module."""
-    AWAITED[name] = teach
+    before = AWAITED.get(name)
+    AWAITED[name] = teach if before is None else lambda: (before(), teach())[1]
     modules_seen[0] = 0
 
 

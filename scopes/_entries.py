@@ -15,7 +15,7 @@ from weakref import ref
 from ._devices import device_name
 from ._errors import DeviceMismatchError, DisposedError
 from ._instruments import LISTENERS
-from ._kinds import Kind, kind_of
+from ._kinds import ANCHORED, Kind, kind_of
 from ._statistics import LOCAL, Ledger
 from ._trees import LEAF_TYPES, resources_in
 
@@ -31,10 +31,13 @@ __all__ = [
     "Plan",
     "absorb_members",
     "entry_of",
+    "gathered",
     "let_go",
+    "parts_of",
     "plan_members",
     "release",
     "settle",
+    "standing_of",
     "storages_of",
     "track",
 ]
@@ -97,6 +100,32 @@ class _Token:
 LEAF_TYPES.update((Entry, StrongEntry))
 
 
+class AnchoredEntry(Entry):
+    """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
+
+    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple counts as alive. Its key is
+    that of the anchor, inverted, because the anchor has an entry of its own.
+    """
+
+    __slots__ = ("_elements", "_type")
+
+    _elements: tuple[ref[Any] | None, ...]
+    _type: type[tuple[Any, ...]]
+
+    def __call__(self) -> Any:
+        elements: list[Any] = []
+        for element in self._elements:
+            found = None if element is None else element()
+            if found is None and element is not None:
+                return None
+            elements.append(found)
+        return tuple.__new__(self._type, elements)
+
+    def anchor(self) -> Any:
+        """The anchor, or None where it is gone."""
+        return ref.__call__(self)
+
+
 LIVE: Final[dict[int, Entry]] = {}
 """Every resource that is alive and not released, members of composites included."""
 
@@ -105,6 +134,9 @@ DEAD: Final[dict[int, Entry]] = {}
 
 ESTATES: Final[list[Entry]] = []
 """Composites that died by reference count while members of theirs may live on: see `settle`."""
+
+SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
+"""For a member of several composites, those besides its `unit`: the last of them that is left disposes it. See `heir_of`."""
 
 _SETTLE_AT: Final = 512
 
@@ -117,6 +149,7 @@ def died(
     local: Any = LOCAL,
     listeners: list[Any] = LISTENERS,
     estates: list[Entry] = ESTATES,
+    anchored: list[Kind] = ANCHORED,
 ) -> None:
     """Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
     key = entry.key
@@ -143,8 +176,11 @@ def died(
                     settle()
             else:
                 entry.owner = None
-        elif entry.members:
-            estates.append(entry)
+        else:
+            if entry.members:
+                estates.append(entry)
+            if anchored:
+                _part_died(entry)
     elif dead.get(key) is entry:
         del dead[key]
     if listeners:
@@ -152,16 +188,37 @@ def died(
             listener.died(entry)
 
 
+def _part_died(
+    member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED
+) -> None:
+    """Take note that a tuple is gone: it held its elements, and one of them has died."""
+    for unit in (member.unit, *shared.pop(member, ())):
+        if unit is not None and unit.kind.anchor is not None and live.get(unit.key) is unit:
+            died(unit)
+
+
+def _anchor_died(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, Entry] = DEAD) -> None:
+    # The tuple may have been seen to die before, with another element.
+    if live.get(entry.key) is entry or dead.get(entry.key) is entry:
+        died(entry)
+
+
 def track(resource: object, kind: Kind) -> Entry:
     """Make the entry of a resource, unowned and not yet counted. Does not look at its members."""
     key = id(resource)
-    try:
-        entry = Entry(resource, died)
-    except TypeError:
-        token = _Token()
-        entry = StrongEntry(token)
-        entry._held = resource
-        entry._token = token
+    entry: Entry
+    if kind.anchor is not None:
+        anchor = kind.anchor(resource)
+        key = ~id(anchor)
+        entry = _anchored_entry(resource, anchor)
+    else:
+        try:
+            entry = Entry(resource, died)
+        except TypeError:
+            token = _Token()
+            entry = StrongEntry(token)
+            entry._held = resource
+            entry._token = token
     entry.key = key
     entry.kind = kind
     entry.owner = None
@@ -178,7 +235,7 @@ def entry_of(resource: object) -> Entry | None:
     entry = LIVE.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
-    return None
+    return _anchored_in(LIVE, resource) if ANCHORED else None
 
 
 def dead_entry_of(resource: object) -> Entry | None:
@@ -186,7 +243,43 @@ def dead_entry_of(resource: object) -> Entry | None:
     entry = DEAD.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
+    if ANCHORED:
+        entry = _anchored_in(DEAD, resource)
+        # Its anchor may have had another composite to live on in.
+        if entry is not None and DEAD.get(id(entry.anchor())) is not None:
+            return entry
     return None
+
+
+def standing_of(resource: object) -> Entry | None:
+    """The entry that tells the owner of a live resource: its own, or that of its anchor where it is not known itself."""
+    entry = entry_of(resource)
+    if entry is None and ANCHORED:
+        anchor = anchor_of(resource)
+        entry = None if anchor is None else entry_of(anchor)
+    return entry
+
+
+def anchor_of(resource: object) -> object | None:
+    """The member whose identity stands for that of a resource, or None where that is its own."""
+    kind = kind_of(resource)
+    return None if kind is None or kind.anchor is None else kind.anchor(resource)
+
+
+def _anchored_in(table: dict[int, Entry], resource: object) -> AnchoredEntry | None:
+    anchor = anchor_of(resource)
+    if anchor is not None:
+        entry = table.get(~id(anchor))
+        if isinstance(entry, AnchoredEntry) and entry.anchor() is anchor:
+            return entry
+    return None
+
+
+def _anchored_entry(resource: Any, anchor: object) -> AnchoredEntry:
+    entry = AnchoredEntry(anchor, _anchor_died)
+    entry._elements = tuple(None if element is None else ref(element) for element in resource)
+    entry._type = type(resource)
+    return entry
 
 
 def unit_of(entry: Entry) -> Entry:
@@ -210,6 +303,13 @@ def story_of(entry: Entry | None) -> str:
 
 def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
     """Add the storages behind a live resource and its members to `found`; a storage met twice is counted once."""
+    for part, resource in parts_of(entry):
+        for identity, nbytes in part.kind.storages(resource):
+            found[identity] = nbytes
+
+
+def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:
+    """A live resource and its members, and theirs, each with its entry."""
     pending = [entry]
     while pending:
         part = pending.pop()
@@ -219,8 +319,7 @@ def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
             continue
         resource = part()
         if resource is not None:
-            for identity, nbytes in part.kind.storages(resource):
-                found[identity] = nbytes
+            yield part, resource
 
 
 def device_of_entry(entry: Entry) -> str:
@@ -276,7 +375,10 @@ def _check_devices(plan: Plan) -> None:
     devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
     for parent, rows in reversed(plan):
         first: tuple[str, str] | None = None
+        parent_kind = kind_of(parent)
         for name, member, kind in rows:
+            if parent_kind is not None and name in parent_kind.host_members:
+                continue
             if id(member) in devices:
                 device = devices[id(member)]
             else:
@@ -300,8 +402,8 @@ def _check_devices(plan: Plan) -> None:
 def absorb_members(unit: Entry, plan: Plan) -> None:
     """Make the members that were planned for a composite part of it.
 
-    A member that is tracked gives up its owner; one that is a member of another composite already stays there; one that is
-    not tracked yet becomes known as a member only.
+    A member that is tracked gives up its owner; one that is a member of another composite already is shared with it from now
+    on; one that is not tracked yet becomes known as a member only.
     """
     for parent, rows in plan:
         above = entry_of(parent)
@@ -312,7 +414,11 @@ def absorb_members(unit: Entry, plan: Plan) -> None:
             entry = entry_of(member)
             if entry is None:
                 entry = track(member, kind)
-            elif entry.unit is not None or entry is unit:
+            elif entry is unit or _is_part_of(entry, above) or _is_part_of(above, entry):
+                continue
+            elif entry.unit is not None:
+                SHARED[entry] = (*SHARED.get(entry, ()), above)
+                taken.append(entry)
                 continue
             owner = entry.owner
             if owner is not None:
@@ -321,6 +427,72 @@ def absorb_members(unit: Entry, plan: Plan) -> None:
             entry.unit = above
             taken.append(entry)
         above.members += tuple(taken)
+
+
+def _is_part_of(entry: Entry, unit: Entry) -> bool:
+    """Whether a resource is a member of a composite, or of a member of it."""
+    if SHARED and unit in SHARED.get(entry, ()):
+        return True
+    node: Entry | None = entry.unit
+    while node is not None and node is not unit:
+        node = node.unit
+    return node is not None
+
+
+def heir_of(member: Entry) -> Entry | None:
+    """The composite that a shared member belongs to, now that one of those it belonged to is gone; None where none is left."""
+    if not SHARED:
+        return None
+    # Whoever gives a member up has left LIVE before, so that of two that do at once at least the later sees nobody left.
+    left = [
+        unit for unit in (member.unit, *SHARED.pop(member, ())) if unit is not None and LIVE.get(unit.key) is unit
+    ]
+    if not left:
+        return None
+    member.unit = left[0]
+    if len(left) > 1:
+        SHARED[member] = tuple(left[1:])
+    return left[0]
+
+
+def gathered(resource: object, scope: DisposeScope) -> Iterable[object]:
+    """What a verb of a scope acts on for a resource: itself, or the elements of a tuple that is no composite of the scope's.
+
+    A tuple that was made by somebody else is not known until a verb meets it. It becomes a composite of the scope that owns its
+    anchor, and takes along what that scope owns of its elements.
+
+    Raises
+    ------
+    DeviceMismatchError, DisposedError, UnknownKindError
+        It cannot be one: see `plan_members`. Nothing has changed.
+    """
+    kind = kind_of(resource)
+    if kind is None or kind.anchor is None or is_released(resource, kind):
+        return (resource,)
+    entry = entry_of(resource)
+    if entry is not None and unit_of(entry).owner is not scope:
+        return (resource,)
+    if entry is None:
+        anchor = entry_of(kind.anchor(resource))
+        if anchor is None or anchor.owner is not scope:
+            return tuple(element for element in cast("tuple[object, ...]", resource) if element is not None)
+    plan = plan_members(resource, kind)
+    fresh = entry is None
+    if entry is None:
+        entry = track(resource, kind)
+        entry.owner = scope
+        scope._entries[entry] = None
+    own: Plan = []
+    for parent, rows in plan:
+        known = [(row, entry_of(row[1])) for row in rows]
+        own.append(
+            (parent, [row for row, part in known if part is not None and (part.owner is scope or part.unit is not None)])
+        )
+    absorb_members(entry, own)
+    if fresh and LISTENERS:
+        for listener in LISTENERS:
+            listener.born(entry)
+    return (resource,)
 
 
 def _named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
@@ -419,6 +591,8 @@ def _release_members(unit: Entry, failure: BaseException | None) -> BaseExceptio
     pending = list(reversed(unit.members))
     while pending:
         member = pending.pop()
+        if heir_of(member) is not None:
+            continue
         failed = release(member, with_members=False)
         if failed is not None:
             failures.append(failed)
@@ -468,6 +642,8 @@ def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
     unit.members = ()
     while pending:
         member = pending.pop()
+        if heir_of(member) is not None:
+            continue
         if LIVE.get(member.key) is member and member() is not None:
             survivors.append(member)
         elif member.members:

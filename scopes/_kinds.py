@@ -13,7 +13,7 @@ from ._arrivals import AWAITED, look_for_arrivals
 from ._devices import device_name
 from ._graphs import Graphs
 
-__all__ = ["Kind", "Layout", "add_kind", "kind_of", "kind_of_type", "register_kind"]
+__all__ = ["ANCHORED", "Kind", "Layout", "add_kind", "kind_of", "kind_of_type", "register_kind"]
 
 C = TypeVar("C")
 
@@ -51,6 +51,11 @@ class Kind:
         have mean a view. None where that is unknown.
     graphs : Graphs, optional
         What to ask of the autograd graphs behind its instances, where they can carry one.
+    anchor : callable, optional
+        For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity stands for that
+        of an instance. Two instances around one anchor are one resource.
+    host_members : frozenset of str
+        The names of members that are on the CPU wherever the others are.
     """
 
     cls: type
@@ -63,7 +68,12 @@ class Kind:
     is_disposed: Callable[[Any], bool] | None = None
     layout: Callable[[Any], Layout | None] | None = None
     graphs: Graphs | None = None
+    anchor: Callable[[Any], object] | None = None
+    host_members: frozenset[str] = frozenset()
 
+
+ANCHORED: Final[list[Kind]] = []
+"""The kinds with an anchor: the paths of all others ask only whether there are any."""
 
 _REGISTERED: Final[dict[type, Kind]] = {}
 _BY_TYPE: dict[type, Kind | None] = {}
@@ -107,6 +117,8 @@ def kind_of_type(cls: type) -> Kind | None:
 def add_kind(kind: Kind) -> None:
     """Put a kind into the registry; the last word for its type."""
     _REGISTERED[kind.cls] = kind
+    if kind.anchor is not None:
+        ANCHORED.append(kind)
     _BY_TYPE.clear()
 
 

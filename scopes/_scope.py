@@ -30,12 +30,14 @@ from ._entries import (
     absorb_members,
     check_alive,
     entry_of,
+    gathered,
     is_tracked,
     let_go,
     owner_of_entry,
     plan_members,
     release,
     settle,
+    standing_of,
     storages_of,
     track,
     unit_of,
@@ -43,7 +45,7 @@ from ._entries import (
 from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
 from ._graphs import GraphOption, check_graph_option, let_graphs_out
 from ._instruments import ENTERED, LEFT, LISTENERS
-from ._kinds import Kind, kind_of
+from ._kinds import ANCHORED, Kind, kind_of
 from ._pages import keep_pages, return_pages
 from ._statistics import LOCAL
 from ._trees import LEAF_TYPES, resources_in
@@ -474,7 +476,7 @@ class DisposeScope:
     def __contains__(self, resource: object) -> bool:
         if ESTATES:
             settle()
-        entry = entry_of(resource)
+        entry = standing_of(resource)
         return entry is not None and owner_of_entry(entry) is self
 
     def __repr__(self) -> str:
@@ -569,7 +571,10 @@ class DisposeScope:
         if ESTATES:
             settle()
         found: dict[Entry, None] = {}
-        for resource in resources_in(tree, self._hides, f"the tree given to {verb}()"):
+        resources = resources_in(tree, self._hides, f"the tree given to {verb}()")
+        if ANCHORED:
+            resources = [part for resource in resources for part in gathered(resource, self)]
+        for resource in resources:
             entry = entry_of(resource)
             unit = None if entry is None else unit_of(entry)
             if unit is not None and unit.owner is self and (entry is unit or not (self.strict and check_strict)):
@@ -647,10 +652,15 @@ class DisposeScope:
             if kind is None:
                 continue
             check_alive(resource, kind)
+            if kind.anchor is not None:
+                standing = standing_of(resource)
+                if standing is not None and standing.owner is not None:
+                    gathered(resource, standing.owner)
             entry = entry_of(resource)
             if self.strict and entry is not None and entry.unit is not None:
                 self._refuse_foreign(resource, entry, unit_of(entry), "attach")
-            planned.append((resource, kind, plan_members(resource, kind) if entry is None else []))
+            known = entry is not None and kind.anchor is None
+            planned.append((resource, kind, [] if known else plan_members(resource, kind)))
         fresh: set[Entry] = set()
         entries: list[Entry] = []
         for resource, kind, plan in planned:
@@ -658,6 +668,7 @@ class DisposeScope:
             if entry is None:
                 entry = track(resource, kind)
                 fresh.add(entry)
+            if plan:
                 absorb_members(entry, plan)
             entries.append(entry)
         ledger = LOCAL.ledger

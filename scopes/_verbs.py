@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import TypeVar
 
 from ._current import current_scope
+from ._devices import device_name
 from ._entries import (
     ESTATES,
     LIVE,
@@ -18,10 +19,11 @@ from ._entries import (
     is_released,
     is_tracked,
     owner_of_entry,
+    parts_of,
     plan_members,
     release,
     settle,
-    storages_of,
+    standing_of,
     track,
     unit_of,
 )
@@ -107,12 +109,14 @@ def dispose(tree: object) -> None:
     for resource in resources_in(tree, is_tracked, "the tree given to dispose()"):
         kind = kind_of(resource)
         if kind is not None and not is_released(resource, kind):
-            planned.append((resource, kind, plan_members(resource, kind) if entry_of(resource) is None else []))
+            known = kind.anchor is None and entry_of(resource) is not None
+            planned.append((resource, kind, [] if known else plan_members(resource, kind)))
     units: dict[Entry, None] = {}
     for resource, kind, plan in planned:
         entry = entry_of(resource)
         if entry is None:
             entry = track(resource, kind)
+        if plan:
             absorb_members(entry, plan)
         units[unit_of(entry)] = None
     failures: list[BaseException] = []
@@ -152,7 +156,7 @@ def owner_of(resource: object) -> DisposeScope | None:
     """
     if ESTATES:
         settle()
-    entry = entry_of(resource)
+    entry = standing_of(resource)
     if entry is not None:
         return owner_of_entry(entry)
     is_disposed(resource)
@@ -197,9 +201,12 @@ def statistics(*, process: bool = False) -> Statistics:
         count += 1
         device = device_of_entry(entry)
         counts[device] += 1
-        storages_of(entry, storages[device])
-        storages_of(entry, everywhere)
-    by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in sorted(counts)}
+        for part, resource in parts_of(entry):
+            apart = part.unit is not None and part.unit.kind.host_members
+            found = dict(part.kind.storages(resource))
+            storages[device_name(part.kind.device(resource)) if apart else device].update(found)
+            everywhere.update(found)
+    by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in sorted({*counts, *storages})}
     return statistics_of((*figures, count, sum(everywhere.values())), by_device)
 
 

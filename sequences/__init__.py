@@ -1,5 +1,6 @@
 """Sequences: composites of tensors, and the batches made of them."""
 
+from . import _torch_arrival as _torch_arrival
 from ._batches import scoped_batches
 from ._collate import ScopedCollate
 from ._pack import pack_padded_sequence, pack_sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +12,26 @@ from ._inputs import Array, array_of, arrays_of, lengths_of
 from ._layout import batch_sizes_of, inverse_of, rows_at, steps_of
 from ._order import descending_order
 from ._packed import PackedSequence
+from ._torch_inputs import is_torch, listed
 
 if TYPE_CHECKING:
+    import torch
+    from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
+
     from ._inputs import TensorLike
 
 __all__ = ["check_flag", "fitted", "pack_arrays", "pack_padded_sequence", "pack_sequence"]
 
 
-def pack_sequence(sequences: Iterable[TensorLike], enforce_sorted: bool = True) -> PackedSequence:
+@overload
+def pack_sequence(sequences: Iterable[TensorLike], enforce_sorted: bool = True) -> PackedSequence: ...
+@overload
+def pack_sequence(sequences: Iterable[torch.Tensor], enforce_sorted: bool = True) -> TorchPackedSequence: ...
+def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence | TorchPackedSequence:
     """A packed sequence of a list of sequences of different lengths.
 
-    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between.
+    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors, PyTorch's packed sequence,
+    with gradients.
 
     Parameters
     ----------
@@ -56,21 +65,40 @@ def pack_sequence(sequences: Iterable[TensorLike], enforce_sorted: bool = True) 
     >>> packed.data.tolist(), packed.batch_sizes.tolist(), packed.sorted_indices.tolist()
     ([3, 1, 4, 2, 5], [2, 2, 1], [1, 0])
     """
+    sequences, tensors = listed(sequences, "pack_sequence")
+    if tensors is not None:
+        from . import _torch_pack
+
+        return _torch_pack.pack_sequence(tensors, enforce_sorted)
     arrays = arrays_of(sequences, "pack_sequence", TypeError)
     if not arrays:
         raise RuntimeError("pack_sequence: received an empty list of sequences")
     return PackedSequence._of(pack_arrays(arrays, enforce_sorted, "pack_sequence"))
 
 
+@overload
 def pack_padded_sequence(
     input: TensorLike,
     lengths: TensorLike | Sequence[int],
     batch_first: bool = False,
     enforce_sorted: bool = True,
-) -> PackedSequence:
+) -> PackedSequence: ...
+@overload
+def pack_padded_sequence(
+    input: torch.Tensor,
+    lengths: torch.Tensor | TensorLike | Sequence[int],
+    batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> TorchPackedSequence: ...
+def pack_padded_sequence(
+    input: Any,
+    lengths: Any,
+    batch_first: bool = False,
+    enforce_sorted: bool = True,
+) -> PackedSequence | TorchPackedSequence:
     """A packed sequence of a padded batch.
 
-    As ``torch.nn.utils.rnn.pack_padded_sequence``.
+    As ``torch.nn.utils.rnn.pack_padded_sequence``. Given PyTorch's tensor, PyTorch's packed sequence, with gradients.
 
     Parameters
     ----------
@@ -109,6 +137,10 @@ def pack_padded_sequence(
     >>> packed.data.tolist(), packed.batch_sizes.tolist(), packed.unsorted_indices.tolist()
     ([4, 1, 3, 5, 2, 6], [3, 2, 1], [1, 2, 0])
     """
+    if is_torch(input):
+        from . import _torch_pack
+
+        return _torch_pack.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
     what = "pack_padded_sequence"
     array = array_of(input, f"{what}: input")
     counts = lengths_of(lengths, what)

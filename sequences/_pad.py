@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index as index_of
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,38 @@ from ._layout import batch_sizes_of, steps_of
 from ._pack import check_flag, fitted
 from ._packed import PackedSequence, arrays_in
 from ._padding import padding_of
+from ._torch_inputs import is_torch, is_torch_packed, listed
 
 if TYPE_CHECKING:
+    import torch
+    from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
+
     from ..tensors._tensor import Tensor
     from ._inputs import TensorLike
 
 __all__ = ["pad_packed_sequence", "pad_sequence", "unpack_sequence", "unpad_sequence"]
 
 
+@overload
 def pad_sequence(
     sequences: Iterable[TensorLike],
     batch_first: bool = False,
     padding_value: float = 0.0,
     padding_side: str = "right",
-) -> Tensor:
+) -> Tensor: ...
+@overload
+def pad_sequence(
+    sequences: Iterable[torch.Tensor],
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> torch.Tensor: ...
+def pad_sequence(
+    sequences: Any,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    padding_side: str = "right",
+) -> Tensor | torch.Tensor:
     """A padded batch of a list of sequences of different lengths.
 
     As ``torch.nn.utils.rnn.pad_sequence``.
@@ -69,6 +87,11 @@ def pad_sequence(
     [[1, 2], [3, -1]]
     """
     what = "pad_sequence"
+    sequences, tensors = listed(sequences, what)
+    if tensors is not None:
+        from . import _torch_pad
+
+        return _torch_pad.pad_sequence(tensors, batch_first, padding_value, padding_side)
     arrays = arrays_of(sequences, what, RuntimeError)
     check_flag(batch_first, what)
     if not isinstance(cast(object, padding_side), str):
@@ -93,12 +116,26 @@ def pad_sequence(
     return wrap(padded)
 
 
+@overload
 def pad_packed_sequence(
     sequence: PackedSequence,
     batch_first: bool = False,
     padding_value: float = 0.0,
     total_length: int | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def pad_packed_sequence(
+    sequence: TorchPackedSequence,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def pad_packed_sequence(
+    sequence: PackedSequence | TorchPackedSequence,
+    batch_first: bool = False,
+    padding_value: float = 0.0,
+    total_length: int | None = None,
+) -> tuple[Tensor, Tensor] | tuple[torch.Tensor, torch.Tensor]:
     """A padded batch of a packed sequence, and the lengths, in the order in which the batch was packed.
 
     As ``torch.nn.utils.rnn.pad_packed_sequence``.
@@ -140,6 +177,10 @@ def pad_packed_sequence(
     >>> padded.tolist(), lengths.tolist()
     ([[0, 1, 2, 0], [0, 1, 0, 0]], [3, 2])
     """
+    if is_torch_packed(sequence):
+        from . import _torch_pad
+
+        return _torch_pad.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
     what = "pad_packed_sequence"
     data, batch_sizes, lengths, places = _opened(sequence, what)
     longest = batch_sizes.size
@@ -171,7 +212,11 @@ def pad_packed_sequence(
     return wrap(padded.reshape(*shape, *trailing)), wrap(lengths)
 
 
-def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+@overload
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]: ...
+@overload
+def unpack_sequence(packed_sequences: TorchPackedSequence) -> list[torch.Tensor]: ...
+def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> list[Tensor] | list[torch.Tensor]:
     """The list of sequences that was packed, in its order.
 
     As ``torch.nn.utils.rnn.unpack_sequence``, without padding in between.
@@ -202,6 +247,10 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     >>> [sequence.tolist() for sequence in ds.unpack_sequence(packed)]
     [[0, 1], [0, 1, 2]]
     """
+    if is_torch_packed(packed_sequences):
+        from . import _torch_pad
+
+        return _torch_pad.unpack_sequence(packed_sequences)
     data, batch_sizes, lengths, places = _opened(packed_sequences, "unpack_sequence")
     starts = np.cumsum(batch_sizes) - batch_sizes
     wanted = range(lengths.size) if places is None else places.tolist()
@@ -209,11 +258,23 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     return [wrap(data.take(starts[: counts[place]] + place, axis=0)) for place in wanted]
 
 
+@overload
 def unpad_sequence(
     padded_sequences: TensorLike,
     lengths: TensorLike | Sequence[float],
     batch_first: bool = False,
-) -> list[Tensor]:
+) -> list[Tensor]: ...
+@overload
+def unpad_sequence(
+    padded_sequences: torch.Tensor,
+    lengths: torch.Tensor | TensorLike | Sequence[float],
+    batch_first: bool = False,
+) -> list[torch.Tensor]: ...
+def unpad_sequence(
+    padded_sequences: Any,
+    lengths: Any,
+    batch_first: bool = False,
+) -> list[Tensor] | list[torch.Tensor]:
     """The list of sequences in a padded batch.
 
     As ``torch.nn.utils.rnn.unpad_sequence``; the padded batch is not transposed in place.
@@ -250,6 +311,10 @@ def unpad_sequence(
     >>> [sequence.tolist() for sequence in ds.unpad_sequence(np.array([[1, 2], [3, 0]]), [2, 1])]
     [[1, 3], [2]]
     """
+    if is_torch(padded_sequences):
+        from . import _torch_pad
+
+        return _torch_pad.unpad_sequence(padded_sequences, lengths, batch_first)
     what = "unpad_sequence"
     array = array_of(padded_sequences, f"{what}: padded_sequences")
     given: Array = np.asarray(

@@ -1,0 +1,100 @@
+"""Whose inputs are these: the one place that tells PyTorch's tensors from others. Imports nothing of PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ..scopes._devices import device_name
+from ..scopes._errors import DeviceMismatchError
+from ..tensors._tensor import Tensor
+
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
+    from typing_extensions import TypeIs
+
+__all__ = ["check_one_device", "has_torch", "is_torch", "is_torch_packed", "listed"]
+
+
+def has_torch() -> bool:
+    """Whether the program has imported PyTorch, and all of it."""
+    module = sys.modules.get("torch")
+    return module is not None and hasattr(module, "Tensor") and "torch.nn.utils.rnn" in sys.modules
+
+
+def is_torch(thing: object) -> TypeIs[torch.Tensor]:
+    """Whether an object is a tensor of PyTorch's, disposed or not."""
+    # Its class is asked by type(), because a disposed one answers nothing.
+    return has_torch() and issubclass(type(thing), sys.modules["torch"].Tensor)
+
+
+def is_torch_packed(thing: object) -> TypeIs[TorchPackedSequence]:
+    """Whether an object is a packed sequence of PyTorch's."""
+    return has_torch() and isinstance(thing, sys.modules["torch.nn.utils.rnn"].PackedSequence)
+
+
+def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
+    """A list of sequences for the functions that take one, and the same where its tensors are PyTorch's.
+
+    Parameters
+    ----------
+    sequences : object
+        What the user gave.
+    what : str
+        The function, for the message.
+
+    Returns
+    -------
+    sequences : object
+        What was given; an iterator, which can be gone through only once, as a list.
+    tensors : list of torch.Tensor or None
+        None where there is no tensor of PyTorch's among them. A single tensor gives its rows.
+
+    Raises
+    ------
+    TypeError
+        Only some of them are.
+    """
+    if not has_torch():
+        return sequences, None
+    if is_torch(sequences):
+        return sequences, list(sequences)
+    if not isinstance(sequences, Iterable) or isinstance(sequences, (np.ndarray, Tensor)):
+        return sequences, None
+    given: Sequence[Any] = (
+        cast("Sequence[Any]", sequences)
+        if isinstance(sequences, (list, tuple))
+        else list(cast("Iterable[Any]", sequences))
+    )
+    theirs = sys.modules["torch"].Tensor
+    own = [issubclass(type(sequence), theirs) for sequence in given]
+    if not any(own):
+        return given, None
+    if not all(own):
+        torch_at, other_at = own.index(True), own.index(False)
+        cls = type(given[other_at])
+        raise TypeError(
+            f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a {cls.__module__}.{cls.__qualname__}; "
+            "give sequences of one kind: torch.from_numpy(array) makes a tensor of an array, tensor.numpy() an array of a tensor"
+        )
+    return given, list(given)
+
+
+def check_one_device(tensors: Iterable[tuple[str, Any]], what: str) -> None:
+    """Raise `DeviceMismatchError` where two tensors live on different devices, also where PyTorch would copy in silence."""
+    first: tuple[str, Any, str] | None = None
+    for name, tensor in tensors:
+        device = tensor.device
+        if first is None:
+            first = name, device, device_name(device)
+        elif device != first[1] and device_name(device) != first[2]:
+            raise DeviceMismatchError(
+                f"{what}: {first[0]} is on {first[2]} and {name} on {device_name(device)}; "
+                "move them to one device first, with .to(device)",
+                members=(first[0], name),
+                devices=(first[2], device_name(device)),
+            )
