@@ -28,7 +28,17 @@ from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope
 from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
 
-__all__ = ["LOCAL", "births_in", "births_now", "give_up", "pause_births", "put_on", "resume_births", "see_births", "take_off"]
+__all__ = [
+    "LOCAL",
+    "births_in",
+    "births_now",
+    "give_up",
+    "pause_births",
+    "put_on",
+    "resume_births",
+    "see_births",
+    "take_off",
+]
 
 _C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
@@ -58,22 +68,23 @@ class ThreadState:
         Whether one is open, so that the mode belongs onto the stack.
     compiled : frame, optional
         The frame of the outermost call of a compiled function, during which the mode is off the stack all the same.
-    paused_in : frame, optional
-        The frame of the optimizer step that is running.
+    stepping : int
+        The id of the frame of the outermost optimizer step that is running, during which the mode is off the stack as
+        well; 0 where none is. Not the frame: it shall die when the step is over.
     """
 
-    __slots__ = ("compiled", "paused_in", "scopes", "watched")
+    __slots__ = ("compiled", "scopes", "stepping", "watched")
 
     scopes: list[DisposeScope]
     watched: bool
     compiled: FrameType | None
-    paused_in: FrameType | None
+    stepping: int
 
     def __init__(self) -> None:
         self.scopes = []
         self.watched = False
         self.compiled = None
-        self.paused_in = None
+        self.stepping = 0
 
 
 class _Local(threading.local):
@@ -83,9 +94,6 @@ class _Local(threading.local):
 
 LOCAL: Final = _Local()
 """``LOCAL.here`` is the state of the calling thread."""
-
-PAUSED: Final[list[int]] = [0]
-"""On how many threads births are paused: the hot path looks at a thread's own state only where there are any."""
 
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
@@ -136,7 +144,6 @@ class BirthMode(TorchFunctionMode):
             if (
                 scope._direct
                 and id(frame.f_code) in _makers
-                and not PAUSED[0]
                 and _backward_running() == -1
                 and _transform_running() is None
             ) or _births_count(frame):
@@ -157,7 +164,7 @@ def _births_count(frame: FrameType | None) -> bool:
     scope = CURRENT.get()
     if scope is None or not (scope._direct or resolve(scope) is not None):
         return False
-    if _backward_running() != -1 or _transform_running() is not None or (PAUSED[0] and _in_optimizer_step()):
+    if _backward_running() != -1 or _transform_running() is not None:
         return False
     if frame is None:
         return True
@@ -196,34 +203,6 @@ def _copies_a_module(frame: FrameType) -> bool:
             return True
         found = found.f_back
     return False
-
-
-def _in_optimizer_step() -> bool:
-    """Whether the step that paused births on this thread still runs: one that raised never said that it was over."""
-    step = LOCAL.here.paused_in
-    if step is None:
-        return False
-    frame: FrameType | None = _getframe(1)
-    while frame is not None:
-        if frame is step:
-            return True
-        frame = frame.f_back
-    resume_births()
-    return False
-
-
-def pause_births(step: FrameType) -> None:
-    """Record no births on this thread while a frame is running."""
-    if LOCAL.here.paused_in is None:
-        PAUSED[0] += 1
-        LOCAL.here.paused_in = step
-
-
-def resume_births(step: FrameType | None = None) -> None:
-    """Record births on this thread again."""
-    if LOCAL.here.paused_in is not None and (step is None or LOCAL.here.paused_in is step):
-        LOCAL.here.paused_in = None
-        PAUSED[0] -= 1
 
 
 def _is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
@@ -309,7 +288,7 @@ def entered(scope: DisposeScope) -> None:
     here.scopes.append(scope)
     if not here.watched:
         here.watched = True
-        if here.compiled is None:
+        if here.compiled is None and not here.stepping:
             if _depth():
                 put_on()
             else:
@@ -331,15 +310,30 @@ def left(scope: DisposeScope) -> None:
         scopes.pop()
     if not scopes:
         here.watched = False
-        if here.compiled is None:
-            if _depth() == 1:
-                _pop()
-            else:
-                take_off()
-        if here.paused_in is not None:
-            _in_optimizer_step()
+        if _depth() == 1 and here.compiled is None and not here.stepping:
+            _pop()
+        else:
+            take_off()
     if PINNED:
         drop_pinned()
+
+
+def pause_births(reason: int) -> None:
+    """Take the mode off this thread's stack while a frame, given by its id, is running: its calls make no births."""
+    here = LOCAL.here
+    if not here.stepping:
+        here.stepping = reason
+        if here.watched and here.compiled is None:
+            take_off()
+
+
+def resume_births(here: ThreadState, reason: int) -> None:
+    """Put the mode back where births were paused for a frame, which is over."""
+    if not reason or here.stepping != reason:
+        return
+    here.stepping = 0
+    if here.watched and here.compiled is None and here is LOCAL.here:
+        put_on()
 
 
 def put_on() -> None:
@@ -373,7 +367,7 @@ def _forget_inherited() -> None:
     here.scopes.clear()
     here.watched = False
     here.compiled = None
-    resume_births()
+    here.stepping = 0
 
 
 def see_births(kind: Kind) -> None:

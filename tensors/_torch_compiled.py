@@ -45,13 +45,13 @@ def _watch(module: Any) -> None:
             # None is also what the callback is where compilation is switched off: the function runs as it is then.
             if callback is not None and callback is not False:
                 here.compiled = caller
-                if here.watched:
+                if here.watched and not here.stepping:
                     take_off()
             return set_callback(callback)
         before = set_callback(callback)
         if here.compiled is caller:
             here.compiled = None
-            if here.watched:
+            if here.watched and not here.stepping:
                 put_on()
                 _hand_over_result(caller)
             _tell_of_disposed(sys.exc_info()[1])

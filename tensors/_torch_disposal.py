@@ -146,31 +146,50 @@ def drop(tensor: Any) -> None:
                 f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; "
                 "it is left as it is, and lives by reference count"
             )
-    if _modes_are_on() or cls is not Tensor:
-        with _Undisturbed():
+    if cls is Tensor and not _modes_are_on():
+        try:
+            known = cls, tensor.shape, tensor.dtype
+        except RuntimeError:
             known = _metadata(tensor, cls)
     else:
-        known = _metadata(tensor, cls)
+        with _Undisturbed():
+            known = _metadata(tensor, cls)
+    record = _records.get(known) or _record_of(known)
     spare: Any = _make(_Spare, _HUSK)
     try:
         _swap(tensor, spare)
     except RuntimeError:
         with _Undisturbed():
-            _drop_referenced(tensor, spare, known)
+            _drop_referenced(tensor, spare, record)
         return
     # A graph that holds the implementation finds the spare from now on, which must be what the tensor was.
     spare.__class__ = cls
     if tensor.__dict__:
         spare.__dict__ = tensor.__dict__
-    tensor.__dict__ = {_KNOWN: known}
+    tensor.__dict__ = record
     tensor.__class__ = DisposedTorchTensor
+
+
+_Known = tuple[type, Any, Any]
+
+# What is remembered of dead tensors is shared among those that were alike: nothing can be set on them, and disposing
+# many allocates nothing that the collector would have to look at.
+_records: Final[dict[_Known, dict[str, _Known]]] = {}
+_RECORDS_AT_MOST: Final = 10_000
+
+
+def _record_of(known: _Known) -> dict[str, _Known]:
+    if len(_records) >= _RECORDS_AT_MOST:
+        _records.clear()
+    record = _records[known] = {_KNOWN: known}
+    return record
 
 
 PINNED: Final[list[ref[Any]]] = []
 """Dead handles whose implementation C++ refers to weakly and a graph still holds: see `drop_pinned`."""
 
 
-def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
+def _drop_referenced(tensor: Any, spare: Any, record: Any) -> None:
     """Make a handle dead to whose implementation C++ has a weak reference, as that of ``retain_grad()`` is."""
     cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
     state = tensor.__dict__
@@ -179,7 +198,7 @@ def _drop_referenced(tensor: Any, spare: Any, known: Any) -> None:
         spare.__class__ = cls
         if state:
             spare.__dict__ = state
-    tensor.__dict__ = {_KNOWN: known}
+    tensor.__dict__ = record
     tensor.__class__ = DisposedTorchTensor
     if not swapped:
         PINNED.append(ref(tensor))
@@ -229,11 +248,14 @@ def _forget_hook(tensor: Any) -> bool:
     return True
 
 
-def _metadata(tensor: Any, cls: type) -> tuple[type, Any, Any]:
+def _metadata(tensor: Any, cls: type) -> _Known:
     try:
-        return cls, tensor.shape, tensor.dtype
+        known = cls, tensor.shape, tensor.dtype
+        # A symbolic shape cannot be hashed.
+        hash(known)
     except Exception:  # a class of the user's own, or a nested tensor, which has no shape
         return cls, None, getattr(tensor, "dtype", None)
+    return known
 
 
 def last_known(tensor: Any) -> str:

@@ -6,7 +6,7 @@ They are born in a scope often, in the first step, and belong to the model.
 from __future__ import annotations
 
 from sys import _getframe  # pyright: ignore[reportPrivateUsage]
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch.nn.modules.module import (
@@ -15,7 +15,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._torch_births import give_up, pause_births, resume_births
+from ._torch_births import LOCAL, ThreadState, give_up, pause_births, resume_births
 
 __all__ = ["exclude_what_models_own"]
 
@@ -33,10 +33,29 @@ def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
         give_up(tensor)
 
 
-def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    # The frame that runs the hooks runs the step too: when it is gone, so is the step, also where it raised.
-    pause_births(_getframe(1))
+def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    here = LOCAL.here
+    if here.stepping or not here.watched:
+        return None
+    # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then holds until its end.
+    pause_births(id(_getframe(1)))
+    return args, _Arguments(kwargs, here)
 
 
 def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    resume_births(_getframe(1))
+    resume_births(LOCAL.here, id(_getframe(1)))
+
+
+@final
+class _Arguments(dict[str, Any]):
+    """The keyword arguments of a step. They die with the step's frame, also where it raised and no hook is called."""
+
+    __slots__ = ("_here", "_step")
+
+    def __init__(self, kwargs: Any, here: ThreadState) -> None:
+        super().__init__(kwargs)
+        self._here = here
+        self._step = here.stepping
+
+    def __del__(self) -> None:
+        resume_births(self._here, self._step)
