@@ -15,6 +15,7 @@ from ._torch_births import see_births
 from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_exclusions import exclude_what_models_own
+from ._torch_fast_paths import keep_fast_paths
 from ._torch_transforms import watch_transforms
 
 __all__ = ["KIND", "teach"]
@@ -107,4 +108,5 @@ def teach() -> None:
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()
+    keep_fast_paths()
     see_births(KIND)

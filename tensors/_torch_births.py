@@ -113,7 +113,7 @@ def _references_to_a_fresh_result() -> int:
         return getrefcount(result)
 
     with torch.enable_grad():
-        weight = torch.zeros(1, requires_grad=True)
+        weight: Any = torch.zeros(1, requires_grad=True)
         weight.sum().backward()
         fresh = references(torch.exp, weight)
         accessed = references(lambda leaf: leaf.grad, weight)

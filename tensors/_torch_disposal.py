@@ -146,6 +146,7 @@ def drop(tensor: Any) -> None:
                 f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; "
                 "it is left as it is, and lives by reference count"
             )
+    known: _Known
     if cls is Tensor and not _modes_are_on():
         try:
             known = cls, tensor.shape, tensor.dtype

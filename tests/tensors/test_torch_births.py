@@ -340,3 +340,31 @@ def test_the_birth_of_what_no_seam_shows_is_left_to_attach():
         scope.attach(tensor)
         assert tensor in scope
     assert ds.is_disposed(tensor)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_attention_in_eval_mode_is_the_same_bit_for_bit(x):
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    inputs = torch.rand(3, 5, 16)
+    with torch.no_grad():
+        plain = encoder(inputs)
+        with ds.dispose_scope() as scope:
+            scoped = encoder(inputs)
+            assert scoped in scope
+            assert torch.equal(plain, scoped)
+            attention = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+            assert attention(inputs, inputs, inputs)[0] in scope
+
+
+def test_other_modes_and_subclasses_are_still_asked_for():
+    class Meters(torch.Tensor):
+        pass
+
+    metres = torch.rand(3).as_subclass(Meters)
+    with ds.dispose_scope():
+        assert torch.overrides.has_torch_function((metres,))
+        assert not torch.overrides.has_torch_function((torch.rand(3),))
+        with torch.overrides.TorchFunctionMode():
+            assert torch._C._len_torch_function_stack() == 2
+    assert torch._C._len_torch_function_stack() == 0
