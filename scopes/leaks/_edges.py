@@ -169,8 +169,17 @@ def _of_traceback(node: types.TracebackType) -> list[object]:
     return [node.tb_frame, node.tb_next]
 
 
-# Leaves of a tree, some of which hold something all the same: a class, a bound method of the interpreter's own.
-_WITHOUT: Final = frozenset(LEAF_TYPES) - {type, memoryview, slice, types.ModuleType, types.BuiltinFunctionType}
+# Leaves of a tree, some of which hold something all the same: a class, a frame, a bound method of the interpreter's own.
+_HOLDING: Final = {
+    type,
+    memoryview,
+    slice,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.FrameType,
+    types.TracebackType,
+}
+_WITHOUT: Final = frozenset(LEAF_TYPES) - _HOLDING
 _SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
     types.FunctionType: _of_function,
     types.FrameType: _of_frame,
