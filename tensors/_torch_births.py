@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from sys import _getframe, getrefcount  # pyright: ignore[reportPrivateUsage]
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, final
@@ -116,7 +117,7 @@ def _references_to_a_fresh_result() -> int:
         weight: Any = torch.zeros(1, requires_grad=True)
         weight.sum().backward()
         fresh = references(torch.exp, weight)
-        accessed = references(lambda leaf: leaf.grad, weight)
+        accessed = references(attrgetter("grad"), weight)
         returned = references(torch.Tensor.detach_, torch.zeros(1))
     return fresh if fresh < min(accessed, returned) else 0
 
