@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["AWAITED", "await_module", "look_for_arrivals", "modules_seen"]
 
-AWAITED: Final[dict[str, Callable[[], None]]] = {}
+AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]] = {}
 """For the name of a module that the program may import, what to do once it has."""
 
 modules_seen: Final[list[int]] = [0]
@@ -17,8 +17,7 @@ modules_seen: Final[list[int]] = [0]
 
 def await_module(name: str, teach: Callable[[], None]) -> None:
     """Call `teach` once, when a scope is entered (or a type is met) after the program has imported a module."""
-    before = AWAITED.get(name)
-    AWAITED[name] = teach if before is None else lambda: (before(), teach())[1]
+    AWAITED[name] = (*AWAITED.get(name, ()), teach)
     modules_seen[0] = 0
 
 
@@ -29,8 +28,7 @@ def look_for_arrivals() -> None:
         module = sys.modules.get(name)
         # A module that is being imported is there already, half made: it is taught at a later look.
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            teach = AWAITED.pop(name, None)
-            if teach is not None:
+            for teach in AWAITED.pop(name, ()):
                 teach()
         elif module is not None:
             modules_seen[0] = 0

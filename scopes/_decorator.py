@@ -7,7 +7,6 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
@@ -114,5 +113,3 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
                 fresh._resume(top)
 
     return generator
-
-

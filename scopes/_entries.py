@@ -1,9 +1,9 @@
 """The identity set of resources: one entry for each, which refers to it weakly and knows its owner.
 
 Entries live in two tables by the resource's ``id``: `LIVE`, and `DEAD` for what was released and is still referenced
-somewhere. An ``id`` is only ever believed together with the entry's weak reference, whose callback empties the slot before
-the address can come back. An owner change, a release and a death each claim the entry with one atomic ``dict.pop``, so that
-no lock is needed and none is held while user code runs.
+somewhere. An ``id`` is only ever believed together with the entry's weak reference, whose callback empties the slot
+before the address can come back. An owner change, a release and a death each claim the entry with one atomic
+``dict.pop``, so that no lock is needed and none is held while user code runs.
 """
 
 from __future__ import annotations
@@ -100,11 +100,15 @@ class _Token:
 LEAF_TYPES.update((Entry, StrongEntry))
 
 
+_new_tuple: Any = tuple.__new__
+_referent: Any = ref.__call__
+
+
 class AnchoredEntry(Entry):
     """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
 
-    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple counts as alive. Its key is
-    that of the anchor, inverted, because the anchor has an entry of its own.
+    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple counts as alive.
+    Its key is that of the anchor, inverted, because the anchor has an entry of its own.
     """
 
     __slots__ = ("_elements", "_type")
@@ -119,11 +123,12 @@ class AnchoredEntry(Entry):
             if found is None and element is not None:
                 return None
             elements.append(found)
-        return tuple.__new__(self._type, elements)
+        # Not the type's own __new__, which may take its elements one by one.
+        return _new_tuple(self._type, elements)
 
     def anchor(self) -> Any:
         """The anchor, or None where it is gone."""
-        return ref.__call__(self)
+        return _referent(self)
 
 
 LIVE: Final[dict[int, Entry]] = {}
@@ -136,7 +141,7 @@ ESTATES: Final[list[Entry]] = []
 """Composites that died by reference count while members of theirs may live on: see `settle`."""
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
-"""For a member of several composites, those besides its `unit`: the last of them that is left disposes it. See `heir_of`."""
+"""For a member of several composites, those besides its `unit`: the last one left disposes it. See `heir_of`."""
 
 _SETTLE_AT: Final = 512
 
@@ -188,9 +193,7 @@ def died(
             listener.died(entry)
 
 
-def _part_died(
-    member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED
-) -> None:
+def _part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
     """Take note that a tuple is gone: it held its elements, and one of them has died."""
     for unit in (member.unit, *shared.pop(member, ())):
         if unit is not None and unit.kind.anchor is not None and live.get(unit.key) is unit:
@@ -252,7 +255,7 @@ def dead_entry_of(resource: object) -> Entry | None:
 
 
 def standing_of(resource: object) -> Entry | None:
-    """The entry that tells the owner of a live resource: its own, or that of its anchor where it is not known itself."""
+    """The entry that tells the owner of a live resource: its own, or its anchor's where it is not known itself."""
     entry = entry_of(resource)
     if entry is None and ANCHORED:
         anchor = anchor_of(resource)
@@ -402,8 +405,8 @@ def _check_devices(plan: Plan) -> None:
 def absorb_members(unit: Entry, plan: Plan) -> None:
     """Make the members that were planned for a composite part of it.
 
-    A member that is tracked gives up its owner; one that is a member of another composite already is shared with it from now
-    on; one that is not tracked yet becomes known as a member only.
+    A member that is tracked gives up its owner; one that is a member of another composite already is shared with it
+    from now on; one that is not tracked yet becomes known as a member only.
     """
     for parent, rows in plan:
         above = entry_of(parent)
@@ -440,13 +443,12 @@ def _is_part_of(entry: Entry, unit: Entry) -> bool:
 
 
 def heir_of(member: Entry) -> Entry | None:
-    """The composite that a shared member belongs to, now that one of those it belonged to is gone; None where none is left."""
+    """The composite that a shared member belongs to, now that one of its own is gone; None where none is left."""
     if not SHARED:
         return None
-    # Whoever gives a member up has left LIVE before, so that of two that do at once at least the later sees nobody left.
-    left = [
-        unit for unit in (member.unit, *SHARED.pop(member, ())) if unit is not None and LIVE.get(unit.key) is unit
-    ]
+    # Whoever gives a member up has left LIVE before, so that of two that do at once at least the later sees nobody
+    # left.
+    left = [unit for unit in (member.unit, *SHARED.pop(member, ())) if unit is not None and LIVE.get(unit.key) is unit]
     if not left:
         return None
     member.unit = left[0]
@@ -456,10 +458,10 @@ def heir_of(member: Entry) -> Entry | None:
 
 
 def gathered(resource: object, scope: DisposeScope) -> Iterable[object]:
-    """What a verb of a scope acts on for a resource: itself, or the elements of a tuple that is no composite of the scope's.
+    """What a verb of a scope acts on for a resource: itself, or the elements of a tuple that is no composite of its.
 
-    A tuple that was made by somebody else is not known until a verb meets it. It becomes a composite of the scope that owns its
-    anchor, and takes along what that scope owns of its elements.
+    A tuple that was made by somebody else is not known until a verb meets it. It becomes a composite of the scope
+    that owns its anchor, and takes along what that scope owns of its elements.
 
     Raises
     ------
@@ -486,7 +488,10 @@ def gathered(resource: object, scope: DisposeScope) -> Iterable[object]:
     for parent, rows in plan:
         known = [(row, entry_of(row[1])) for row in rows]
         own.append(
-            (parent, [row for row, part in known if part is not None and (part.owner is scope or part.unit is not None)])
+            (
+                parent,
+                [row for row, part in known if part is not None and (part.owner is scope or part.unit is not None)],
+            )
         )
     absorb_members(entry, own)
     if fresh and LISTENERS:
@@ -609,7 +614,7 @@ def _release_members(unit: Entry, failure: BaseException | None) -> BaseExceptio
 
 
 def let_go(entry: Entry) -> None:
-    """Leave a resource that lost its owner to its reference count: one that is held is forgotten, its members are free."""
+    """Leave a resource that lost its owner to its reference count: what is held is forgotten, its members are free."""
     if type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
         _free_members(entry, None)
 
@@ -617,8 +622,9 @@ def let_go(entry: Entry) -> None:
 def settle(closing: DisposeScope | None = None) -> None:
     """Make resources of their own of the members that outlived their composite.
 
-    A composite that dies by reference count usually takes its members along, a moment later. One that somebody else still
-    holds (``data = packed.data; del packed``) becomes an independent resource of the same owner, here, before anybody counts.
+    A composite that dies by reference count usually takes its members along, a moment later. One that somebody else
+    still holds (``data = packed.data; del packed``) becomes an independent resource of the same owner, here, before
+    anybody counts.
     Where the composite was part of another, the member becomes part of that.
 
     Parameters

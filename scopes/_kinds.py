@@ -52,8 +52,8 @@ class Kind:
     graphs : Graphs, optional
         What to ask of the autograd graphs behind its instances, where they can carry one.
     anchor : callable, optional
-        For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity stands for that
-        of an instance. Two instances around one anchor are one resource.
+        For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity
+        stands for that of an instance. Two instances around one anchor are one resource.
     host_members : frozenset of str
         The names of members that are on the CPU wherever the others are.
     """
@@ -90,7 +90,7 @@ def kind_of(resource: object) -> Kind | None:
 
 
 def kind_of_type(cls: type) -> Kind | None:
-    """The kind of the instances of a type: its own, that of its nearest base, or that of any type with ``dispose()``."""
+    """The kind of a type's instances: its own, that of its nearest base, or that of any type with ``dispose()``."""
     found: Kind | None = None
     # type.__mro__ and vars() only: looking up an attribute could run a metaclass's __getattr__.
     mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(cls)

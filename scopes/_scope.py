@@ -8,7 +8,6 @@ from sys import _getframe, modules
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
 
-from ._decorator import decorate
 from ._arrivals import AWAITED, look_for_arrivals, modules_seen
 from ._current import (
     ANY_GENERATOR,
@@ -22,6 +21,7 @@ from ._current import (
     passed_over,
     resolve,
 )
+from ._decorator import decorate
 from ._entries import (
     ESTATES,
     LIVE,
@@ -60,32 +60,35 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-
 @final
 class DisposeScope:
     """A block of code that owns the tensors born in it, and releases them when it is left.
 
-    ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a fresh one for each call
-    and moves what the function returns or yields to the caller's scope. What shall outlive the block is moved out by name:
+    ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a fresh one for each
+    call and moves what the function returns or yields to the caller's scope. What shall outlive the block is moved
+    out by name:
     ``return scope.move_to_outer(result)``.
 
-    A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it would without it. It is
-    used for one ``with`` only. The current scope follows ``contextvars``, so threads and asyncio tasks each have their own.
+    A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it would without it. It
+    is used for one ``with`` only. The current scope follows ``contextvars``, so threads and asyncio tasks each have
+    their own.
 
     Parameters
     ----------
     name : str, optional
         Shown in reprs, messages and reports.
     strict : bool, default False
-        Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of leaving it as it is.
+        Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of leaving it as it
+        is.
     graph : {"keep", "detach", "error"}, default "keep"
-        What happens when a tensor that carries an autograd graph leaves this scope: moved to another scope or out of every one,
-        or given out by a decorated function. It keeps its graph (``statistics().graphs_kept`` counts them); it is detached, in
-        place, with the same values and storage and no history; or the verb raises `GraphRetainedError` and changes nothing.
+        What happens when a tensor that carries an autograd graph leaves this scope: moved to another scope or out of
+        every one, or given out by a decorated function. It keeps its graph (``statistics().graphs_kept`` counts
+        them); it is detached, in place, with the same values and storage and no history; or the verb raises
+        `GraphRetainedError` and changes nothing.
     keep_pages : bool, default False
-        While the scope is open, let the process reuse the pages of large CPU blocks instead of returning them to the system
-        at each free; what is free is returned when the last such scope is closed. A setting of the GNU C library for the whole
-        process; elsewhere it does nothing and warns.
+        While the scope is open, let the process reuse the pages of large CPU blocks instead of returning them to the
+        system at each free; what is free is returned when the last such scope is closed. A setting of the GNU C
+        library for the whole process; elsewhere it does nothing and warns.
 
     Raises
     ------
@@ -124,7 +127,8 @@ class DisposeScope:
     keep_pages: bool
     # The scope's owned entries, in the order in which they came; a dict, because it is an ordered set.
     _entries: dict[Entry, None]
-    # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can differ.
+    # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can
+    # differ.
     _outer: DisposeScope | None
     _below: DisposeScope | None
     # Open, and nothing about generators to think of: the test on the hot path of every birth.
@@ -134,7 +138,9 @@ class DisposeScope:
     _frame: FrameType | None
     _passed_over: tuple[DisposeScope, ...]
 
-    def __init__(self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep", keep_pages: bool = False) -> None:
+    def __init__(
+        self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep", keep_pages: bool = False
+    ) -> None:
         if name is not None and type(name) is not str:
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
@@ -185,7 +191,8 @@ class DisposeScope:
             below = below._below
         self._below = self._outer = below
         if below is not None:
-            # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an ever longer chain.
+            # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an ever longer
+            # chain.
             below._outer = below.outer
         if below is not None and not below._direct:
             self._outer = resolve(below)
@@ -223,8 +230,8 @@ class DisposeScope:
     def close(self) -> None:
         """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
 
-        The block goes on; what is born in it from now on belongs to the outer scope. A scope that was never entered can be
-        closed too, and cannot be entered then.
+        The block goes on; what is born in it from now on belongs to the outer scope. A scope that was never entered
+        can be closed too, and cannot be entered then.
 
         Raises
         ------
@@ -243,7 +250,7 @@ class DisposeScope:
             raise_failures(failures, f"closing {self._called()}", None)
 
     def _leave_the_stack(self) -> None:
-        """Misnested, left in another context, or never entered: take this scope out from among those entered over it."""
+        """Misnested, left in another context, or never entered: take this scope out from under those over it."""
         if not self._state:
             raise ScopeNestingError(f"{self!r} was left without having been entered", scope=repr(self))
         node = CURRENT.get()
@@ -318,8 +325,9 @@ class DisposeScope:
         Parameters
         ----------
         tree : T
-            A resource, or any nesting of containers: list, tuple, namedtuple, dict and other mappings, set, frozenset, deque,
-            dataclass, attrs class, array of objects. What this scope does not own is left as it is (in a strict scope:
+            A resource, or any nesting of containers: list, tuple, namedtuple, dict and other mappings, set,
+            frozenset, deque, dataclass, attrs class, array of objects. What this scope does not own is left as it is
+            (in a strict scope:
             `NotOwnedError`); a member stands for its composite.
 
         Returns
@@ -498,8 +506,8 @@ class DisposeScope:
     def __call__(self, function: Any = None, /) -> Any:
         """Decorate a function, coroutine function, generator function or async generator function.
 
-        Each call opens a fresh scope with the name and options of this one. What the function returns or yields is moved to
-        the scope of the caller by itself; what it did not make stays where it is.
+        Each call opens a fresh scope with the name and options of this one. What the function returns or yields is
+        moved to the scope of the caller by itself; what it did not make stays where it is.
 
         Raises
         ------
@@ -512,7 +520,7 @@ class DisposeScope:
         return DisposeScope(self.name, strict=self.strict, graph=self.graph, keep_pages=self.keep_pages)
 
     def _hand_out(self, result: T) -> T:
-        """Move what a decorated function gives out to the caller's scope; also in a strict scope inputs stay where they are."""
+        """Move what a decorated function gives out to its caller's scope; inputs stay in place, also if strict."""
         self._hand_over(self._owned_in(result, "the return", check_strict=False), self.outer)
         return result
 
@@ -593,11 +601,14 @@ class DisposeScope:
             owner = "nobody, for it was never attached or has been disposed"
         if unit is not None and unit is not entry:
             raise NotOwnedError(
-                f"{verb}: {described} is a member of a {unit.kind.name}, which {owner} owns; name the {unit.kind.name} itself",
+                f"{verb}: {described} is a member of a {unit.kind.name}, which {owner} owns; "
+                f"name the {unit.kind.name} itself",
                 resource=described,
                 owner=owner,
             )
-        raise NotOwnedError(f"{verb}: {self!r} does not own {described}; its owner is {owner}", resource=described, owner=owner)
+        raise NotOwnedError(
+            f"{verb}: {self!r} does not own {described}; its owner is {owner}", resource=described, owner=owner
+        )
 
     def _hand_over(self, entries: list[Entry], target: DisposeScope | None) -> None:
         ledger = LOCAL.ledger
@@ -631,7 +642,7 @@ class DisposeScope:
             self._entries.pop(entry, None)
 
     def _claim_unowned(self, entry: Entry) -> bool:
-        """Become the owner of what has none; False where another thread was faster: then it is as if that one came later."""
+        """Become the owner of what has none; False where another thread was faster: it is as if that one came later."""
         claim = object()
         if _CLAIMS.setdefault(entry, claim) is not claim:
             return False

@@ -16,8 +16,8 @@ R = TypeVar("R")
 def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function in a scope of its own, and move what it returns to the caller's scope.
 
-    Everything else born in the call is disposed. A coroutine function gives a coroutine to await, a generator function a
-    generator, as with ``@dispose_scope()``.
+    Everything else born in the call is disposed. A coroutine function gives a coroutine to await, a generator
+    function a generator, as with ``@dispose_scope()``.
 
     Returns
     -------

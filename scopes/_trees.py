@@ -1,8 +1,9 @@
 """The walk: every resource in a nesting of containers, each once, by path, without running the objects' own code.
 
-What is understood is walked: list, tuple and namedtuple, dict and any other Mapping, set, frozenset, deque, dataclasses,
-attrs classes, arrays of objects, and whatever else the instances of their subclasses hold as attributes. Anything else is a
-leaf, unless it hides a resource that the caller would lose: then the walk refuses, before anything is changed.
+What is understood is walked: list, tuple and namedtuple, dict and any other Mapping, set, frozenset, deque,
+dataclasses, attrs classes, arrays of objects, and whatever else the instances of their subclasses hold as attributes.
+Anything else is a leaf, unless it hides a resource that the caller would lose: then the walk refuses, before anything
+is changed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ Path = tuple[Any, str] | None
 Hides = Callable[[object], bool]
 
 LEAF_TYPES: Final[set[type]] = {
-    type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type(...), type(NotImplemented),
-    type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType, types.TracebackType,
+    type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type(...),
+    type(NotImplemented), type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType,
+    types.TracebackType,
 }  # fmt: skip
 """Types whose exact instances hold nothing to be found."""
 
@@ -178,8 +180,9 @@ def _refuse_if_it_hides(node: object, path: Path, hides: Hides, what: str) -> No
                 name = f"{cls.__module__}.{cls.__qualname__}"
                 where = what + _spelled(path)
                 raise UnknownKindError(
-                    f"{where} is a {name}, a type that is not understood, and it hides a {type(referent).__qualname__} that would be "
-                    f"lost. Teach it with disposescope.register_kind({cls.__qualname__}, members=...), or pass the tensors themselves",
+                    f"{where} is a {name}, a type that is not understood, and it hides a "
+                    f"{type(referent).__qualname__} that would be lost. Teach it with "
+                    f"disposescope.register_kind({cls.__qualname__}, members=...), or pass the tensors themselves",
                     type_name=name,
                     path=where,
                 )

@@ -206,7 +206,8 @@ def statistics(*, process: bool = False) -> Statistics:
             found = dict(part.kind.storages(resource))
             storages[device_name(part.kind.device(resource)) if apart else device].update(found)
             everywhere.update(found)
-    by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in sorted({*counts, *storages})}
+    devices = sorted(set(counts).union(storages))
+    by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in devices}
     return statistics_of((*figures, count, sum(everywhere.values())), by_device)
 
 

@@ -169,7 +169,7 @@ def _of_traceback(node: types.TracebackType) -> list[object]:
     return [node.tb_frame, node.tb_next]
 
 
-# Leaves of a tree, some of which hold something all the same: a class, a frame, a bound method of the interpreter's own.
+# Leaves of a tree, some of which hold something all the same: a class, a frame, a method of the interpreter's own.
 _HOLDING: Final = {
     type,
     memoryview,
