@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, final
 
 from ..scopes._scope import DisposeScope
+from ._torch_inputs import check_batch
 
 __all__ = ["ScopedCollate"]
 
@@ -39,7 +40,8 @@ class ScopedCollate(Generic[P, R]):
     -----
     Can be pickled where `function` can, so that it works in the worker processes of a ``DataLoader``, and used as a
     decorator. A batch that contains an object of unknown type in which one of its tensors hides is refused with
-    `UnknownKindError`: the tensor would be lost.
+    `UnknownKindError`: the tensor would be lost. A packed sequence of PyTorch's whose fields were stacked is refused
+    with ``ValueError``: ``default_collate`` makes such of samples that are packed sequences, and they are none.
 
     Examples
     --------
@@ -65,7 +67,9 @@ class ScopedCollate(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         with DisposeScope("collate") as scope:
-            return scope.move_to_outer(self.function(*args, **kwargs))
+            batch = self.function(*args, **kwargs)
+            check_batch(batch, "ScopedCollate")
+            return scope.move_to_outer(batch)
 
     def __repr__(self) -> str:
         return f"ScopedCollate({getattr(self.function, '__qualname__', None) or repr(self.function)})"

@@ -30,8 +30,8 @@ def pack_sequence(sequences: Iterable[torch.Tensor], enforce_sorted: bool = True
 def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence | TorchPackedSequence:
     """A packed sequence of a list of sequences of different lengths.
 
-    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors, PyTorch's packed sequence,
-    with gradients.
+    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors, PyTorch's packed
+    sequence, with gradients.
 
     Parameters
     ----------

@@ -11,10 +11,12 @@ import numpy as np
 
 from ..scopes._kinds import kind_of
 from ..scopes._scope import DisposeScope
+from ..scopes._trees import resources_in
 from ..tensors._handle import wrap
 from ._inputs import Array, array_of, is_tensor_like
 from ._pack import check_flag, pack_arrays
 from ._packed import PackedSequence
+from ._torch_inputs import has_torch, is_torch, is_torch_packed
 
 __all__ = ["PackCollate", "pack_collate"]
 
@@ -35,6 +37,7 @@ def pack_collate(
     * a field of arrays that vary in the length of their first axis becomes a `PackedSequence`,
     * any other field of arrays becomes a Tensor, shape (batch, *),
     * a field of numbers becomes a Tensor, shape (batch,),
+    * fields of PyTorch's tensors become PyTorch's packed sequences and tensors, and so do the numbers in such samples,
     * a field of ``str``, ``bytes`` or ``None`` becomes a list.
 
     Parameters
@@ -131,7 +134,8 @@ class PackCollate:
             if not given:
                 raise ValueError("pack_collate: there are no samples to make a batch of")
             met: set[Path] = set()
-            batch = self._field((), given, met)
+            of_torch = has_torch() and any(map(is_torch, resources_in(given[0])))
+            batch = self._field((), given, met, of_torch)
             named = self._stack if isinstance(self._pack, str) else self._stack | self._pack
             for path in sorted(named - met):
                 known = ", ".join(sorted(map(_called, met))) or "none"
@@ -140,15 +144,25 @@ class PackCollate:
                 )
             return scope.move_to_outer(batch)
 
-    def _field(self, path: Path, values: list[Any], met: set[Path]) -> Any:
+    def _field(self, path: Path, values: list[Any], met: set[Path], of_torch: bool) -> Any:
         """The batch of one field, whatever it is; `met` gets the paths of the fields of arrays."""
         first = values[0]
+        if is_torch_packed(first) or isinstance(first, PackedSequence):
+            raise TypeError(
+                f"{_where(path, 0)} is a PackedSequence, which is a batch already; "
+                "let the dataset give the sequences themselves, or unpack_sequence() them first"
+            )
+        if is_torch(first):
+            _check_each(path, values, is_torch)
+            met.add(path)
+            return self._tensors(path, values)
         if isinstance(first, _LISTED):
             _check_each(path, values, lambda value: isinstance(value, _LISTED))
             return values
         if isinstance(first, (bool, int, float, complex, np.generic)):
             _check_each(path, values, lambda value: isinstance(value, (bool, int, float, complex, np.generic)))
-            return wrap(_numbers(path, values))
+            numbers = _numbers(path, values)
+            return _torch_tensor_of(numbers) if of_torch else wrap(numbers)
         if is_tensor_like(first):
             _check_each(path, values, is_tensor_like)
             met.add(path)
@@ -168,7 +182,10 @@ class PackCollate:
                         else ""
                     )
                 )
-        batches = {name: self._field((*path, str(name)), [fields[name] for fields in given], met) for name in children}
+        batches = {
+            name: self._field((*path, str(name)), [fields[name] for fields in given], met, of_torch)
+            for name in children
+        }
         return _rebuilt(first, batches)
 
     def _arrays(self, path: Path, arrays: list[Array]) -> Any:
@@ -194,6 +211,26 @@ class PackCollate:
         what = f"pack_collate: {_called(path)}"
         return PackedSequence._of(pack_arrays(arrays, self._enforce_sorted, what, dtype))
 
+    def _tensors(self, path: Path, tensors: list[Any]) -> Any:
+        """The batch of a field of PyTorch's tensors: packed or stacked, as that of a field of arrays."""
+        from ._torch_collate import packed, stacked, trailing_shapes
+
+        shapes = trailing_shapes(tensors, [_where(path, at) for at in range(len(tensors))])
+        odd = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if odd is not None and self._pack == "varying":
+            self._varied.add(path)
+        if self._is_packed(path, len(shapes[0])):
+            for at, shape in enumerate(shapes):
+                if not shape or 0 in shape:
+                    raise ValueError(f"{_where(path, at)} has shape {shape}, and an empty sequence cannot be packed")
+            return packed(tensors, self._enforce_sorted, f"pack_collate: {_called(path)}")
+        if odd is not None:
+            raise ValueError(
+                f"{_where(path, odd)} has shape {shapes[odd]}, where sample 0 has {shapes[0]}, "
+                "and the field is stacked; name it in pack= to have it packed"
+            )
+        return stacked(tensors)
+
     def _is_packed(self, path: Path, ndim: int) -> bool:
         if path in self._stack:
             return False
@@ -211,6 +248,12 @@ class PackCollate:
         packed = self._pack if isinstance(self._pack, str) else sorted(".".join(path) for path in self._pack)
         stacked = sorted(".".join(path) for path in self._stack)
         return f"pack_collate(pack={packed!r}, stack={stacked!r}, enforce_sorted={self._enforce_sorted!r})"
+
+
+def _torch_tensor_of(numbers: Array) -> Any:
+    from ._torch_collate import tensor_of
+
+    return tensor_of(numbers)
 
 
 def _paths_of(names: object, option: str) -> frozenset[Path]:

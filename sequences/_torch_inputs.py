@@ -10,6 +10,7 @@ import numpy as np
 
 from ..scopes._devices import device_name
 from ..scopes._errors import DeviceMismatchError
+from ..scopes._trees import resources_in
 from ..tensors._tensor import Tensor
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
     from typing_extensions import TypeIs
 
-__all__ = ["check_one_device", "has_torch", "is_torch", "is_torch_packed", "listed"]
+__all__ = ["check_batch", "check_one_device", "has_torch", "is_torch", "is_torch_packed", "listed"]
 
 
 def has_torch() -> bool:
@@ -82,6 +83,17 @@ def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
             "give sequences of one kind: torch.from_numpy(array) makes a tensor of an array, tensor.numpy() an array of a tensor"
         )
     return given, list(given)
+
+
+def check_batch(batch: object, what: str) -> None:
+    """Raise `ValueError` where a batch has a packed sequence of PyTorch's whose fields cannot belong together."""
+    if not has_torch():
+        return
+    for resource in resources_in(batch):
+        if is_torch_packed(resource):
+            from ._torch_packed import check_whole
+
+            check_whole(resource, what)
 
 
 def check_one_device(tensors: Iterable[tuple[str, Any]], what: str) -> None:

@@ -15,7 +15,7 @@ from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of, steps_of
 from ._torch_inputs import check_one_device
 from ._torch_packed import born_packed
-from ._torch_rows import Index, Undisturbed, can_gather, rows_of
+from ._torch_rows import Index, Undisturbed, can_gather, is_wide, needs_grad, rows_of
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence", "packed_of"]
 
@@ -77,9 +77,12 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
     if isinstance(lengths, OwnTensor):
         lengths = torch.as_tensor(lengths.numpy())
     packed: PackedSequence | None = None
-    if can_gather([input]) and input.dim() >= 2 and input.numel() and isinstance(batch_first, bool):
+    if can_gather([input]) and isinstance(batch_first, bool):
         with Undisturbed():
-            packed = _gathered_padded(input, lengths, batch_first, enforce_sorted)
+            if input.dim() >= 2 and input.numel() and (needs_grad([input]) or is_wide(input[0])):
+                packed = _gathered_padded(input, lengths, batch_first, enforce_sorted)
+            elif not isinstance(lengths, Tensor) or type(lengths) is Tensor:
+                packed = rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
     return born_packed(
         rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted) if packed is None else packed
     )

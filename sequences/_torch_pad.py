@@ -1,8 +1,8 @@
-"""Padding and unpadding PyTorch's tensors: what ``torch.nn.utils.rnn`` returns, bit for bit, by gathers where that is possible."""
+"""Padding and unpadding PyTorch's tensors: what ``torch.nn.utils.rnn`` returns, bit for bit, by gathers if possible."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,29 +14,28 @@ from ..tensors._tensor import Tensor as OwnTensor
 from ._torch_inputs import check_one_device
 from ._torch_pack import named
 from ._torch_packed import born_tensors
-from ._torch_rows import Index, Undisturbed, can_gather, fast_dtypes, rows_of, separate
+from ._torch_rows import Index, Undisturbed, can_gather, fast_dtypes, is_wide, needs_grad, quietly, rows_of, separate
 
 __all__ = ["pad_packed_sequence", "pad_sequence", "unpack_sequence", "unpad_sequence"]
-
-_MANY: Final = 12
-"""From how many sequences on a gather is faster than PyTorch's own copies into the padded batch."""
 
 
 def pad_sequence(sequences: list[Any], batch_first: Any, padding_value: Any, padding_side: Any) -> Tensor:
     """As ``torch.nn.utils.rnn.pad_sequence``."""
-    padded: Tensor | None = None
     if (
-        len(sequences) >= _MANY
+        sequences
         and isinstance(batch_first, bool)
         and type(padding_value) in (int, float)
         and padding_side in ("left", "right")
+        and needs_grad(sequences)
         and can_gather(sequences)
     ):
+        # PyTorch's own way back through its copies takes a hundred times as long; its way there is the shortest.
         with Undisturbed():
             padded = _gathered_padding(sequences, batch_first, float(padding_value), padding_side == "left")
-    if padded is None:
+    else:
         check_one_device(named(sequences), "pad_sequence")
-        padded = rnn.pad_sequence(sequences, batch_first, padding_value, padding_side)
+        with quietly(sequences):
+            padded = rnn.pad_sequence(sequences, batch_first, padding_value, padding_side)
     born_tensors(padded)
     return padded
 
@@ -63,8 +62,8 @@ def pad_packed_sequence(
     sequence: PackedSequence, batch_first: Any, padding_value: Any, total_length: Any
 ) -> tuple[Tensor, Tensor]:
     """As ``torch.nn.utils.rnn.pad_packed_sequence``."""
-    opened = _opened(sequence)
     result: tuple[Tensor, Tensor] | None = None
+    opened = None if _is_quick(sequence[0]) else _opened(sequence)
     if (
         opened is not None
         and isinstance(batch_first, bool)
@@ -88,9 +87,17 @@ def pad_packed_sequence(
             result = padded.view(*index.shape, *data.shape[1:]), torch.from_numpy(lengths)
     if result is None:
         _check_packed(sequence, "pad_packed_sequence")
-        result = rnn.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
+        with quietly([member for member in sequence if member is not None]):
+            result = rnn.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
     born_tensors(result)
     return result
+
+
+def _is_quick(data: Tensor) -> bool:
+    if not can_gather([data]):
+        return False
+    with Undisturbed():
+        return not needs_grad([data]) and not is_wide(data)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
@@ -112,7 +119,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
 
 
 def _opened(packed: PackedSequence) -> tuple[Index, Index, Index] | None:
-    """Batch sizes, and length and place of each sequence in the order in which they were given; None for PyTorch to judge."""
+    """Batch sizes, and length and place of each sequence in the order given; None where PyTorch shall judge."""
     data, batch_sizes, _, unsorted = packed
     if not can_gather([data]):
         return None
@@ -141,7 +148,7 @@ def _check_packed(packed: PackedSequence, what: str) -> None:
 
 
 def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> list[Tensor]:
-    """As ``torch.nn.utils.rnn.unpad_sequence``; the batch is not transposed in place, and lengths may be a list or an array."""
+    """As ``torch.nn.utils.rnn.unpad_sequence``; lengths may be a list, and nothing is transposed in place."""
     if isinstance(lengths, OwnTensor):
         lengths = lengths.numpy()
     if not isinstance(lengths, Tensor):

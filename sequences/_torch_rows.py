@@ -1,12 +1,13 @@
 """Moving rows: one gather from the rows of some tensors to the rows of another, forward and backward.
 
-Packing, padding and unpacking move each row of the input to at most one row of the output. The way back moves it to where it
-came from, so the backward pass is a gather as well: no accumulation, and no loop over time steps.
+Packing, padding and unpacking move each row of the input to at most one row of the output. The way back moves it to
+where it came from, so the backward pass is a gather as well: no accumulation, and no loop over time steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,19 @@ from torch import Tensor
 
 from ..tensors._torch_births import MODE
 
-__all__ = ["Index", "Undisturbed", "can_gather", "fast_dtypes", "gather", "inverse_map", "rows_of", "separate"]
+__all__ = [
+    "Index",
+    "Undisturbed",
+    "can_gather",
+    "fast_dtypes",
+    "gather",
+    "inverse_map",
+    "is_wide",
+    "needs_grad",
+    "quietly",
+    "rows_of",
+    "separate",
+]
 
 _C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _forward_ad: Final[Any] = torch.autograd.forward_ad
@@ -32,6 +45,9 @@ fast_dtypes: Final = frozenset(
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
     }
 )  # fmt: skip
+_WIDE: Final = 128
+"""Bytes."""
+
 _PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -57,17 +73,18 @@ def can_gather(tensors: Sequence[Tensor]) -> bool:
         if dtype not in fast_dtypes or first.layout is not torch.strided or first.is_nested or first.dim() == 0:
             return False
         trailing = first.shape[1:]
-        for tensor in tensors:
-            if (
-                type(tensor) not in _PLAIN
-                or not tensor.is_cpu
-                or tensor.layout is not torch.strided
-                or tensor.is_nested
-                or tensor.dtype is not dtype
-                or tensor.dim() == 0
-                or tensor.shape[1:] != trailing
-            ):
-                return False
+        if len(tensors) > 1 and not (
+            set(map(type, tensors)) <= _PLAIN
+            and {tensor.dtype for tensor in tensors} == {dtype}
+            and {tensor.shape[1:] for tensor in tensors} == {trailing}
+            and {tensor.layout for tensor in tensors} == {torch.strided}
+            and all(tensor.is_cpu for tensor in tensors)
+            and all(map(len, (tensor.shape for tensor in tensors)))
+            and not any(tensor.is_nested for tensor in tensors)
+        ):
+            return False
+        if not first.is_cpu:
+            return False
     return 0 not in trailing
 
 
@@ -94,7 +111,7 @@ def rows_of(tensors: Sequence[Tensor], index: Index, fill: float | None = None) 
     Tensor, shape (rows, *)
         New, with memory of its own.
     """
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if needs_grad(tensors):
         source = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
         if source.requires_grad:
             result: Tensor = _Rows.apply(source, torch.from_numpy(index), index, fill)  # type: ignore[no-untyped-call]
@@ -112,8 +129,24 @@ def gather(tensors: Sequence[Tensor], index: Tensor, fill: float | None) -> Tens
     return source.index_select(0, index)
 
 
+def quietly(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Around a call of PyTorch's own function: nothing on the way is born, unless somebody else shall see it."""
+    ours = set(map(type, tensors)) <= _PLAIN and not _strangers_look_on()
+    return Undisturbed() if ours and not torch.compiler.is_compiling() else nullcontext()
+
+
+def needs_grad(tensors: Sequence[Tensor]) -> bool:
+    """Whether what is made of some tensors has a history."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def is_wide(tensor: Tensor) -> bool:
+    """Whether rows are wide enough to be worth a gather: PyTorch's own way of padding and packing narrow ones is as fast."""
+    return tensor[0].numel() * tensor.element_size() >= _WIDE
+
+
 def inverse_map(index: Index, rows: int) -> tuple[Index, bool]:
-    """For each of a number of rows, where an index takes it to; that of no row where nowhere, and whether there are such."""
+    """For each row, where an index takes it to, or one past the end where nowhere; and whether there are such."""
     back = np.full(rows + 1, index.size, dtype=np.int64)
     back[index] = np.arange(index.size)
     back = back[:rows]
@@ -139,7 +172,7 @@ class _Rows(torch.autograd.Function):
 def separate(tensors: Sequence[Tensor], index: Index, counts: list[int]) -> list[Tensor]:
     """As `rows_of`, cut into pieces of some lengths, each with memory of its own."""
     (source,) = tensors
-    if torch.is_grad_enabled() and source.requires_grad:
+    if needs_grad([source]):
         pieces: tuple[Tensor, ...] = _Pieces.apply(source, index, counts)  # type: ignore[no-untyped-call]
         return list(pieces)
     return _cut(source, index, counts)
@@ -151,7 +184,7 @@ def _cut(source: Tensor, index: Index, counts: list[int]) -> list[Tensor]:
 
 
 class _Pieces(torch.autograd.Function):
-    """The gather in pieces, with its way back: one node for all, where a node for each would fill the whole gradient."""
+    """The gather in pieces, with its way back: one node for all, as one for each would fill a whole gradient each."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, index: Index, counts: list[int]) -> tuple[Tensor, ...]:
