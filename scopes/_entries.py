@@ -100,8 +100,8 @@ class _Token:
 LEAF_TYPES.update((Entry, StrongEntry))
 
 
-_new_tuple: Any = tuple.__new__
-_referent: Any = ref.__call__
+_tuple: Any = tuple
+_reference: Any = ref
 
 
 class AnchoredEntry(Entry):
@@ -124,11 +124,11 @@ class AnchoredEntry(Entry):
                 return None
             elements.append(found)
         # Not the type's own __new__, which may take its elements one by one.
-        return _new_tuple(self._type, elements)
+        return _tuple.__new__(self._type, elements)
 
     def anchor(self) -> Any:
         """The anchor, or None where it is gone."""
-        return _referent(self)
+        return _reference.__call__(self)
 
 
 LIVE: Final[dict[int, Entry]] = {}
