@@ -269,6 +269,13 @@ def anchor_of(resource: object) -> object | None:
     return None if kind is None or kind.anchor is None else kind.anchor(resource)
 
 
+def anchor_entry_of(entry: Entry) -> Entry:
+    """The entry of the member whose identity stands for that of a resource, or its own entry."""
+    if not isinstance(entry, AnchoredEntry):
+        return entry
+    return next((member for member in entry.members if member() is entry.anchor()), entry)
+
+
 def _anchored_in(table: dict[int, Entry], resource: object) -> AnchoredEntry | None:
     anchor = anchor_of(resource)
     if anchor is not None:

@@ -317,8 +317,9 @@ def unpad_sequence(
         return _torch_pad.unpad_sequence(padded_sequences, lengths, batch_first)
     what = "unpad_sequence"
     array = array_of(padded_sequences, f"{what}: padded_sequences")
+    one_each: Sequence[Any] = lengths
     given: Array = np.asarray(
-        [array_of(length, f"{what}: lengths") if is_tensor_like(length) else length for length in lengths]
+        [array_of(length, f"{what}: lengths") if is_tensor_like(length) else length for length in one_each]
         if isinstance(lengths, (list, tuple))
         else array_of(lengths, f"{what}: lengths")
     )

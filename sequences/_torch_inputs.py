@@ -64,23 +64,22 @@ def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
         return sequences, None
     if is_torch(sequences):
         return sequences, list(sequences)
-    if not isinstance(sequences, Iterable) or isinstance(sequences, (np.ndarray, Tensor)):
+    known = sequences
+    if not isinstance(known, Iterable) or isinstance(known, (np.ndarray, Tensor)):
         return sequences, None
-    given: Sequence[Any] = (
-        cast("Sequence[Any]", sequences)
-        if isinstance(sequences, (list, tuple))
-        else list(cast("Iterable[Any]", sequences))
-    )
+    items: Any = sequences
+    given: Sequence[Any] = items if isinstance(sequences, (list, tuple)) else list(items)
     theirs = sys.modules["torch"].Tensor
     own = [issubclass(type(sequence), theirs) for sequence in given]
     if not any(own):
         return given, None
     if not all(own):
         torch_at, other_at = own.index(True), own.index(False)
-        cls = type(given[other_at])
+        cls = cast("type[object]", type(given[other_at]))
         raise TypeError(
-            f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a {cls.__module__}.{cls.__qualname__}; "
-            "give sequences of one kind: torch.from_numpy(array) makes a tensor of an array, tensor.numpy() an array of a tensor"
+            f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a "
+            f"{cls.__module__}.{cls.__qualname__}; give sequences of one kind: torch.from_numpy(array) makes a tensor "
+            "of an array, tensor.numpy() an array of a tensor"
         )
     return given, list(given)
 
@@ -97,7 +96,7 @@ def check_batch(batch: object, what: str) -> None:
 
 
 def check_one_device(tensors: Iterable[tuple[str, Any]], what: str) -> None:
-    """Raise `DeviceMismatchError` where two tensors live on different devices, also where PyTorch would copy in silence."""
+    """Raise `DeviceMismatchError` where two tensors live on different devices, also where PyTorch copies in silence."""
     first: tuple[str, Any, str] | None = None
     for name, tensor in tensors:
         device = tensor.device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of, steps_of
 from ._torch_inputs import check_one_device
 from ._torch_packed import born_packed
-from ._torch_rows import Index, Undisturbed, can_gather, is_wide, needs_grad, rows_of
+from ._torch_rows import Index, Undisturbed, can_gather, from_numpy, is_wide, needs_grad, rows_of
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence", "packed_of"]
 
@@ -52,7 +52,7 @@ def _gathered_sequences(sequences: list[Any], enforce_sorted: Any) -> PackedSequ
 
 
 def _order_of(lengths: list[int] | Tensor, enforce_sorted: Any) -> tuple[Index, Tensor | None] | None:
-    """The lengths from the longest to the shortest, and the order where they are to be sorted; None where that is wrong."""
+    """The lengths, longest first, and the order where they are to be sorted; None where that is wrong."""
     given = torch.as_tensor(lengths, dtype=torch.int64)
     places: Tensor | None = None
     if not enforce_sorted:
@@ -69,7 +69,7 @@ def packed_of(data: Tensor, batch_sizes: Index, places: Tensor | None) -> Packed
     if places is not None:
         back = torch.empty_like(places)
         back[places] = torch.arange(places.numel())
-    return PackedSequence(data, torch.from_numpy(batch_sizes), places, back)
+    return PackedSequence(data, from_numpy(batch_sizes), places, back)
 
 
 def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sorted: Any) -> PackedSequence:
@@ -117,5 +117,5 @@ def _whole_lengths(lengths: Any, batch: int) -> Tensor | None:
         return lengths.to(torch.int64) if whole and lengths.numel() == batch else None
     if not isinstance(lengths, (list, tuple)):
         return None
-    given: Sequence[Any] = lengths
+    given = cast("Sequence[Any]", lengths)
     return torch.tensor(given) if len(given) == batch and all(type(length) is int for length in given) else None

@@ -1,7 +1,7 @@
 """``torch.nn.utils.rnn.PackedSequence`` as a kind of resource: a composite of its tensors.
 
-It is a tuple, which cannot be weakly referenced, and it is rebuilt at every turn (``to``, ``pin_memory``, a trip through
-a queue). So its data stands for it: whoever holds the data tensor in a packed sequence holds the same resource.
+It is a tuple, which cannot be weakly referenced, and it is rebuilt at every turn (``to``, ``pin_memory``, a trip
+through a queue). So its data stands for it: whoever holds the data tensor in a packed sequence holds the same resource.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def check_whole(packed: PackedSequence, what: str) -> None:
     ``default_collate`` takes packed sequences for tuples and stacks their fields, which makes one that looks whole.
     """
     data, batch_sizes = packed[0], packed[1]
-    if not _is_disposed(packed) and isinstance(batch_sizes, Tensor) and batch_sizes.dim() != 1:
+    if not _is_disposed(packed) and batch_sizes.dim() != 1:
         raise ValueError(
             f"{what}: the batch has a PackedSequence whose batch_sizes has shape {tuple(batch_sizes.shape)} and data "
             f"{tuple(data.shape)}: the fields of packed sequences were stacked, as default_collate does it, which "

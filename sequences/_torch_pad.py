@@ -14,7 +14,18 @@ from ..tensors._tensor import Tensor as OwnTensor
 from ._torch_inputs import check_one_device
 from ._torch_pack import named
 from ._torch_packed import born_tensors
-from ._torch_rows import Index, Undisturbed, can_gather, fast_dtypes, is_wide, needs_grad, quietly, rows_of, separate
+from ._torch_rows import (
+    Index,
+    Undisturbed,
+    can_gather,
+    fast_dtypes,
+    from_numpy,
+    is_wide,
+    needs_grad,
+    quietly,
+    rows_of,
+    separate,
+)
 
 __all__ = ["pad_packed_sequence", "pad_sequence", "unpack_sequence", "unpad_sequence"]
 
@@ -84,7 +95,7 @@ def pad_packed_sequence(
                 index = np.where(steps[:, None] < lengths, starts[:, None] + places, rows)
             flat = index.reshape(-1)
             padded = rows_of([data], flat, padding_value if flat.size > rows else None)
-            result = padded.view(*index.shape, *data.shape[1:]), torch.from_numpy(lengths)
+            result = padded.view(*index.shape, *data.shape[1:]), from_numpy(lengths)
     if result is None:
         _check_packed(sequence, "pad_packed_sequence")
         with quietly([member for member in sequence if member is not None]):
@@ -111,7 +122,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
         with Undisturbed():
             starts = np.cumsum(batch_sizes) - batch_sizes
             ends = np.cumsum(lengths)
-            steps = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
+            steps: Index = np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths)
             index = starts[steps] + np.repeat(places, lengths)
             sequences = separate([packed_sequences[0]], index, lengths.tolist())
     born_tensors(sequences)
@@ -167,8 +178,8 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> lis
             kept = np.minimum(counts, longest).clip(0)
             if by_sequence.requires_grad and torch.is_grad_enabled():
                 ends = np.cumsum(kept)
-                steps = np.arange(ends[-1]) - np.repeat(ends - kept, kept)
-                which = np.repeat(np.arange(batch), kept)
+                steps: Index = np.arange(int(ends[-1])) - np.repeat(ends - kept, kept)
+                which: Index = np.repeat(np.arange(int(batch)), kept)
                 if by_sequence.is_contiguous() or not padded_sequences.is_contiguous():
                     rows, index = by_sequence.flatten(0, 1), which * longest + steps
                 else:

@@ -6,9 +6,9 @@ where it came from, so the backward pass is a gather as well: no accumulation, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ Undisturbed: Final[Any] = _C.DisableTorchFunction
 """Inside of this nobody sees what is made on the way: what comes out is born as a whole."""
 
 Index = NDArray[np.int64]
+from_numpy: Final[Callable[[Index], Tensor]] = cast(Any, torch).from_numpy
 
 fast_dtypes: Final = frozenset(
     {
@@ -54,8 +55,8 @@ _PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
 def can_gather(tensors: Sequence[Tensor]) -> bool:
     """Whether rows of these tensors may be moved here: dense ones of one layout on the CPU, and nobody who looks on.
 
-    Under a mode or a transform of PyTorch's, while a graph is traced, and for classes that define operations of their own,
-    PyTorch's functions must be called themselves.
+    Under a mode or a transform of PyTorch's, while a graph is traced, and for classes that define operations of their
+    own, PyTorch's functions must be called themselves.
     """
     first = tensors[0]
     if (
@@ -102,7 +103,8 @@ def rows_of(tensors: Sequence[Tensor], index: Index, fill: float | None = None) 
     tensors : sequence of Tensor, each of shape (length, *)
         Those that `can_gather` says yes to.
     index : ndarray of int64, shape (rows,)
-        For each row of the result, the row it comes from; the number of rows stands for a row of `fill`. None is there twice.
+        For each row of the result, the row it comes from; the number of rows stands for a row of `fill`. No row is
+        there twice.
     fill : float, optional
         What the rows that come from nowhere consist of, where there are such.
 
@@ -114,10 +116,10 @@ def rows_of(tensors: Sequence[Tensor], index: Index, fill: float | None = None) 
     if needs_grad(tensors):
         source = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
         if source.requires_grad:
-            result: Tensor = _Rows.apply(source, torch.from_numpy(index), index, fill)  # type: ignore[no-untyped-call]
+            result: Tensor = _apply_rows(source, from_numpy(index), index, fill)
             return result
         tensors = [source]
-    return gather(tensors, torch.from_numpy(index), fill)
+    return gather(tensors, from_numpy(index), fill)
 
 
 def gather(tensors: Sequence[Tensor], index: Tensor, fill: float | None) -> Tensor:
@@ -141,7 +143,7 @@ def needs_grad(tensors: Sequence[Tensor]) -> bool:
 
 
 def is_wide(tensor: Tensor) -> bool:
-    """Whether rows are wide enough to be worth a gather: PyTorch's own way of padding and packing narrow ones is as fast."""
+    """Whether rows are wide enough to be worth a gather: PyTorch's own way with narrow ones is as fast."""
     return tensor[0].numel() * tensor.element_size() >= _WIDE
 
 
@@ -173,14 +175,14 @@ def separate(tensors: Sequence[Tensor], index: Index, counts: list[int]) -> list
     """As `rows_of`, cut into pieces of some lengths, each with memory of its own."""
     (source,) = tensors
     if needs_grad([source]):
-        pieces: tuple[Tensor, ...] = _Pieces.apply(source, index, counts)  # type: ignore[no-untyped-call]
+        pieces: tuple[Tensor, ...] = _apply_pieces(source, index, counts)
         return list(pieces)
     return _cut(source, index, counts)
 
 
 def _cut(source: Tensor, index: Index, counts: list[int]) -> list[Tensor]:
-    rows = source.index_select(0, torch.from_numpy(index))
-    return [piece.clone() for piece in rows.split(counts)]
+    rows = source.index_select(0, from_numpy(index))
+    return [piece.clone() for piece in torch.split(rows, counts)]
 
 
 class _Pieces(torch.autograd.Function):
@@ -197,3 +199,7 @@ class _Pieces(torch.autograd.Function):
         with Undisturbed():
             back, lossy = inverse_map(ctx.positions, ctx.rows)
             return rows_of(list(grads), back, 0.0 if lossy else None), None, None
+
+
+_apply_rows: Final[Callable[..., Tensor]] = cast(Any, _Rows).apply
+_apply_pieces: Final[Callable[..., tuple[Tensor, ...]]] = cast(Any, _Pieces).apply

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from .._entries import Entry, StrongEntry
+from .._entries import Entry, StrongEntry, anchor_entry_of
 from ._cycles import cycle_around
 from ._edges import is_module, namespace_of, referents_of
 from ._paths import spelled
@@ -42,6 +42,12 @@ def find_holders(entries: Sequence[Entry], *, time_limit_s: float, object_limit:
     dict
         A text for every entry. Where the search ended too early or found nothing, the text says so.
     """
+    anchors = {entry: anchor for entry in entries if (anchor := anchor_entry_of(entry)) is not entry}
+    if anchors:
+        # A tuple is rebuilt whenever it is asked for: who holds its anchor holds it.
+        asked = dict.fromkeys(anchors.get(entry, entry) for entry in entries)
+        found_for = find_holders(list(asked), time_limit_s=time_limit_s, object_limit=object_limit)
+        return {entry: found_for[anchors.get(entry, entry)] for entry in entries}
     search = _Search(entries, time.monotonic() + time_limit_s, object_limit)
     search.from_roots(user_roots(), libraries=False)
     search.settle_for_names()

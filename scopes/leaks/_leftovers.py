@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from .._entries import Entry
+from .._entries import Entry, anchor_entry_of
 from ._edges import HIDDEN_TYPES, is_namespace, mro_of, namespace_of, referents_of
 from ._holders import references_to
 from ._roots import count_names
@@ -35,6 +35,12 @@ def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) ->
     closings : sequence of int or None
         For each, how many scopes had been closed when it was disposed.
     """
+    anchors = {entry: anchor for entry in entries if (anchor := anchor_entry_of(entry)) is not entry}
+    if anchors:
+        # A tuple is rebuilt whenever it is asked for: what leads to its anchor leads to it.
+        asked = {anchors.get(entry, entry): closing for entry, closing in zip(entries, closings, strict=True)}
+        left = leftovers_among(list(asked), list(asked.values()))
+        return {entry for entry in entries if anchors.get(entry, entry) in left}
     keys = {entry.key for entry in entries if entry() is not None}
     names = count_names(keys)
     left = {entry for entry in entries if 0 < references_to(entry) == names.get(entry.key, 0)}

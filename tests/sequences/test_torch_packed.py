@@ -184,3 +184,16 @@ def test_a_scope_that_detaches_graphs_detaches_its_data() -> None:
             scope.move_to_outer(packed)
         assert packed.data.grad_fn is None
         assert packed.data.tolist() == [2.0] * 3
+
+
+HELD: list[Any] = []
+
+
+def test_a_leak_report_tells_who_holds_it() -> None:
+    with ds.LeakDetector() as detector:
+        with ds.dispose_scope("step") as scope:
+            HELD.append(scope.move_to_outer(ds.pack_sequence(sequences(), enforce_sorted=False)))
+        [group] = detector.report().groups
+        assert [record.kind for record in group.records] == ["torch.nn.utils.rnn.PackedSequence"]
+        assert group.holder.endswith(".HELD[0][0]")
+        HELD.clear()
