@@ -181,7 +181,8 @@ def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:
     done = report(tmp_path, "run", "--fail-on-leak", name)
     assert done.returncode == 1, "the program did not succeed: its own status counts"
     assert "held by __main__.KEPT[0]" in done.stderr
-    assert "held by sys.last_value.__traceback__ frame program.py:5 f(): local 'batch'" in done.stderr
+    last = "last_exc" if sys.version_info >= (3, 12) else "last_value"
+    assert f"held by sys.{last}.__traceback__ frame program.py:5 f(): local 'batch'" in done.stderr
 
 
 def test_fail_on_leak_exits_with_3_where_the_program_succeeded(tmp_path: Path) -> None:
