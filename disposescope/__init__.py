@@ -54,6 +54,7 @@ from .sequences import (
     unpad_sequence,
 )
 from .tensors import (
+    ExportedStorage,
     GraphOp,
     GraphSummary,
     Tensor,
@@ -61,6 +62,7 @@ from .tensors import (
     asarray,
     empty,
     empty_cache,
+    exported_storages,
     from_dlpack,
     full,
     graph_nbytes,
@@ -82,6 +84,7 @@ __all__ = [
     "DisposeScopeError",
     "DisposedError",
     "EscapedError",
+    "ExportedStorage",
     "GraphOp",
     "GraphRetainedError",
     "GraphSummary",
@@ -108,6 +111,7 @@ __all__ = [
     "dispose_scope",
     "empty",
     "empty_cache",
+    "exported_storages",
     "from_dlpack",
     "full",
     "graph_nbytes",

@@ -5,10 +5,12 @@ from . import _torch_arrival as _torch_arrival
 from ._cache import empty_cache
 from ._constructors import arange, empty, full, ones, tensor, zeros
 from ._exchange import asarray, from_dlpack
+from ._exports import ExportedStorage, exported_storages
 from ._graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
 from ._tensor import Tensor
 
 __all__ = [
+    "ExportedStorage",
     "GraphOp",
     "GraphSummary",
     "Tensor",
@@ -16,6 +18,7 @@ __all__ = [
     "asarray",
     "empty",
     "empty_cache",
+    "exported_storages",
     "from_dlpack",
     "full",
     "graph_nbytes",
