@@ -349,7 +349,7 @@ def test_what_no_search_finds_is_said_so() -> None:
         # An iterator on the stack of a running expression: in no variable, in no container, in no cycle.
         for _ in iter([tensor()]):
             del _
-            [group] = detector.report().groups
+            [group] = detector.report(time_limit_s=100.0, object_limit=100_000_000).groups
     assert group.holder == "not found: code of an extension, or an expression that is being evaluated"
 
 
