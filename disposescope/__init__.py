@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 
 from .scopes import (
+    ArenaUse,
     DeviceMismatchError,
     DeviceStatistics,
     DisposedError,
@@ -54,11 +55,13 @@ from .sequences import (
     unpad_sequence,
 )
 from .tensors import (
+    ArenaStatistics,
     ExportedStorage,
     GraphOp,
     GraphSummary,
     Tensor,
     arange,
+    arena_statistics,
     asarray,
     empty,
     empty_cache,
@@ -78,6 +81,8 @@ except _NotInstalled:  # a checkout that is used as it is
     __version__ = "0+unknown"
 
 __all__ = [
+    "ArenaStatistics",
+    "ArenaUse",
     "DeviceMismatchError",
     "DeviceStatistics",
     "DisposeScope",
@@ -102,6 +107,7 @@ __all__ = [
     "Tensor",
     "UnknownKindError",
     "arange",
+    "arena_statistics",
     "asarray",
     "assert_no_leaks",
     "attach",

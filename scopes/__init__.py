@@ -15,6 +15,7 @@ from ._errors import (
     UnknownKindError,
 )
 from ._kinds import register_kind
+from ._memory import ArenaUse
 from ._scope import DisposeScope
 from ._statistics import DeviceStatistics, Statistics
 from ._tidy import tidy
@@ -23,6 +24,7 @@ from ._verbs import attach, detach, dispose, is_disposed, move_to_outer, owner_o
 dispose_scope = DisposeScope
 
 __all__ = [
+    "ArenaUse",
     "DeviceMismatchError",
     "DeviceStatistics",
     "DisposeScope",

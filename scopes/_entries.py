@@ -30,6 +30,7 @@ __all__ = [
     "Entry",
     "Plan",
     "absorb_members",
+    "arrays_of",
     "entry_of",
     "gathered",
     "let_go",
@@ -316,6 +317,16 @@ def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
     for part, resource in parts_of(entry):
         for identity, nbytes in part.kind.storages(resource):
             found[identity] = nbytes
+
+
+def arrays_of(entry: Entry) -> list[object]:
+    """The plain arrays that hold the elements of a live resource and of its members."""
+    return [
+        array
+        for part, resource in parts_of(entry)
+        if part.kind.memory is not None
+        for array in part.kind.memory(resource)
+    ]
 
 
 def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:

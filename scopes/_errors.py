@@ -101,7 +101,23 @@ class DisposedError(DisposeScopeError, ReferenceError):
 
 
 class EscapedError(DisposeScopeError, RuntimeError):
-    """A strict scope was left while plain arrays born in it were still referenced."""
+    """A strict scope was left while plain arrays born in it were still referenced, or exported views of its tensors.
+
+    They stay valid, and belong to the outer scope.
+
+    Attributes
+    ----------
+    count, nbytes : int
+        How many blocks of memory escaped, and their bytes.
+    sites : tuple of str
+        The lines where they were born, the one with the most bytes first.
+    """
+
+    def __init__(self, message: str = "", *, count: int = 0, nbytes: int = 0, sites: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.count = count
+        self.nbytes = nbytes
+        self.sites = sites
 
 
 class DeviceMismatchError(DisposeScopeError, RuntimeError):

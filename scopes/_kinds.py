@@ -51,6 +51,9 @@ class Kind:
         have mean a view. None where that is unknown.
     graphs : Graphs, optional
         What to ask of the autograd graphs behind its instances, where they can carry one.
+    memory : callable, optional
+        The plain arrays that hold the elements of one instance, where the arena may serve them: their memory changes its
+        owner with the instance. Empty for a released one.
     anchor : callable, optional
         For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity
         stands for that of an instance. Two instances around one anchor are one resource.
@@ -68,6 +71,7 @@ class Kind:
     is_disposed: Callable[[Any], bool] | None = None
     layout: Callable[[Any], Layout | None] | None = None
     graphs: Graphs | None = None
+    memory: Callable[[Any], Iterable[object]] | None = None
     anchor: Callable[[Any], object] | None = None
     host_members: frozenset[str] = frozenset()
 

@@ -7,8 +7,10 @@ from contextlib import suppress
 from sys import _getframe, modules
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
+from warnings import warn
 
 from ._arrivals import AWAITED, look_for_arrivals, modules_seen
+from ._budget import parse_budget
 from ._current import (
     ANY_GENERATOR,
     CLOSED,
@@ -28,6 +30,7 @@ from ._entries import (
     Entry,
     Plan,
     absorb_members,
+    arrays_of,
     check_alive,
     entry_of,
     gathered,
@@ -46,6 +49,7 @@ from ._errors import NotOwnedError, ScopeClosedError, ScopeNestingError
 from ._graphs import GraphOption, check_graph_option, let_graphs_out
 from ._instruments import ENTERED, LEFT, LISTENERS
 from ._kinds import ANCHORED, Kind, kind_of
+from ._memory import MEMORY, ArenaUse
 from ._pages import keep_pages, return_pages
 from ._statistics import LOCAL
 from ._trees import LEAF_TYPES, resources_in
@@ -89,11 +93,18 @@ class DisposeScope:
         While the scope is open, let the process reuse the pages of large CPU blocks instead of returning them to the
         system at each free; what is free is returned when the last such scope is closed. A setting of the GNU C
         library for the whole process; elsewhere it does nothing and warns.
+    arena : bool, default True
+        Serve the memory of plain arrays that are born in the block from the arena: recycled, aligned to 64 bytes, and counted.
+        With False NumPy's own allocator serves the block.
+    budget : int or str, optional
+        The bytes that what is born in the scope, and in scopes inside it, may have in use at once: a number, or a string such
+        as ``"512MiB"``. The allocation that would exceed it raises `MemoryError`, which gets notes before it leaves the scope.
+        Where scopes with budgets are nested, the tightest wins.
 
     Raises
     ------
     ValueError
-        `graph` is none of the three.
+        `graph` is none of the three, or `budget` is not a positive amount, or given with ``arena=False``.
 
     Examples
     --------
@@ -108,13 +119,18 @@ class DisposeScope:
 
     __slots__ = (
         "__weakref__",
+        "_account",
+        "_arena",
         "_below",
         "_direct",
         "_entries",
         "_frame",
         "_outer",
+        "_particular",
         "_passed_over",
+        "_served",
         "_state",
+        "budget",
         "graph",
         "keep_pages",
         "name",
@@ -125,6 +141,13 @@ class DisposeScope:
     strict: bool
     graph: GraphOption
     keep_pages: bool
+    budget: int | None
+    # Whether the arena serves the block, and whether anything is unusual about that: it does not, or there is a budget.
+    _arena: bool
+    _particular: bool
+    # What the arena knows of this scope, once it has served it; what it puts back when the block is left.
+    _account: object | None
+    _served: object | None
     # The scope's owned entries, in the order in which they came; a dict, because it is an ordered set.
     _entries: dict[Entry, None]
     # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can
@@ -139,7 +162,14 @@ class DisposeScope:
     _passed_over: tuple[DisposeScope, ...]
 
     def __init__(
-        self, name: str | None = None, *, strict: bool = False, graph: GraphOption = "keep", keep_pages: bool = False
+        self,
+        name: str | None = None,
+        *,
+        strict: bool = False,
+        graph: GraphOption = "keep",
+        keep_pages: bool = False,
+        arena: bool = True,
+        budget: int | str | None = None,
     ) -> None:
         if name is not None and type(name) is not str:
             if callable(name):
@@ -152,6 +182,12 @@ class DisposeScope:
         self.strict = strict
         self.graph = graph
         self.keep_pages = keep_pages
+        self.budget = None
+        self._arena = arena
+        self._particular = not arena
+        self._account = self._served = None
+        if budget is not None:
+            self._set_budget(budget)
         self._entries = {}
         self._state = UNOPENED
         self._direct = False
@@ -176,6 +212,8 @@ class DisposeScope:
             keep_pages()
         self._state = OPEN
         CURRENT.set(self)
+        if MEMORY and (below is None or not below._arena or not self._direct or self._particular):
+            MEMORY[0].entered(self)
         if ENTERED:
             for entered in ENTERED:
                 entered(self)
@@ -205,20 +243,33 @@ class DisposeScope:
     ) -> Literal[False]:
         if CURRENT.get() is self:
             CURRENT.set(self._below)
+            if self._served is not None:
+                MEMORY[0].left(self)
         else:
             self._leave_the_stack()
+        if exc is not None and MEMORY and isinstance(exc, MemoryError):
+            MEMORY[0].explain(exc)
         if self._state == CLOSED:
             return False
         if LEFT:
             for left in LEFT:
                 left(self)
-        if self._direct and not self._entries and not ESTATES and not LISTENERS and not self.keep_pages:
+        if (
+            self._direct
+            and not self._entries
+            and self._account is None
+            and not ESTATES
+            and not LISTENERS
+            and not self.keep_pages
+        ):
             # The hot path: nothing to release and nobody to tell.
             self._state = CLOSED
             self._direct = False
             if not self._entries:
                 return False
         failures = self._shut()
+        if self._account is not None:
+            self._hand_over_memory(failures, exc)
         if failures:
             try:
                 raise_failures(failures, f"leaving {self._called()}", exc)
@@ -242,10 +293,14 @@ class DisposeScope:
             return
         if CURRENT.get() is self:
             CURRENT.set(self._below)
+            if self._served is not None:
+                MEMORY[0].left(self)
         if LEFT and self._state:
             for left in LEFT:
                 left(self)
         failures = self._shut()
+        if self._account is not None:
+            self._hand_over_memory(failures, None)
         if failures:
             raise_failures(failures, f"closing {self._called()}", None)
 
@@ -257,6 +312,8 @@ class DisposeScope:
         while node is not None:
             if node._below is self:
                 node._below = self._below
+                if self._served is not None and node._served is None:
+                    node._served, self._served = self._served, None
                 return
             node = node._below
 
@@ -277,6 +334,23 @@ class DisposeScope:
             for listener in LISTENERS:
                 listener.closed(self)
         return failures
+
+    def _hand_over_memory(self, failures: list[BaseException], in_flight: BaseException | None) -> None:
+        """Give the plain memory in use to the outer scope, and say what a strict scope has to say about it."""
+        escaped = MEMORY[0].closed(self)
+        if escaped is None:
+            return
+        if in_flight is not None:
+            # Its traceback holds the frames, and they the arrays: no wonder.
+            in_flight.add_note(str(escaped))
+        elif failures:
+            failures.append(escaped)
+        else:
+            try:
+                raise escaped
+            finally:
+                # This frame is in its traceback: kept here, it would be a cycle.
+                del escaped
 
     def _release_owned(self) -> list[BaseException]:
         """Release the newest first, as ``contextlib.ExitStack`` does, until nothing is left."""
@@ -343,8 +417,9 @@ class DisposeScope:
             An object of unknown type in the tree hides a resource that this scope owns. Nothing has moved.
         """
         self._check_open("move_to_outer")
-        entries = self._owned_in(tree, "move_to_outer")
-        self._hand_over(entries, self.outer)
+        plain: list[object] = []
+        entries = self._owned_in(tree, "move_to_outer", plain)
+        self._hand_over(entries, self.outer, plain)
         return tree
 
     def move_to(self, other: DisposeScope, tree: T) -> T:
@@ -361,9 +436,10 @@ class DisposeScope:
         if not isinstance(other, DisposeScope):  # pyright: ignore[reportUnnecessaryIsInstance] (as above)
             raise TypeError(f"move_to: the first argument must be a DisposeScope, not a {type(other).__qualname__}")
         other._check_open("move_to")
-        entries = self._owned_in(tree, "move_to")
+        plain: list[object] = []
+        entries = self._owned_in(tree, "move_to", plain)
         if other is not self:
-            self._hand_over(entries, other)
+            self._hand_over(entries, other, plain)
         return tree
 
     def detach(self, tree: T) -> T:
@@ -372,7 +448,8 @@ class DisposeScope:
         Otherwise as `move_to_outer`.
         """
         self._check_open("detach")
-        self._hand_over(self._owned_in(tree, "detach"), None)
+        plain: list[object] = []
+        self._hand_over(self._owned_in(tree, "detach", plain), None, plain)
         return tree
 
     def attach(self, tree: T) -> T:
@@ -393,7 +470,10 @@ class DisposeScope:
             An object of unknown type hides a resource. Nothing has been attached, in this case as in the others.
         """
         self._check_open("attach")
-        self._attach(resources_in(tree, is_tracked, "the tree given to attach()"))
+        plain: list[object] = []
+        self._attach(resources_in(tree, is_tracked, "the tree given to attach()", plain))
+        for array in plain:
+            MEMORY[0].move(array, MEMORY[0].owner(array), self)
         return tree
 
     def dispose_everything(self) -> None:
@@ -424,7 +504,7 @@ class DisposeScope:
             Releases failed. All others were done.
         """
         self._check_open("dispose_everything_but")
-        kept = set(self._owned_in(tree, "dispose_everything_but", check_strict=False))
+        kept = set(self._owned_in(tree, "dispose_everything_but", [], check_strict=False))
         failures = self._release_all_but(kept)
         if failures:
             raise_failures(failures, f"dispose_everything_but() of {self._called()}", None)
@@ -461,7 +541,7 @@ class DisposeScope:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the storages behind what this scope owns, each storage counted once."""
+        """The bytes of the storages behind what this scope owns, plain arrays included, each storage counted once."""
         self._check_open("nbytes")
         return self._nbytes()
 
@@ -471,7 +551,15 @@ class DisposeScope:
         found: dict[Hashable, int] = {}
         for entry in list(self._entries):
             storages_of(entry, found)
-        return sum(found.values())
+        total = sum(found.values())
+        if self._account is not None:
+            total += MEMORY[0].nbytes(self, [array for entry in list(self._entries) for array in arrays_of(entry)])
+        return total
+
+    @property
+    def arena(self) -> ArenaUse | None:
+        """What the arena serves for this scope; None where NumPy's own allocator serves it."""
+        return MEMORY[0].use(self) if MEMORY and self._arena else None
 
     def __len__(self) -> int:
         if ESTATES:
@@ -485,7 +573,9 @@ class DisposeScope:
         if ESTATES:
             settle()
         entry = standing_of(resource)
-        return entry is not None and owner_of_entry(entry) is self
+        if entry is None:
+            return self._account is not None and MEMORY[0].owner(resource) is self
+        return owner_of_entry(entry) is self
 
     def __repr__(self) -> str:
         state = ("unopened", "open", "closed")[self._state]
@@ -517,11 +607,19 @@ class DisposeScope:
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        return DisposeScope(self.name, strict=self.strict, graph=self.graph, keep_pages=self.keep_pages)
+        return DisposeScope(
+            self.name,
+            strict=self.strict,
+            graph=self.graph,
+            keep_pages=self.keep_pages,
+            arena=self._arena,
+            budget=self.budget,
+        )
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to its caller's scope; inputs stay in place, also if strict."""
-        self._hand_over(self._owned_in(result, "the return", check_strict=False), self.outer)
+        plain: list[object] = []
+        self._hand_over(self._owned_in(result, "the return", plain, check_strict=False), self.outer, plain)
         return result
 
     def _drive_by_hand(self) -> None:
@@ -538,6 +636,8 @@ class DisposeScope:
         if node is None:
             return None
         CURRENT.set(self._below)
+        if self._served is not None:
+            MEMORY[0].left(self)
         return top
 
     def _resume(self, top: DisposeScope | None) -> None:
@@ -548,8 +648,22 @@ class DisposeScope:
         self._below = below
         self._outer = current_scope()
         CURRENT.set(self if top is None else top)
+        if MEMORY:
+            MEMORY[0].entered(self)
 
     # ------------------------------------------------------------------ underneath
+
+    def _set_budget(self, budget: int | str) -> None:
+        self.budget = parse_budget(budget)
+        self._particular = True
+        if not self._arena:
+            raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
+        if not MEMORY:
+            warn(
+                "budget has no effect here: the arena that keeps it is not available, as arena_statistics().available tells",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _called(self) -> str:
         return "a scope" if self.name is None else f"scope {self.name!r}"
@@ -574,12 +688,12 @@ class DisposeScope:
         entry = entry_of(thing)
         return entry is not None and owner_of_entry(entry) is self
 
-    def _owned_in(self, tree: object, verb: str, *, check_strict: bool = True) -> list[Entry]:
-        """The entries that this scope owns in a tree, each composite once. Changes nothing."""
+    def _owned_in(self, tree: object, verb: str, plain: list[object], *, check_strict: bool = True) -> list[Entry]:
+        """The entries that this scope owns in a tree, each composite once; `plain` gets the arrays in it. Changes nothing."""
         if ESTATES:
             settle()
         found: dict[Entry, None] = {}
-        resources = resources_in(tree, self._hides, f"the tree given to {verb}()")
+        resources = resources_in(tree, self._hides, f"the tree given to {verb}()", plain)
         if ANCHORED:
             resources = [part for resource in resources for part in gathered(resource, self)]
         for resource in resources:
@@ -589,7 +703,19 @@ class DisposeScope:
                 found[unit] = None
             elif self.strict and check_strict:
                 self._refuse_foreign(resource, entry, unit, verb)
+        if self.strict and check_strict:
+            for array in plain:
+                self._refuse_foreign_array(array, verb)
         return list(found)
+
+    def _refuse_foreign_array(self, array: object, verb: str) -> None:
+        memory = MEMORY[0]
+        owner = memory.owner(array)
+        if owner is not self and memory.is_served(array):
+            described, owned = type(array).__qualname__, "nobody" if owner is None else repr(owner)
+            raise NotOwnedError(
+                f"{verb}: {self!r} does not own this {described}; its owner is {owned}", resource=described, owner=owned
+            )
 
     def _refuse_foreign(self, resource: object, entry: Entry | None, unit: Entry | None, verb: str) -> None:
         kind = kind_of(resource)
@@ -610,14 +736,20 @@ class DisposeScope:
             f"{verb}: {self!r} does not own {described}; its owner is {owner}", resource=described, owner=owner
         )
 
-    def _hand_over(self, entries: list[Entry], target: DisposeScope | None) -> None:
+    def _hand_over(self, entries: list[Entry], target: DisposeScope | None, plain: list[object]) -> None:
         ledger = LOCAL.ledger
         ledger.graphs_kept += let_graphs_out(entries, self.graph, f"leaving {self._called()}")
+        if self._account is not None:
+            for array in plain:
+                MEMORY[0].move(array, self, target)
         for entry in entries:
             # Taking the entry out is the claim: a release or a move on another thread finds nothing then.
             if self._entries.pop(entry, 0) is not None:
                 continue
             entry.owner = target
+            if self._account is not None:
+                for array in arrays_of(entry):
+                    MEMORY[0].move(array, self, target)
             if target is None:
                 ledger.detached += 1
                 let_go(entry)
@@ -699,6 +831,9 @@ class DisposeScope:
             else:
                 ledger.moved += 1
             self._take(entry)
+            if MEMORY:
+                for array in arrays_of(entry):
+                    MEMORY[0].move(array, source, self)
             if LISTENERS:
                 for listener in LISTENERS:
                     if entry in fresh:

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 from ._errors import UnknownKindError
 from ._kinds import kind_of
+from ._memory import MEMORY
 
 __all__ = ["LEAF_TYPES", "WALKERS", "resources_in"]
 
@@ -37,7 +38,9 @@ SEARCH_LIMIT: Final = 10_000
 _MET_LIMIT: Final = 100 * SEARCH_LIMIT
 
 
-def resources_in(tree: object, hides: Hides | None = None, what: str = "the tree") -> list[object]:
+def resources_in(
+    tree: object, hides: Hides | None = None, what: str = "the tree", plain: list[object] | None = None
+) -> list[object]:
     """Every resource in a tree, in order, each once.
 
     Parameters
@@ -48,6 +51,8 @@ def resources_in(tree: object, hides: Hides | None = None, what: str = "the tree
         Tells whether an object met inside an object of unknown type would be lost. Without it nothing is searched.
     what : str
         What the root is called in a message.
+    plain : list, optional
+        Gets the arrays that are plain memory, each once.
 
     Returns
     -------
@@ -75,6 +80,8 @@ def resources_in(tree: object, hides: Hides | None = None, what: str = "the tree
         if kind_of(node) is not None:
             found.append(node)
             continue
+        if plain is not None and MEMORY and MEMORY[0].is_plain(node):
+            plain.append(node)
         children = _children(node, cls)
         if children is None:
             if hides is not None:

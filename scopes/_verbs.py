@@ -29,6 +29,7 @@ from ._entries import (
 )
 from ._errors import ScopeNestingError, UnknownKindError
 from ._kinds import Kind, kind_of
+from ._memory import MEMORY
 from ._scope import DisposeScope, raise_failures
 from ._statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process, statistics_of
 from ._trees import resources_in
@@ -149,6 +150,8 @@ def is_disposed(resource: object) -> bool:
 def owner_of(resource: object) -> DisposeScope | None:
     """The scope that will dispose a resource, or None where it is unowned; for a member, the owner of its composite.
 
+    For a plain array, the scope that owns its memory; None for memory that does not come from the arena.
+
     Raises
     ------
     UnknownKindError
@@ -159,6 +162,8 @@ def owner_of(resource: object) -> DisposeScope | None:
     entry = standing_of(resource)
     if entry is not None:
         return owner_of_entry(entry)
+    if MEMORY and MEMORY[0].is_plain(resource):
+        return MEMORY[0].owner(resource)
     is_disposed(resource)
     return None
 

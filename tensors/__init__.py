@@ -2,6 +2,7 @@
 
 from . import _object_arrays as _object_arrays
 from . import _torch_arrival as _torch_arrival
+from ._arena_statistics import ArenaStatistics, arena_statistics
 from ._cache import empty_cache
 from ._constructors import arange, empty, full, ones, tensor, zeros
 from ._exchange import asarray, from_dlpack
@@ -10,11 +11,13 @@ from ._graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
 from ._tensor import Tensor
 
 __all__ = [
+    "ArenaStatistics",
     "ExportedStorage",
     "GraphOp",
     "GraphSummary",
     "Tensor",
     "arange",
+    "arena_statistics",
     "asarray",
     "empty",
     "empty_cache",

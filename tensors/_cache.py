@@ -6,12 +6,13 @@ import sys
 from typing import Any
 
 from ..scopes._pages import trim
+from ._arena_service import ARENA
 
 __all__ = ["empty_cache"]
 
 
 def empty_cache() -> None:
-    """Return memory that is kept for reuse: free pages of the C heap, and PyTorch's cached blocks on the CUDA device.
+    """Return memory that is kept for reuse: free blocks of the arena, free pages of the C heap, PyTorch's cached CUDA blocks.
 
     What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is emptied where the
     program uses CUDA.
@@ -21,6 +22,8 @@ def empty_cache() -> None:
     >>> import disposescope as ds
     >>> ds.empty_cache()
     """
+    if ARENA is not None:
+        ARENA.empty_cache()
     trim()
     torch: Any = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)

@@ -138,6 +138,11 @@ def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
     return None if array is None else (array.shape, str(array.dtype), array.nbytes)
 
 
+def _memory(handle: Handle) -> tuple[NDArray[Any], ...]:
+    array = array_of(handle)
+    return () if array is None else (array,)
+
+
 def _device(_handle: Handle) -> str:
     return "cpu:0"
 
@@ -155,6 +160,7 @@ TENSOR: Final = Kind(
     describe=describe,
     is_disposed=_is_disposed,
     layout=_layout,
+    memory=_memory,
 )
 """The kind of `Tensor`."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-__all__ = ["Tie", "storage_of"]
+__all__ = ["TIES", "Tie", "storage_of"]
 
 
 class Tie:
@@ -31,6 +31,10 @@ class Tie:
 
 _STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
 _ARRAY: Final[Any] = np.ndarray
+
+TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
+"""Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
+
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
 
 

@@ -1,0 +1,93 @@
+"""The arena's compiled part: a memory handler for NumPy (NEP 49) whose blocks know their scope.
+
+Absent where it could not be built, or where this NumPy is another one than it knows; then importing it raises ImportError.
+Ask `_arena_service` instead of this module.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import CodeType, FrameType
+from typing import Any, Final, ParamSpec, TypeVar, final
+
+from ..scopes._scope import DisposeScope
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ALIGNMENT: Final[int]
+"""Every block begins at a multiple of it."""
+
+debug: Final[bool]
+"""Whether blocks are poisoned and guarded, by ``DISPOSESCOPE_ARENA_DEBUG=1`` when the process started."""
+
+@final
+class Account:
+    """What a scope has in use, as the scope holds it."""
+
+def bind(
+    current: ContextVar[DisposeScope | None],
+    scope_type: type[DisposeScope],
+    resolve: Callable[[DisposeScope], DisposeScope | None],
+    mark_of: Callable[[FrameType | None], tuple[CodeType, int] | None],
+    listeners: list[Any],
+    ties: tuple[type, ...],
+    /,
+) -> None:
+    """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from."""
+
+def enter(scope: DisposeScope, /) -> None:
+    """Make the handler of this context the one that a scope wants; the one before is put into its slot ``_served``."""
+
+def leave(scope: DisposeScope, /) -> None:
+    """Put back what ``_served`` of a scope holds."""
+
+def reset() -> None:
+    """Let NumPy's own handler serve this context, if the arena does."""
+
+def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function with the arena serving this context."""
+
+def close_account(scope: DisposeScope, outer: DisposeScope | None, /) -> tuple[int, int] | None:
+    """Hand what a scope has in use to another, or to nobody: how many blocks and bytes. None where nothing was born in it."""
+
+def figures(scope: DisposeScope, /) -> tuple[int, int, int, int, int, int, int, int]:
+    """Live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, charged bytes of a scope."""
+
+def live_nbytes(scope: DisposeScope, /) -> int:
+    """The bytes that a scope has in use."""
+
+def owner(array: object, /) -> DisposeScope | None:
+    """The scope that owns the block behind an array; None where it is nobody's or no block of the arena."""
+
+def is_served(array: object, /) -> bool:
+    """Whether the memory behind an array is a block of the arena."""
+
+def move(array: object, source: DisposeScope | None, target: DisposeScope | None, /) -> bool:
+    """Give the block behind an array to another scope, or to nobody, where `source` (or nobody) owns it."""
+
+def charge(scope: DisposeScope, nbytes: int, /) -> Account | bool | None:
+    """Count bytes from elsewhere against the budgets around a scope.
+
+    Returns what `discharge` wants, False where a budget refuses, None where there is no budget.
+    """
+
+def discharge(account: Account, nbytes: int, /) -> None:
+    """Take bytes off again."""
+
+def last_refusal() -> tuple[DisposeScope | None, int, int, int] | None:
+    """The last allocation that a budget refused on this thread: its scope, budget, bytes in use, bytes requested. Forgets it."""
+
+def sites(scope: DisposeScope | None, /) -> list[tuple[tuple[CodeType, int] | None, int]]:
+    """Birth mark and bytes of the recorded blocks that a scope owns, or that count against its budget; None: of all."""
+
+def statistics() -> tuple[int, int, int, int, int, int, int, int]:
+    """Live blocks, live, peak, cached and mapped bytes, hits, misses, escapes."""
+
+def empty_cache() -> None:
+    """Return what is cached to the system."""
+
+def decay(*ignored: object) -> None:
+    """Let the cache forget what has not been needed lately; a callback of the garbage collector."""
+
+def address(array: object, /) -> int:
+    """Where the elements of an array begin."""

@@ -1,0 +1,232 @@
+#include "_arena_handler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "_arena_lock.h"
+#include "_arena_numpy.h"
+#include "_arena_pool.h"
+#include "_arena_scopes.h"
+
+PyObject *handler_capsule;
+static _Thread_local struct refusal last_refusal;
+
+void handler_refuse(struct account *limit, size_t nbytes)
+{
+    limit->references++;
+    if (last_refusal.limit != NULL) {
+        account_release(last_refusal.limit);
+    }
+    last_refusal = (struct refusal){.limit = limit, .nbytes = nbytes, .charged = limit->charged_nbytes};
+}
+
+struct refusal handler_last_refusal(void)
+{
+    struct refusal last = last_refusal;
+    last_refusal.limit = NULL;
+    return last;
+}
+
+static void check_attached(const char *what)
+{
+    if (!PyGILState_Check()) {
+        fprintf(stderr, "disposescope: memory of the arena is %s without the GIL\n", what);
+        abort();
+    }
+}
+
+static void *serve(size_t nbytes, bool zeroed)
+{
+    if (pool_debug) {
+        check_attached("asked for");
+    }
+    struct account *account = scopes_current_account();
+    struct block *block;
+    struct region *doomed = NULL;
+    bool dirty;
+    nbytes += nbytes == 0;
+    bool wants_site = scopes_wants_sites(account, nbytes);
+    arena_lock();
+    account = account_now(account);
+    struct account *limit = account_refusing(account, nbytes);
+    if (limit != NULL) {
+        handler_refuse(limit, nbytes);
+        doomed = pool_empty();
+        arena_unlock();
+        pool_unmap(doomed);
+        return NULL;
+    }
+    /* Charged first, and to an account that this block refers to: the lock is given up while memory is mapped. */
+    uint64_t misses = pool_misses;
+    account_add(account, nbytes);
+    void *address = pool_take(nbytes, &block, &dirty, &doomed);
+    if (address == NULL) {
+        account_drop(account, nbytes);
+    }
+    else {
+        block->as.account = account;
+        account->hits += pool_misses == misses;
+    }
+    arena_unlock();
+    if (doomed != NULL) {
+        pool_unmap(doomed);
+    }
+    if (address == NULL) {
+        return NULL;
+    }
+    if (zeroed && dirty) {
+        memset(address, 0, nbytes);
+    }
+    if (wants_site) {
+        block->recorded = scopes_record_site(address);
+    }
+    return address;
+}
+
+static void *serve_malloc(void *ctx, size_t size)
+{
+    (void)ctx;
+    return serve(size, false);
+}
+
+static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
+{
+    (void)ctx;
+    size_t nbytes;
+    if (__builtin_mul_overflow(nelem, elsize, &nbytes)) {
+        return NULL;
+    }
+    return serve(nbytes, true);
+}
+
+static void serve_free(void *ctx, void *ptr, size_t size)
+{
+    (void)ctx;
+    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
+    if (ptr == NULL) {
+        return;
+    }
+    if (pool_debug) {
+        check_attached("freed");
+    }
+    struct block *block = pool_block_at(ptr);
+    if (block->recorded) {
+        scopes_forget_site(ptr);
+    }
+    arena_lock();
+    account_drop(block->as.account, block->nbytes);
+    struct region *doomed = pool_give(ptr);
+    arena_unlock();
+    if (doomed != NULL) {
+        pool_unmap(doomed);
+    }
+}
+
+static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
+{
+    (void)ctx;
+    if (ptr == NULL) {
+        return serve(new_size, false);
+    }
+    new_size += new_size == 0;
+    struct region *doomed = NULL, *given = NULL;
+    bool dirty;
+    arena_lock();
+    struct block *block = pool_block_at(ptr);
+    size_t before = block->nbytes, room = pool_room(ptr);
+    struct account *account = block->as.account;
+    struct account *limit =
+        new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
+    void *address = NULL;
+    if (limit != NULL) {
+        handler_refuse(limit, new_size);
+        doomed = pool_empty();
+    }
+    else if (new_size <= room && new_size >= room / 2) {
+        account_resize(account, before, new_size);
+        pool_resize(ptr, new_size);
+        address = ptr;
+    }
+    else {
+        struct block *fresh;
+        account_resize(account, before, new_size);
+        address = pool_take(new_size, &fresh, &dirty, &doomed);
+        if (address == NULL) {
+            account_resize(account, new_size, before);
+        }
+        else {
+            bool recorded = block->recorded;
+            memcpy(address, ptr, new_size < before ? new_size : before);
+            fresh->as.account = account;
+            given = pool_give(ptr);
+            arena_unlock();
+            pool_unmap(given);
+            pool_unmap(doomed);
+            if (recorded) {
+                scopes_forget_site(ptr);
+                fresh->recorded = scopes_record_site(address);
+            }
+            return address;
+        }
+    }
+    arena_unlock();
+    pool_unmap(doomed);
+    return address;
+}
+
+static struct numpy_handler handler = {
+    .name = "disposescope_arena",
+    .version = 1,
+    .allocator = {.malloc = serve_malloc, .calloc = serve_calloc, .realloc = serve_realloc, .free = serve_free},
+};
+
+int handler_make(void)
+{
+    handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
+    return handler_capsule == NULL ? -1 : 0;
+}
+
+void *handler_block_of(PyObject *array)
+{
+    /* The references that the chain holds keep each object alive while the array is. */
+    PyObject *object = array;
+    while (object != NULL) {
+        if (PyMemoryView_Check(object)) {
+            object = PyMemoryView_GET_BUFFER(object)->obj;
+            continue;
+        }
+        if (!PyObject_TypeCheck(object, numpy_ndarray)) {
+            if (!scopes_is_tie(object)) {
+                return NULL;
+            }
+            PyObject *base = PyObject_GetAttrString(object, "base");
+            if (base == NULL) {
+                PyErr_Clear();
+                return NULL;
+            }
+            /* Its attribute goes on holding it. */
+            Py_DECREF(base);
+            object = base;
+            continue;
+        }
+        struct numpy_array *fields = (struct numpy_array *)object;
+        if (fields->flags & NUMPY_OWNDATA) {
+            return fields->mem_handler == handler_capsule ? fields->data : NULL;
+        }
+        object = fields->base;
+    }
+    return NULL;
+}
+
+bool handler_move(void *address, struct account *source, struct account *target)
+{
+    struct block *block = pool_block_at(address);
+    struct account *account = block->as.account;
+    if (source != NULL && account_now(account) != source) {
+        return false;
+    }
+    block->as.account = target;
+    account_move(account, target, block->nbytes);
+    return true;
+}

@@ -1,0 +1,42 @@
+/* The handler that NumPy asks for memory (NEP 49): one for the process, whose blocks are charged to the scope that is
+ * current at the birth.
+ *
+ * NumPy calls its functions with the GIL held (attached to the interpreter, in a free-threaded build).
+ */
+#ifndef DISPOSESCOPE_ARENA_HANDLER_H
+#define DISPOSESCOPE_ARENA_HANDLER_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "_arena_accounts.h"
+
+/* The capsule that NumPy keeps in its context variable and with each array; never freed, like the handler in it. */
+extern PyObject *handler_capsule;
+
+/* Make the capsule. Returns 0, or -1 with an exception. */
+int handler_make(void);
+
+/* An allocation that a budget refused, on this thread; `limit` is a reference, NULL where none was refused. */
+struct refusal {
+    struct account *limit;
+    size_t nbytes;  /* requested */
+    size_t charged; /* live then */
+};
+
+/* The last refusal on this thread, which is forgotten with this; the caller gets the reference. */
+struct refusal handler_last_refusal(void);
+
+/* Refuse on behalf of memory from elsewhere: remember it as the last refusal. With the lock held. */
+void handler_refuse(struct account *limit, size_t nbytes);
+
+/* The beginning of the block that an array has its memory in, or NULL where the memory is not the arena's. Follows views to
+ * the array that owns the memory, through memoryviews and ties (see scopes_bind). */
+void *handler_block_of(PyObject *array);
+
+/* Move the block of an array that is charged to `source` now, or to anybody where source is NULL, to another account. Returns
+ * whether it was. With the lock held. */
+bool handler_move(void *address, struct account *source, struct account *target);
+
+#endif

@@ -1,0 +1,293 @@
+#include "_arena_scopes.h"
+
+#include <structmember.h>
+
+#include "_arena_lock.h"
+
+static PyObject *current_variable, *resolve_function, *mark_function, *listener_list, *tie_types, *sites;
+static PyTypeObject *scope_type;
+static Py_ssize_t offsets[SCOPE_SLOTS];
+static const char *const slot_names[SCOPE_SLOTS] = {
+    [SLOT_ACCOUNT] = "_account", [SLOT_ARENA] = "_arena",   [SLOT_DIRECT] = "_direct",           [SLOT_STATE] = "_state",
+    [SLOT_FRAME] = "_frame",     [SLOT_OUTER] = "_outer",   [SLOT_PASSED_OVER] = "_passed_over", [SLOT_SERVED] = "_served",
+    [SLOT_BUDGET] = "budget",    [SLOT_STRICT] = "strict",
+};
+
+/* ------------------------------------------------------------------ the account object */
+
+static void account_dealloc(struct account_object *self)
+{
+    struct account *account = self->account;
+    if (account != NULL) {
+        arena_lock();
+        account->owner = NULL;
+        if (account->forward == NULL) {
+            /* A scope that died open, such as that of a generator at the exit of the interpreter. */
+            account_close(account, &account_of_nobody);
+        }
+        account_release(account);
+        arena_unlock();
+    }
+    Py_XDECREF(self->scope);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+PyTypeObject account_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors._arena.Account",
+    .tp_doc = "What a scope has in use, as the scope holds it.",
+    .tp_basicsize = sizeof(struct account_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = (destructor)account_dealloc,
+};
+
+/* ------------------------------------------------------------------ scopes */
+
+int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *mark_of, PyObject *listeners,
+                PyObject *ties)
+{
+    for (int slot = 0; slot < SCOPE_SLOTS; slot++) {
+        PyObject *descriptor = PyDict_GetItemString(type->tp_dict, slot_names[slot]);
+        if (descriptor == NULL || Py_TYPE(descriptor) != &PyMemberDescr_Type) {
+            PyErr_Format(PyExc_TypeError, "%s has no slot %s", type->tp_name, slot_names[slot]);
+            return -1;
+        }
+        offsets[slot] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+    }
+    if (sites == NULL && (sites = PyDict_New()) == NULL) {
+        return -1;
+    }
+    /* Kept for the life of the process: arrays are born and freed while the interpreter goes down. */
+    current_variable = Py_NewRef(current);
+    resolve_function = Py_NewRef(resolve);
+    mark_function = Py_NewRef(mark_of);
+    listener_list = Py_NewRef(listeners);
+    tie_types = Py_NewRef(ties);
+    scope_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    return 0;
+}
+
+bool scopes_is_scope(PyObject *object) { return scope_type != NULL && Py_TYPE(object) == scope_type; }
+
+bool scopes_is_tie(PyObject *object)
+{
+    for (Py_ssize_t i = 0; tie_types != NULL && i < PyTuple_GET_SIZE(tie_types); i++) {
+        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(tie_types, i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+PyObject **scopes_slot(PyObject *scope, enum scope_slot slot) { return (PyObject **)((char *)scope + offsets[slot]); }
+
+static inline PyObject *slot_of(PyObject *scope, enum scope_slot slot)
+{
+    PyObject *held = *scopes_slot(scope, slot);
+    return held == NULL ? Py_None : held;
+}
+
+/* The nearest scope outside with an account, from which limits come; NULL where there is none, or no budget anywhere. */
+static struct account *limits_from(PyObject *scope)
+{
+    if (account_totals.budgets == 0) {
+        return NULL;
+    }
+    PyObject *outer = slot_of(scope, SLOT_OUTER);
+    while (scopes_is_scope(outer)) {
+        PyObject *held = slot_of(outer, SLOT_ACCOUNT);
+        if (held != Py_None) {
+            return ((struct account_object *)held)->account;
+        }
+        outer = slot_of(outer, SLOT_OUTER);
+    }
+    return NULL;
+}
+
+static struct account *make_account(PyObject *scope)
+{
+    size_t budget = SIZE_MAX;
+    PyObject *given = slot_of(scope, SLOT_BUDGET);
+    if (given != Py_None) {
+        budget = PyLong_AsSize_t(given);
+        if (budget == (size_t)-1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    struct account_object *held = PyObject_New(struct account_object, &account_type);
+    if (held == NULL) {
+        return NULL;
+    }
+    held->account = NULL;
+    held->scope = PyWeakref_NewRef(scope, NULL);
+    if (held->scope == NULL) {
+        Py_DECREF(held);
+        return NULL;
+    }
+    struct account *outer = limits_from(scope);
+    arena_lock();
+    struct account *account = account_new(budget, outer == NULL ? NULL : account_now(outer));
+    arena_unlock();
+    if (account == NULL) {
+        Py_DECREF(held);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    account->records = slot_of(scope, SLOT_STRICT) == Py_True;
+    account->owner = held;
+    held->account = account;
+    PyObject **slot = scopes_slot(scope, SLOT_ACCOUNT);
+    PyObject *before = *slot;
+    if (before != NULL && before != Py_None) {
+        /* Making these objects can run the garbage collector, and that code which made an account first. */
+        Py_DECREF(held);
+        return ((struct account_object *)before)->account;
+    }
+    *slot = (PyObject *)held;
+    Py_XDECREF(before);
+    return account;
+}
+
+struct account *scopes_account(PyObject *scope, bool make)
+{
+    PyObject *held = slot_of(scope, SLOT_ACCOUNT);
+    if (held != Py_None) {
+        return ((struct account_object *)held)->account;
+    }
+    return make ? make_account(scope) : NULL;
+}
+
+/* Whether a scope that a generator opened is the current one for certain: its generator runs, and nothing else is to be
+ * thought of. `resolve` says the same, and what is current otherwise, in Python. */
+static bool runs_plainly(PyObject *scope)
+{
+    PyObject *frame = slot_of(scope, SLOT_FRAME);
+    PyObject *passed_over = slot_of(scope, SLOT_PASSED_OVER);
+    if (!PyFrame_Check(frame) || !PyTuple_CheckExact(passed_over) || PyTuple_GET_SIZE(passed_over) != 0) {
+        return false;
+    }
+    if (PyLong_AsLong(slot_of(scope, SLOT_STATE)) != 1) {
+        return false;
+    }
+    PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)frame);
+    Py_XDECREF(back);
+    return back != NULL;
+}
+
+/* The slow way; `top` is borrowed, the result a new reference or NULL for no scope. */
+static PyObject *resolved(PyObject *top)
+{
+    if (runs_plainly(top)) {
+        return Py_NewRef(top);
+    }
+    PyObject *scope = PyObject_CallOneArg(resolve_function, top);
+    if (scope == NULL) {
+        /* The interpreter is going down, or out of memory: the block is nobody's. */
+        PyErr_Clear();
+        return NULL;
+    }
+    if (!scopes_is_scope(scope)) {
+        Py_DECREF(scope);
+        return NULL;
+    }
+    return scope;
+}
+
+static struct account *account_among_others(PyObject *top)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    struct account *account = NULL;
+    PyObject *scope = slot_of(top, SLOT_DIRECT) == Py_True ? Py_NewRef(top) : resolved(top);
+    if (scope != NULL) {
+        account = scopes_account(scope, true);
+        if (account == NULL) {
+            PyErr_Clear();
+        }
+        /* The scope is current, so somebody holds it, and it holds the account. */
+        Py_DECREF(scope);
+    }
+    PyErr_Restore(type, value, traceback);
+    return account == NULL ? &account_of_nobody : account;
+}
+
+struct account *scopes_current_account(void)
+{
+    PyObject *scope;
+    if (current_variable == NULL || PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
+        PyErr_Clear();
+        return &account_of_nobody;
+    }
+    struct account *account = &account_of_nobody;
+    if (Py_TYPE(scope) == scope_type) {
+        PyObject *held = *scopes_slot(scope, SLOT_ACCOUNT);
+        if (held != Py_None && held != NULL && *scopes_slot(scope, SLOT_DIRECT) == Py_True) {
+            account = ((struct account_object *)held)->account;
+        }
+        else {
+            account = account_among_others(scope);
+        }
+    }
+    Py_DECREF(scope);
+    return account;
+}
+
+PyObject *scopes_scope_of(struct account *account)
+{
+    struct account_object *held = account->owner;
+    if (held == NULL || account == &account_of_nobody) {
+        Py_RETURN_NONE;
+    }
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *scope;
+    if (PyWeakref_GetRef(held->scope, &scope) == 1) {
+        return scope;
+    }
+    Py_RETURN_NONE;
+#else
+    return Py_NewRef(PyWeakref_GET_OBJECT(held->scope));
+#endif
+}
+
+/* ------------------------------------------------------------------ sites */
+
+bool scopes_wants_sites(const struct account *account, size_t nbytes)
+{
+    if (account->records || (listener_list != NULL && PyList_GET_SIZE(listener_list) != 0)) {
+        return true;
+    }
+    /* Under a budget, what could be among the largest: at most a thousand or so at once. */
+    const struct account *limit = account->budget != SIZE_MAX ? account : account->limits;
+    return limit != NULL && nbytes >= limit->budget / 1024;
+}
+
+bool scopes_record_site(void *address)
+{
+    PyObject *type, *value, *traceback;
+    bool recorded = false;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyFrameObject *frame = PyEval_GetFrame();
+    PyObject *mark = PyObject_CallOneArg(mark_function, frame == NULL ? Py_None : (PyObject *)frame);
+    PyObject *key = mark == NULL ? NULL : PyLong_FromVoidPtr(address);
+    if (key != NULL) {
+        recorded = PyDict_SetItem(sites, key, mark) == 0;
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(mark);
+    PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+    return recorded;
+}
+
+void scopes_forget_site(void *address)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *key = PyLong_FromVoidPtr(address);
+    if (key == NULL || PyDict_DelItem(sites, key) < 0) {
+        PyErr_Clear();
+    }
+    Py_XDECREF(key);
+    PyErr_Restore(type, value, traceback);
+}
+
+PyObject *scopes_sites(void) { return sites; }

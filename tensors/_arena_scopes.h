@@ -1,0 +1,75 @@
+/* Which account a birth is charged to: the one of the scope that is current in the context of the birth.
+ *
+ * Everything here is called with the GIL held and without the arena's lock.
+ */
+#ifndef DISPOSESCOPE_ARENA_SCOPES_H
+#define DISPOSESCOPE_ARENA_SCOPES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "_arena_accounts.h"
+
+/* What stands for the account in Python. The scope holds it in its slot `_account`; it holds one reference to the account,
+ * and a weak one to the scope. */
+struct account_object {
+    PyObject_HEAD
+    struct account *account;
+    PyObject *scope;
+};
+
+extern PyTypeObject account_type;
+
+/* The slots of a scope that are read and written here. */
+enum scope_slot {
+    SLOT_ACCOUNT,
+    SLOT_ARENA,
+    SLOT_DIRECT,
+    SLOT_STATE,
+    SLOT_FRAME,
+    SLOT_PASSED_OVER,
+    SLOT_OUTER,
+    SLOT_SERVED,
+    SLOT_BUDGET,
+    SLOT_STRICT,
+    SCOPE_SLOTS
+};
+
+/* Learn where scopes are found: the context variable that holds the innermost entered one; their type; the function that
+ * tells the current one where that is not plain; the function that tells the mark of user code for a frame; the list that
+ * is not empty while somebody wants marks; the types of objects that stand between an array and the one it shares memory
+ * with, as its attribute `base` (a tuple). Returns 0, or -1 with an exception. */
+int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *mark_of, PyObject *listeners,
+                PyObject *ties);
+
+/* Whether an object is of one of these types. */
+bool scopes_is_tie(PyObject *object);
+
+/* Whether an object is a scope. */
+bool scopes_is_scope(PyObject *object);
+
+/* A slot of a scope; borrowed, NULL where it is empty. */
+PyObject **scopes_slot(PyObject *scope, enum scope_slot slot);
+
+/* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL with an exception where
+ * that fails. No new reference: the scope holds it. */
+struct account *scopes_account(PyObject *scope, bool make);
+
+/* The account that a block born now is charged to. Never NULL, raises nothing, keeps an exception that is set. */
+struct account *scopes_current_account(void);
+
+/* The scope that an account stands for; a new reference, None where it is nobody's or the scope is gone. */
+PyObject *scopes_scope_of(struct account *account);
+
+/* Whether a birth in an account is to be recorded with its site. */
+bool scopes_wants_sites(const struct account *account, size_t nbytes);
+
+/* Record the site of a birth; returns whether it could. Forget it again. Keep an exception that is set. */
+bool scopes_record_site(void *address);
+void scopes_forget_site(void *address);
+
+/* address -> mark, of the blocks that are recorded; borrowed. */
+PyObject *scopes_sites(void);
+
+#endif

@@ -1,0 +1,118 @@
+"""The arena in the service of scopes: what `Memory` asks for, answered by the compiled part where it is available."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable
+from typing import Any, Final, final
+
+import numpy as np
+
+from ..scopes._current import CURRENT, resolve
+from ..scopes._errors import EscapedError
+from ..scopes._instruments import LISTENERS
+from ..scopes._memory import MEMORY, ArenaUse
+from ..scopes._scope import DisposeScope
+from ..scopes.leaks._site import mark_of, site_of
+from ._storage import TIES, storage_of
+
+try:
+    from . import _arena
+except ImportError:
+    ARENA: Any = None
+else:
+    ARENA = _arena
+
+__all__ = ["ARENA"]
+
+_SHOWN: Final = 5
+
+
+@final
+class Service:
+    """The one instance is in `MEMORY`; what is asked often is a function of the compiled part itself."""
+
+    __slots__ = ("entered", "is_served", "left", "move", "owner")
+
+    def __init__(self) -> None:
+        self.entered = _arena.enter
+        self.left = _arena.leave
+        self.move = _arena.move
+        self.owner = _arena.owner
+        self.is_served = _arena.is_served
+
+    def is_plain(self, thing: object) -> bool:
+        """Whether it is an array: see `Memory.is_plain`."""
+        return issubclass(type(thing), np.ndarray)
+
+    def closed(self, scope: DisposeScope) -> EscapedError | None:
+        """Close its account: see `Memory.closed`."""
+        told = _sites_of(scope) if scope.strict else {}
+        escaped = _arena.close_account(scope, scope.outer)
+        if escaped is None or not escaped[0] or not scope.strict:
+            return None
+        count, nbytes = escaped
+        called = "a strict scope" if scope.name is None else f"strict scope {scope.name!r}"
+        return EscapedError(
+            f"{count} array{'s' * (count != 1)} with {nbytes} bytes escaped from {called}: born in it, not moved out, "
+            f"and still referenced; they stay valid and belong to the outer scope{_listed(told)}. "
+            "What shall outlive its scope is moved out of it with scope.move_to_outer",
+            count=count,
+            nbytes=nbytes,
+            sites=tuple(told),
+        )
+
+    def use(self, scope: DisposeScope) -> ArenaUse:
+        """The figures of its account: see `Memory.use`."""
+        blocks, live, peak, hits, misses, escapes, escaped_nbytes, charged = _arena.figures(scope)
+        return ArenaUse(blocks, live, peak, hits, misses, escapes, escaped_nbytes, scope.budget, charged)
+
+    def nbytes(self, scope: DisposeScope, arrays: Iterable[Any]) -> int:
+        """What its account has live, less the blocks that its resources count: see `Memory.nbytes`."""
+        counted = dict(storage_of(array) for array in arrays if _arena.owner(array) is scope)
+        return _arena.live_nbytes(scope) - sum(counted.values())
+
+    def explain(self, error: MemoryError) -> None:
+        """Say which budget refused what: see `Memory.explain`."""
+        refusal = _arena.last_refusal()
+        if refusal is None:
+            return
+        scope, budget, live, requested = refusal
+        total = getattr(error, "_total_size", requested)
+        if max(total, 1) != requested:
+            # Another error than the one that was refused, and perhaps caught, before.
+            return
+        told = {} if scope is None else _sites_of(scope)
+        called = "a scope" if scope is None or scope.name is None else f"scope {scope.name!r}"
+        error.add_note(
+            f"the budget of {called} refused it: budget {budget} bytes, live {live} bytes, requested {requested} bytes"
+            + _listed(told)
+        )
+
+
+def _sites_of(scope: DisposeScope) -> dict[str, tuple[int, int]]:
+    """Number and bytes of the live arrays of a scope by the line where they were born, the largest sum first."""
+    found: dict[str, tuple[int, int]] = {}
+    for mark, nbytes in _arena.sites(scope):
+        site = str(site_of(mark) or "<unknown>")
+        count, total = found.get(site, (0, 0))
+        found[site] = count + 1, total + nbytes
+    return dict(sorted(found.items(), key=lambda item: (-item[1][1], item[0])))
+
+
+def _listed(told: dict[str, tuple[int, int]]) -> str:
+    rows = [f"\n  {nbytes} bytes in {count} at {site}" for site, (count, nbytes) in list(told.items())[:_SHOWN]]
+    if len(told) > _SHOWN:
+        rows.append(f"\n  and {len(told) - _SHOWN} more lines")
+    return (":" if rows else "") + "".join(rows)
+
+
+if ARENA is not None:
+    _arena.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES)
+    MEMORY.append(Service())
+    # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
+    gc.callbacks.append(_arena.decay)
+    if hasattr(os, "register_at_fork"):
+        # A forked child is outside of the blocks of its parent.
+        os.register_at_fork(after_in_child=_arena.reset)
