@@ -31,6 +31,7 @@ def parse_budget(budget: object) -> int:
     """
     if isinstance(budget, bool) or not isinstance(budget, (int, str)):
         raise TypeError(f'budget must be a number of bytes or a string such as "512MiB", not {budget!r}')
+    nbytes: int
     if isinstance(budget, str):
         found = _WRITTEN.fullmatch(budget)
         if found is None:
@@ -38,7 +39,7 @@ def parse_budget(budget: object) -> int:
         number, power, binary = found.groups()
         base = 1024 if binary else 1000
         whole, _, fraction = number.partition(".")
-        scale = base ** _POWERS[power.lower()]
+        scale = int(base ** _POWERS[power.lower()])
         nbytes = int(whole) * scale + int(fraction or 0) * scale // 10 ** len(fraction)
     else:
         nbytes = budget

@@ -1,4 +1,4 @@
-"""The seam to what serves plain memory inside a scope: the arena, which the floor above puts here where it is available.
+"""The seam to what serves plain memory inside a scope: the arena, put here by the floor above where it is available.
 
 Plain memory is what no resource stands for: arrays that are never invalidated. A scope switches its service on and off,
 knows what is born in it by bytes and by owner, and hands it on when it is closed.
@@ -31,8 +31,8 @@ class ArenaUse:
     hits, misses : int
         Blocks born in the scope without asking the system for memory, and with.
     escapes, escaped_nbytes : int
-        Blocks that were in use when the scope was closed and not moved out before, and their bytes: they belong to the outer
-        scope since.
+        Blocks that were in use when the scope was closed and not moved out before, and their bytes: they belong to
+        the outer scope since.
     budget : int or None
         The bytes that may be in use at once.
     charged_nbytes : int
@@ -55,7 +55,7 @@ class Memory(Protocol):
     """What the floor above implements. None of it may be called while another scope is being changed."""
 
     def entered(self, scope: DisposeScope, /) -> object:
-        """Serve the context from now on as the scope wants it, and remember in its slot ``_served`` what is to be put back."""
+        """Serve the context as the scope wants it; its slot ``_served`` gets what is to be put back."""
 
     def left(self, scope: DisposeScope, /) -> object:
         """Put back what served the context before."""
@@ -85,7 +85,7 @@ class Memory(Protocol):
         ...
 
     def move(self, thing: object, source: DisposeScope | None, target: DisposeScope | None, /) -> bool:
-        """Change the owner of the memory behind an object, where it is owned by `source`; None is nobody. Tells whether it was."""
+        """Change the owner of the memory behind an object, where `source` owns it (None: nobody); tells whether."""
         ...
 
     def explain(self, error: MemoryError, /) -> None:

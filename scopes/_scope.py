@@ -94,12 +94,12 @@ class DisposeScope:
         system at each free; what is free is returned when the last such scope is closed. A setting of the GNU C
         library for the whole process; elsewhere it does nothing and warns.
     arena : bool, default True
-        Serve the memory of plain arrays that are born in the block from the arena: recycled, aligned to 64 bytes, and counted.
-        With False NumPy's own allocator serves the block.
+        Serve the memory of plain arrays that are born in the block from the arena: recycled, aligned to 64 bytes,
+        and counted. With False NumPy's own allocator serves the block.
     budget : int or str, optional
-        The bytes that what is born in the scope, and in scopes inside it, may have in use at once: a number, or a string such
-        as ``"512MiB"``. The allocation that would exceed it raises `MemoryError`, which gets notes before it leaves the scope.
-        Where scopes with budgets are nested, the tightest wins.
+        The bytes that what is born in the scope, and in scopes inside it, may have in use at once: a number, or a
+        string such as ``"512MiB"``. The allocation that would exceed it raises `MemoryError`, which gets notes
+        before it leaves the scope. Where scopes with budgets are nested, the tightest wins.
 
     Raises
     ------
@@ -660,7 +660,7 @@ class DisposeScope:
             raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
         if not MEMORY:
             warn(
-                "budget has no effect here: the arena that keeps it is not available, as arena_statistics().available tells",
+                "budget has no effect here: there is no arena to keep it, as arena_statistics().available tells",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -689,7 +689,7 @@ class DisposeScope:
         return entry is not None and owner_of_entry(entry) is self
 
     def _owned_in(self, tree: object, verb: str, plain: list[object], *, check_strict: bool = True) -> list[Entry]:
-        """The entries that this scope owns in a tree, each composite once; `plain` gets the arrays in it. Changes nothing."""
+        """The entries that this scope owns in a tree, each composite once; `plain` gets its arrays. Changes nothing."""
         if ESTATES:
             settle()
         found: dict[Entry, None] = {}

@@ -114,7 +114,8 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
     for walker in WALKERS:
         children = walker(node)
         if children is not None:
-            return children
+            # A subclass of arrays may hold others, as a masked array its mask.
+            return _with_state(children, node, cls) if cls.__dictoffset__ else children
     return None
 
 

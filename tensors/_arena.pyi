@@ -1,7 +1,7 @@
 """The arena's compiled part: a memory handler for NumPy (NEP 49) whose blocks know their scope.
 
-Absent where it could not be built, or where this NumPy is another one than it knows; then importing it raises ImportError.
-Ask `_arena_service` instead of this module.
+Absent where it could not be built, or where this NumPy is another one than it knows; then importing it raises
+ImportError. Ask `_arena_arrival.ARENA` instead of importing it.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def bind(
     """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from."""
 
 def enter(scope: DisposeScope, /) -> None:
-    """Make the handler of this context the one that a scope wants; the one before is put into its slot ``_served``."""
+    """Serve this context as a scope wants it; its slot ``_served`` gets the handler before."""
 
 def leave(scope: DisposeScope, /) -> None:
     """Put back what ``_served`` of a scope holds."""
@@ -48,7 +48,7 @@ def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function with the arena serving this context."""
 
 def close_account(scope: DisposeScope, outer: DisposeScope | None, /) -> tuple[int, int] | None:
-    """Hand what a scope has in use to another, or to nobody: how many blocks and bytes. None where nothing was born in it."""
+    """Hand what a scope has in use to another, or to nobody: how many blocks and bytes; None if nothing was born."""
 
 def figures(scope: DisposeScope, /) -> tuple[int, int, int, int, int, int, int, int]:
     """Live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, charged bytes of a scope."""
@@ -75,7 +75,7 @@ def discharge(account: Account, nbytes: int, /) -> None:
     """Take bytes off again."""
 
 def last_refusal() -> tuple[DisposeScope | None, int, int, int] | None:
-    """The last allocation that a budget refused on this thread: its scope, budget, bytes in use, bytes requested. Forgets it."""
+    """The last refusal of a budget on this thread: scope, budget, bytes in use, bytes requested. Forgets it."""
 
 def sites(scope: DisposeScope | None, /) -> list[tuple[tuple[CodeType, int] | None, int]]:
     """Birth mark and bytes of the recorded blocks that a scope owns, or that count against its budget; None: of all."""

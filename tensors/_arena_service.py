@@ -15,16 +15,10 @@ from ..scopes._instruments import LISTENERS
 from ..scopes._memory import MEMORY, ArenaUse
 from ..scopes._scope import DisposeScope
 from ..scopes.leaks._site import mark_of, site_of
+from ._arena_arrival import ARENA
 from ._storage import TIES, storage_of
 
-try:
-    from . import _arena
-except ImportError:
-    ARENA: Any = None
-else:
-    ARENA = _arena
-
-__all__ = ["ARENA"]
+__all__ = ["Service"]
 
 _SHOWN: Final = 5
 
@@ -35,12 +29,18 @@ class Service:
 
     __slots__ = ("entered", "is_served", "left", "move", "owner")
 
+    entered: Any
+    is_served: Any
+    left: Any
+    move: Any
+    owner: Any
+
     def __init__(self) -> None:
-        self.entered = _arena.enter
-        self.left = _arena.leave
-        self.move = _arena.move
-        self.owner = _arena.owner
-        self.is_served = _arena.is_served
+        self.entered = ARENA.enter
+        self.left = ARENA.leave
+        self.move = ARENA.move
+        self.owner = ARENA.owner
+        self.is_served = ARENA.is_served
 
     def is_plain(self, thing: object) -> bool:
         """Whether it is an array: see `Memory.is_plain`."""
@@ -49,7 +49,7 @@ class Service:
     def closed(self, scope: DisposeScope) -> EscapedError | None:
         """Close its account: see `Memory.closed`."""
         told = _sites_of(scope) if scope.strict else {}
-        escaped = _arena.close_account(scope, scope.outer)
+        escaped = ARENA.close_account(scope, scope.outer)
         if escaped is None or not escaped[0] or not scope.strict:
             return None
         count, nbytes = escaped
@@ -65,17 +65,18 @@ class Service:
 
     def use(self, scope: DisposeScope) -> ArenaUse:
         """The figures of its account: see `Memory.use`."""
-        blocks, live, peak, hits, misses, escapes, escaped_nbytes, charged = _arena.figures(scope)
+        blocks, live, peak, hits, misses, escapes, escaped_nbytes, charged = ARENA.figures(scope)
         return ArenaUse(blocks, live, peak, hits, misses, escapes, escaped_nbytes, scope.budget, charged)
 
     def nbytes(self, scope: DisposeScope, arrays: Iterable[Any]) -> int:
         """What its account has live, less the blocks that its resources count: see `Memory.nbytes`."""
-        counted = dict(storage_of(array) for array in arrays if _arena.owner(array) is scope)
-        return _arena.live_nbytes(scope) - sum(counted.values())
+        counted = dict(storage_of(array) for array in arrays if ARENA.owner(array) is scope)
+        live: int = ARENA.live_nbytes(scope)
+        return live - sum(counted.values())
 
     def explain(self, error: MemoryError) -> None:
         """Say which budget refused what: see `Memory.explain`."""
-        refusal = _arena.last_refusal()
+        refusal = ARENA.last_refusal()
         if refusal is None:
             return
         scope, budget, live, requested = refusal
@@ -94,7 +95,7 @@ class Service:
 def _sites_of(scope: DisposeScope) -> dict[str, tuple[int, int]]:
     """Number and bytes of the live arrays of a scope by the line where they were born, the largest sum first."""
     found: dict[str, tuple[int, int]] = {}
-    for mark, nbytes in _arena.sites(scope):
+    for mark, nbytes in ARENA.sites(scope):
         site = str(site_of(mark) or "<unknown>")
         count, total = found.get(site, (0, 0))
         found[site] = count + 1, total + nbytes
@@ -109,10 +110,10 @@ def _listed(told: dict[str, tuple[int, int]]) -> str:
 
 
 if ARENA is not None:
-    _arena.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES)
+    ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES)
     MEMORY.append(Service())
     # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
-    gc.callbacks.append(_arena.decay)
+    gc.callbacks.append(ARENA.decay)
     if hasattr(os, "register_at_fork"):
         # A forked child is outside of the blocks of its parent.
-        os.register_at_fork(after_in_child=_arena.reset)
+        os.register_at_fork(after_in_child=ARENA.reset)

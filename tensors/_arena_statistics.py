@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from ._arena_service import ARENA
+from ._arena_arrival import ARENA
 
 __all__ = ["ArenaStatistics", "arena_statistics"]
 
@@ -18,8 +18,8 @@ class ArenaStatistics:
     Attributes
     ----------
     available : bool
-        Whether there is an arena: its compiled part could be built, and this NumPy is one that it knows. Without it everything
-        works and NumPy's own allocator serves; the other figures are 0 then.
+        Whether there is an arena: its compiled part could be built, and this NumPy is one that it knows. Without it
+        everything works and NumPy's own allocator serves; the other figures are 0 then.
     blocks, live_nbytes : int
         Blocks in use, and the bytes that were asked for in them.
     peak_nbytes : int

@@ -6,13 +6,13 @@ import sys
 from typing import Any
 
 from ..scopes._pages import trim
-from ._arena_service import ARENA
+from ._arena_arrival import ARENA
 
 __all__ = ["empty_cache"]
 
 
 def empty_cache() -> None:
-    """Return memory that is kept for reuse: free blocks of the arena, free pages of the C heap, PyTorch's cached CUDA blocks.
+    """Return memory that is kept for reuse: the arena's, free pages of the C heap, PyTorch's cached CUDA blocks.
 
     What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is emptied where the
     program uses CUDA.
