@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tensors._alignment import served
 from ._inputs import Array, array_of, arrays_of, lengths_of
 from ._layout import batch_sizes_of, inverse_of, rows_at, steps_of
 from ._order import descending_order
@@ -73,7 +74,7 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
     arrays = arrays_of(sequences, "pack_sequence", TypeError)
     if not arrays:
         raise RuntimeError("pack_sequence: received an empty list of sequences")
-    return PackedSequence._of(pack_arrays(arrays, enforce_sorted, "pack_sequence"))
+    return PackedSequence._of(served(pack_arrays, arrays, enforce_sorted, "pack_sequence"))
 
 
 @overload
@@ -158,7 +159,7 @@ def pack_padded_sequence(
         if counts.ndim:
             if counts.size > batch:
                 raise RuntimeError(f"{what}: got {counts.size} lengths for {batch} sequences")
-            order = descending_order(counts)
+            order = served(descending_order, counts)
             counts = counts[order]
             # PyTorch selects by the order, so that with fewer lengths than sequences the rest is left out.
             batch = counts.size
@@ -169,13 +170,14 @@ def pack_padded_sequence(
     if counts.size != batch:
         raise RuntimeError(f"{what}: expected as many lengths as sequences, but got {counts.size} (batch size {batch})")
     _check_lengths(counts, what)
-    batch_sizes = batch_sizes_of(counts)
+    batch_sizes = served(batch_sizes_of, counts)
     # A length beyond the input adds a step to batch_sizes and no rows, as it does in PyTorch.
     _, times, places = steps_of(batch_sizes[: array.shape[1 - batch_axis]])
     if order is not None:
         places = order[places]
-    data = rows_at(array, places, times) if batch_first else rows_at(array, times, places)
-    return PackedSequence._of((data, batch_sizes, order, None if order is None else inverse_of(order)))
+    data = served(rows_at, array, places, times) if batch_first else served(rows_at, array, times, places)
+    inverse = None if order is None else served(inverse_of, order)
+    return PackedSequence._of((data, batch_sizes, order, inverse))
 
 
 def pack_arrays(

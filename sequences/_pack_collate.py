@@ -12,6 +12,7 @@ import numpy as np
 from ..scopes._kinds import kind_of
 from ..scopes._scope import DisposeScope
 from ..scopes._trees import resources_in
+from ..tensors._alignment import served
 from ..tensors._handle import wrap
 from ._inputs import Array, array_of, is_tensor_like
 from ._pack import check_flag, pack_arrays
@@ -161,7 +162,7 @@ class PackCollate:
             return values
         if isinstance(first, (bool, int, float, complex, np.generic)):
             _check_each(path, values, lambda value: isinstance(value, (bool, int, float, complex, np.generic)))
-            numbers = _numbers(path, values)
+            numbers = served(_numbers, path, values)
             return _torch_tensor_of(numbers) if of_torch else wrap(numbers)
         if is_tensor_like(first):
             _check_each(path, values, is_tensor_like)
@@ -204,12 +205,12 @@ class PackCollate:
                     f"{_where(path, odd)} has shape {arrays[odd].shape}, where sample 0 has {first.shape}, "
                     "and the field is stacked; name it in pack= to have it packed"
                 )
-            return wrap(np.stack(arrays, dtype=dtype))
+            return wrap(served(np.stack, arrays, dtype=dtype))
         for at, array in enumerate(arrays):
             if array.ndim == 0 or array.size == 0:
                 raise ValueError(f"{_where(path, at)} has shape {array.shape}, and an empty sequence cannot be packed")
         what = f"pack_collate: {_called(path)}"
-        return PackedSequence._of(pack_arrays(arrays, self._enforce_sorted, what, dtype))
+        return PackedSequence._of(served(pack_arrays, arrays, self._enforce_sorted, what, dtype))
 
     def _tensors(self, path: Path, tensors: list[Any]) -> Any:
         """The batch of a field of PyTorch's tensors: packed or stacked, as that of a field of arrays."""

@@ -14,6 +14,7 @@ from ..scopes._devices import device_name
 from ..scopes._entries import disposed_error
 from ..scopes._kinds import Kind, add_kind
 from ..scopes._verbs import dispose
+from ..tensors._alignment import aligned
 from ..tensors._handle import TENSOR, unborn
 from ._inputs import Array, array_of, is_tensor_like
 from ._layout import inverse_of
@@ -448,7 +449,7 @@ add_kind(PACKED_SEQUENCE)
 def _rebuilt(
     cls: type[PackedSequence], arrays: tuple[Array | None, ...], attributes: dict[str, Any] | None
 ) -> PackedSequence:
-    packed = cls._of(arrays)
+    packed = cls._of([None if array is None else aligned(array) for array in arrays])
     if attributes:
         packed.__dict__.update(attributes)
     return packed

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..tensors._alignment import served
 from ..tensors._handle import wrap
 from ._inputs import Array, array_of, arrays_of, is_tensor_like
 from ._layout import batch_sizes_of, steps_of
@@ -108,7 +109,7 @@ def pad_sequence(
     parts = [fitted(array, trailing, index, what) for index, array in enumerate(arrays)]
     longest = max(part.shape[0] for part in parts)
     shape = (len(parts), longest) if batch_first else (longest, len(parts))
-    padded = np.full((*shape, *trailing), fill, dtype=first.dtype)
+    padded = served(np.full, (*shape, *trailing), fill, dtype=first.dtype)
     by_sequence = padded if batch_first else padded.swapaxes(0, 1)
     for row, part in zip(by_sequence, parts, strict=True):
         length = part.shape[0]
@@ -207,7 +208,7 @@ def pad_packed_sequence(
         rows = data.take(starts[times] + places[positions], axis=0)
     shape = (batch, longest) if batch_first else (longest, batch)
     trailing = data.shape[1:]
-    padded = np.full((shape[0] * shape[1], *trailing), fill, dtype=data.dtype)
+    padded = served(np.full, (shape[0] * shape[1], *trailing), fill, dtype=data.dtype)
     padded[positions * longest + times if batch_first else times * batch + positions] = rows
     return wrap(padded.reshape(*shape, *trailing)), wrap(lengths)
 

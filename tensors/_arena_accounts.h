@@ -60,8 +60,8 @@ static inline struct account *account_now(struct account *account)
 /* The account with a budget that this many bytes more would exceed, or NULL. */
 static inline struct account *account_refusing(struct account *account, size_t nbytes);
 
-/* Charge a block to an open account, with a reference for the block; take it off again, and drop the reference.
- * account_drop may be given the account that the block was charged to long ago. */
+/* Charge a block to an account, of which it has a reference already; take it off again, and drop the reference. The account
+ * may have been closed meanwhile: then the one that owns its blocks now is meant. */
 static inline void account_add(struct account *account, size_t nbytes);
 static inline void account_drop(struct account *account, size_t nbytes);
 
@@ -124,9 +124,9 @@ static inline void account_grow_totals(size_t nbytes)
 
 static inline void account_add(struct account *account, size_t nbytes)
 {
-    account->references++;
-    account->live_blocks++;
     account->births++;
+    account = account_now(account);
+    account->live_blocks++;
     account_grow(account, nbytes);
     account_totals.live_blocks++;
     account_grow_totals(nbytes);

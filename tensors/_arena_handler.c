@@ -57,15 +57,16 @@ static void *serve(size_t nbytes, bool zeroed)
         pool_unmap(doomed);
         return NULL;
     }
-    /* Charged first, and to an account that this block refers to: the lock is given up while memory is mapped. */
+    /* The reference of the block, taken before the lock is given up to map memory. */
+    account->references++;
     uint64_t misses = pool_misses;
-    account_add(account, nbytes);
     void *address = pool_take(nbytes, &block, &dirty, &doomed);
     if (address == NULL) {
-        account_drop(account, nbytes);
+        account_release(account);
     }
     else {
         block->as.account = account;
+        account_add(account, nbytes);
         account->hits += pool_misses == misses;
     }
     arena_unlock();
@@ -150,12 +151,9 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     }
     else {
         struct block *fresh;
-        account_resize(account, before, new_size);
         address = pool_take(new_size, &fresh, &dirty, &doomed);
-        if (address == NULL) {
-            account_resize(account, new_size, before);
-        }
-        else {
+        if (address != NULL) {
+            account_resize(account, before, new_size);
             bool recorded = block->recorded;
             memcpy(address, ptr, new_size < before ? new_size : before);
             fresh->as.account = account;

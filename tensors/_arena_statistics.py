@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from ._alignment import copies_made
 from ._arena_arrival import ARENA
 
 __all__ = ["ArenaStatistics", "arena_statistics"]
@@ -63,4 +64,4 @@ def arena_statistics() -> ArenaStatistics:
     if ARENA is None:
         return ArenaStatistics()
     blocks, live, peak, cached, mapped, hits, misses, escapes = ARENA.statistics()
-    return ArenaStatistics(True, blocks, live, peak, cached, mapped, hits, misses, escapes)
+    return ArenaStatistics(True, blocks, live, peak, cached, mapped, hits, misses, escapes, copies_made())

@@ -8,6 +8,7 @@ from typing import Any, Literal, SupportsIndex, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ._alignment import served
 from ._arguments import bare
 from ._handle import Handle, wrap
 from ._layout import device_of_numpy
@@ -57,7 +58,7 @@ def empty(
     (2, 3)
     """
     _check(device)
-    return wrap(np.empty(bare(shape), dtype, order), name)
+    return wrap(served(np.empty, bare(shape), dtype, order), name)
 
 
 def zeros(
@@ -77,7 +78,7 @@ def zeros(
     Tensor([0, 0])
     """
     _check(device)
-    return wrap(np.zeros(bare(shape), dtype, order), name)
+    return wrap(served(np.zeros, bare(shape), dtype, order), name)
 
 
 def ones(
@@ -97,7 +98,7 @@ def ones(
     Tensor([[1., 1.]])
     """
     _check(device)
-    return wrap(np.ones(bare(shape), dtype, order), name)
+    return wrap(served(np.ones, bare(shape), dtype, order), name)
 
 
 def full(
@@ -118,7 +119,7 @@ def full(
     Tensor([7, 7])
     """
     _check(device)
-    return wrap(np.full(bare(shape), bare(fill_value), dtype, order), name)
+    return wrap(served(np.full, bare(shape), bare(fill_value), dtype, order), name)
 
 
 @overload
@@ -148,7 +149,7 @@ def arange(*args: Any, device: str | None = None, name: str | None = None, **opt
     if "like" in options:
         raise TypeError("arange() got an unexpected keyword argument 'like'")
     make: Any = np.arange
-    return wrap(make(*bare(args), **bare(options)), name)
+    return wrap(served(make, *bare(args), **bare(options)), name)
 
 
 def _check(device: str | None) -> None:

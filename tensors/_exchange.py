@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ._alignment import ALIGNMENT, aligned, alignment_of, served
 from ._arguments import bare
 from ._handle import Handle, wrap
 from ._layout import device_of_numpy
@@ -22,6 +23,7 @@ def asarray(
     *,
     device: str | None = None,
     copy: bool | None = None,
+    align: Literal["keep", "copy", "error"] = "keep",
     name: str | None = None,
 ) -> Tensor:
     """A Tensor of the data, which shares its memory where that is possible: see `numpy.asarray`.
@@ -39,13 +41,16 @@ def asarray(
         ``"cpu"``, the only one there is.
     copy : bool, optional
         True copies, False raises where memory cannot be shared, None copies where it must.
+    align : {"keep", "copy", "error"}, default "keep"
+        What happens where the memory does not begin at a multiple of 64 bytes: it is shared as it is, copied
+        (``arena_statistics().alignment_copies`` counts these), or refused.
     name : str, optional
         Shown in messages and reports; a new handle gets it.
 
     Raises
     ------
     ValueError
-        A copy is needed and ``copy=False``.
+        A copy is needed and ``copy=False``; the memory is not aligned and ``align="error"``; `align` is none of these.
 
     Examples
     --------
@@ -57,8 +62,17 @@ def asarray(
     """
     if device is not None:
         device_of_numpy(device)
+    if align not in ("keep", "copy", "error"):
+        raise ValueError(f'asarray: align must be "keep", "copy" or "error", not {align!r}')
     given = bare(a)
-    array: np.ndarray[Any, Any] = np.asarray(given, dtype, order, copy=copy)
+    array: np.ndarray[Any, Any] = served(np.asarray, given, dtype, order, copy=copy)
+    if align != "keep" and array.size and alignment_of(array) < ALIGNMENT:
+        if align == "error" or copy is False:
+            raise ValueError(
+                f"asarray: the memory begins at a multiple of {alignment_of(array)} bytes and not of {ALIGNMENT}; "
+                'a copy is aligned: align="copy"'
+            )
+        array = aligned(array)
     if isinstance(a, Tensor) and array is given and name is None:
         return a
     # A view, so that assigning the shape of the caller's array does not reach into the Tensor.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..scopes._births import born
 from ..scopes._entries import disposed_error, entry_of, release, unit_of
 from ..scopes._kinds import Kind, add_kind
+from ._alignment import served
 from ._storage import storage_of
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def unborn(array: NDArray[Any]) -> Tensor:
 
 def _rank_0(value: Any) -> NDArray[Any]:
     if isinstance(value, _NUMPY):
-        return np.asarray(value)
-    box: NDArray[Any] = np.empty((), dtype=object)
+        return served(np.asarray, value)
+    box: NDArray[Any] = served(np.empty, (), dtype=object)
     box[()] = value
     return box

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ._alignment import alignment_of, served
 from ._arguments import bare
 from ._handle import wrap
 from ._methods import Methods, Order
@@ -74,6 +75,14 @@ class Layout(Methods):
         """The normalised name of the device: always ``"cpu:0"``."""
         _ = self._array
         return "cpu:0"
+
+    @property
+    def alignment(self) -> int:
+        """The largest power of two that the address of the first element is a multiple of.
+
+        At least 64 for what the constructors make, and for all that is born in a scope and no view.
+        """
+        return alignment_of(self._array)
 
     @property
     def data(self) -> memoryview:
@@ -198,11 +207,11 @@ class Layout(Methods):
 
     def copy(self, order: Order = "C") -> Tensor:
         """A copy with memory of its own."""
-        return wrap(self._array.copy(order))
+        return wrap(served(self._array.copy, order))
 
     def flatten(self, order: Order = "C") -> Tensor:
         """A copy along one axis."""
-        return wrap(self._array.flatten(order))
+        return wrap(served(self._array.flatten, order))
 
     def byteswap(self, inplace: bool = False) -> Tensor:
         """The bytes of each element reversed: see `numpy.ndarray.byteswap`."""

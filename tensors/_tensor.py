@@ -9,6 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from ._alignment import aligned, served
 from ._arguments import PLAIN, bare
 from ._handle import array_of, describe, instantiable, wrap
 from ._layout import Layout
@@ -61,7 +62,7 @@ class Tensor(Layout):
         if type(given) not in PLAIN and hasattr(given, "__array__"):
             # Not np.array(): PyTorch's __array__ does not know its argument ``copy``.
             given = np.asarray(given, dtype)
-        return wrap(np.array(given, dtype), name)
+        return wrap(served(np.array, given, dtype), name)
 
     # ------------------------------------------------------------------ elements
 
@@ -145,7 +146,7 @@ class Tensor(Layout):
     # ------------------------------------------------------------------ copies
 
     def __copy__(self) -> Tensor:
-        return wrap(self._array.copy("K"), self._name)
+        return wrap(served(self._array.copy, "K"), self._name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return wrap(copy.deepcopy(self._array, memo), self._name)
@@ -167,4 +168,4 @@ def _element(array: NDArray[Any], key: Any) -> Any:
 
 
 def _rebuilt(array: NDArray[Any], name: str | None) -> Tensor:
-    return wrap(array, name)
+    return wrap(aligned(array), name)
