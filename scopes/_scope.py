@@ -225,7 +225,10 @@ class DisposeScope:
     def _enter_among_generators(self, below: DisposeScope | None, frame: FrameType) -> None:
         """The slow way in: the block that is entered, or one around it, is a generator's."""
         while below is not None and below._state == CLOSED:
-            # Closed in another context, and not on any way out of here: it need not be kept.
+            # Closed in another context, and not on any way out of here: it need not be kept. What it had to put back
+            # in this context is put back on the way out of this scope.
+            if below._served is not None:
+                self._served = below._served
             below = below._below
         self._below = self._outer = below
         if below is not None:
@@ -243,10 +246,13 @@ class DisposeScope:
     ) -> Literal[False]:
         if CURRENT.get() is self:
             CURRENT.set(self._below)
-            if self._served is not None:
+            # The outermost scope found the arena in service where a task inherited it from a scope that is closed.
+            if self._served is not None or (self._below is None and self._arena and MEMORY):
                 MEMORY[0].left(self)
         else:
             self._leave_the_stack()
+            if self._served is not None and CURRENT.get() is None:
+                MEMORY[0].left(self)
         if exc is not None and MEMORY and isinstance(exc, MemoryError):
             MEMORY[0].explain(exc)
         if self._state == CLOSED:

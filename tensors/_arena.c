@@ -63,27 +63,6 @@ static PyObject *enter(PyObject *module, PyObject *scope)
     Py_RETURN_NONE;
 }
 
-static PyObject *leave(PyObject *module, PyObject *scope)
-{
-    (void)module;
-    if (!check_scope(scope)) {
-        return NULL;
-    }
-    PyObject **slot = scopes_slot(scope, SLOT_SERVED);
-    PyObject *before = *slot;
-    if (before == NULL || before == Py_None) {
-        Py_RETURN_NONE;
-    }
-    *slot = Py_NewRef(Py_None);
-    PyObject *present = numpy_set_handler(before);
-    Py_DECREF(before);
-    if (present == NULL) {
-        return NULL;
-    }
-    Py_DECREF(present);
-    Py_RETURN_NONE;
-}
-
 static PyObject *reset(PyObject *module, PyObject *ignored)
 {
     (void)module;
@@ -97,6 +76,36 @@ static PyObject *reset(PyObject *module, PyObject *ignored)
         return NULL;
     }
     Py_DECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *leave(PyObject *module, PyObject *scope)
+{
+    if (!check_scope(scope)) {
+        return NULL;
+    }
+    PyObject **slot = scopes_slot(scope, SLOT_SERVED);
+    PyObject *before = *slot;
+    if (before == NULL || before == Py_None) {
+        return reset(module, NULL);
+    }
+    PyObject *present = numpy_get_handler();
+    if (present == NULL) {
+        return NULL;
+    }
+    bool changed = (present == handler_capsule) != (before == handler_capsule);
+    Py_DECREF(present);
+    if (!changed) {
+        /* Another context than the one that was entered: that one may be left yet. */
+        Py_RETURN_NONE;
+    }
+    *slot = Py_NewRef(Py_None);
+    present = numpy_set_handler(before);
+    Py_DECREF(before);
+    if (present == NULL) {
+        return NULL;
+    }
+    Py_DECREF(present);
     Py_RETURN_NONE;
 }
 

@@ -39,7 +39,7 @@ def enter(scope: DisposeScope, /) -> None:
     """Serve this context as a scope wants it; its slot ``_served`` gets the handler before."""
 
 def leave(scope: DisposeScope, /) -> None:
-    """Put back what ``_served`` of a scope holds."""
+    """Put back what ``_served`` of a scope holds; NumPy's own handler where it holds nothing."""
 
 def reset() -> None:
     """Let NumPy's own handler serve this context, if the arena does."""

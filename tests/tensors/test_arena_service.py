@@ -73,6 +73,44 @@ def test_a_scope_that_is_closed_early_or_left_crosswise_gives_the_handler_back()
     assert handler_name() == "default_allocator"
 
 
+def test_a_scope_that_is_closed_on_another_thread_gives_the_handler_back_when_it_is_left_here() -> None:
+    for leaves_another_first in (True, False):
+        scope = ds.dispose_scope()
+        scope.__enter__()
+        thread = threading.Thread(target=scope.close)
+        thread.start()
+        thread.join()
+        if leaves_another_first:
+            with ds.dispose_scope() as inner:
+                array = np.zeros(3)
+                assert array in inner
+            assert handler_name() == "default_allocator"
+        scope.__exit__(None, None, None)
+        assert handler_name() == "default_allocator"
+
+
+def test_a_task_that_outlives_the_scope_it_began_in_takes_nothing_from_its_creator() -> None:
+    async def later(go: asyncio.Event) -> None:
+        await go.wait()
+        with ds.dispose_scope() as scope:
+            assert np.zeros(3) not in outer
+            array = np.zeros(3)
+            assert array in scope
+        assert handler_name() == "default_allocator"
+
+    async def main() -> None:
+        nonlocal outer
+        go = asyncio.Event()
+        with ds.dispose_scope() as outer:
+            task = asyncio.create_task(later(go))
+        assert handler_name() == "default_allocator"
+        go.set()
+        await task
+
+    outer = ds.dispose_scope()
+    asyncio.run(main())
+
+
 def test_a_thread_without_a_scope_has_numpys_allocator_and_one_in_the_context_has_the_scopes() -> None:
     told: list[Any] = []
 
