@@ -143,5 +143,5 @@ class NoLeaks:
 
 def _check(snapshot: Snapshot, time_limit_s: float) -> None:
     report = snapshot.report(time_limit_s=time_limit_s)
-    if report.groups:
+    if report.leaks:
         raise LeakError(str(report), count=report.count, nbytes=report.nbytes)

@@ -38,10 +38,13 @@ class Outcome:
         Its exit status.
     interrupted : bool
         Whether it was ended by Ctrl-C, which a shell is told by a signal and not by a status.
+    failed : bool
+        Whether an exception other than ``SystemExit`` ended it.
     """
 
     status: int
     interrupted: bool = False
+    failed: bool = False
 
 
 def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
@@ -186,7 +189,7 @@ def _ended_by(error: BaseException) -> Outcome:
         print(code, file=sys.stderr)
         return Outcome(1)
     status = _print_exception(error)
-    return Outcome(status, isinstance(error, KeyboardInterrupt))
+    return Outcome(status, isinstance(error, KeyboardInterrupt), failed=True)
 
 
 def _print_exception(error: BaseException) -> int:

@@ -45,6 +45,12 @@ class Record:
         How many scopes, of the whole process, have been closed since its birth.
     state : {"alive", "disposed"}
         Whether it is alive, or was disposed while something still references it.
+    frames : tuple of Site
+        The line of its birth and those that led to it, innermost first, as many as the detector kept.
+    device : str or None
+        Where it is, or was.
+    op : str or None
+        The call that made it, where it is known.
     """
 
     kind: str
@@ -59,6 +65,9 @@ class Record:
     age_s: float | None
     generation: int | None
     state: State
+    frames: tuple[Site, ...] = ()
+    device: str | None = None
+    op: str | None = None
 
     @property
     def is_view(self) -> bool:

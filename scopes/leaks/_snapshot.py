@@ -7,12 +7,13 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-from .._entries import DEAD, LIVE, Entry, storages_of
+from .._entries import DEAD, LIVE, Entry, device_of_entry, storages_of
 from .._kinds import Layout
+from ._classify import report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
 from ._records import Record
-from ._report import Report, report_of
+from ._report import Report
 from ._site import Mark, Site, site_of
 
 __all__ = ["Birth", "Disposal", "Snapshot", "survey"]
@@ -90,7 +91,7 @@ class Snapshot:
         return self._picked(order)
 
     def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
-        """The same by site, worst first, each with one holder.
+        """The same by site and reason, worst first, each with its holders.
 
         Parameters
         ----------
@@ -169,6 +170,7 @@ def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closing
         owner = entry.owner
         if entry() is None:
             continue
+        site = None if birth is None else _site(birth.mark, sites)
         records.append(
             Record(
                 kind=entry.kind.name,
@@ -177,12 +179,14 @@ def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closing
                 nbytes=nbytes,
                 used_nbytes=nbytes if layout is None or not alive else layout[2],
                 storages=tuple((numbers.setdefault(key, len(numbers)), size) for key, size in storages.items()),
-                site=None if birth is None else _site(birth.mark, sites),
+                site=site,
                 disposal=None if disposal is None else _site(disposal.mark, sites),
                 scope=birth.scope if birth is not None else None if owner is None else owner.name or "",
                 age_s=None if birth is None else now - birth.at_s,
                 generation=None if birth is None else closings - birth.closings,
                 state="alive" if alive else "disposed",
+                frames=() if site is None else (site,),
+                device=device_of_entry(entry) if alive else None,
             )
         )
         entries.append(entry)

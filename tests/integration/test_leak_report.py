@@ -12,23 +12,23 @@ LEAKY = ROOT / "docs" / "examples" / "leaky.py"
 EXPECTED = """\
 leak-report: 7 leaks at 5 sites, 17.6 MB pinned, worst first
 
-  1. 3 × Tensor float32 (1000, 1000), 12.0 MB, alive
+  1. alive (possible): 3 × Tensor float32 (1000, 1000), 12.0 MB, alive
      born at leaky.py:{list} in keep_in_a_list(), in scope 'step', AGO
      held by __main__.HISTORY[0]
 
-  2. 1 × Tensor float32 (500, 1000), 2.0 MB, alive
+  2. alive (possible): 1 × Tensor float32 (500, 1000), 2.0 MB, alive
      born at leaky.py:{closure} in keep_in_a_closure(), outside every scope, AGO
      held by __main__.HOOKS['mean'], closure of keep_in_a_closure() at leaky.py:{hook}, cell 'batch'
 
-  3. 1 × Tensor float32 (400, 1000), 1.6 MB, alive
+  3. cycle (certain): 1 × Tensor float32 (400, 1000), 1.6 MB, alive
      born at leaky.py:{cycle} in keep_in_a_cycle(), outside every scope, AGO
      held by cycle: Trainer.on_step.__self__ -> Trainer, holds .batch, until the next gc.collect()
 
-  4. 1 × Tensor float32 (300, 1000), 1.2 MB, alive
+  4. exception (certain): 1 × Tensor float32 (300, 1000), 1.2 MB, alive
      born at leaky.py:{exception} in fail_on_a_batch(), outside every scope, AGO
      held by __main__.last_error.__traceback__ frame leaky.py:{fail} fail_on_a_batch(): local 'batch'
 
-  5. 1 × Tensor float32 (10,), 800.0 kB, alive
+  5. view (likely): 1 × Tensor float32 (10,), 800.0 kB, alive
      born at leaky.py:{view} in keep_a_view(), outside every scope, AGO
      view: 40 bytes used, 800.0 kB pinned
      held by __main__.PREVIEWS[0]

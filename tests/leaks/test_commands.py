@@ -208,12 +208,13 @@ def test_a_written_report_is_shown_as_it_was_printed(tmp_path: Path) -> None:
     done = report(tmp_path, "run", "-o", "leaks.json", name, "-o", "mine")
     content = json.loads((tmp_path / "leaks.json").read_text())
     assert content["format"] == "disposescope-leak-report"
-    assert content["program"] == {"argv": ["program.py", "-o", "mine"], "module": False, "status": 0}
+    ran = content["program"]
+    assert (ran["argv"], ran["module"], ran["status"], ran["ended"]) == (["program.py", "-o", "mine"], False, 0, "exit")
     again = report(tmp_path / "elsewhere", "show", str(tmp_path / "leaks.json"))
     assert (again.returncode, again.stderr) == (0, "")
     assert f"leak-report: {again.stdout}" == done.stderr
     over = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, "pass\n"))
-    assert (over.returncode, json.loads((tmp_path / "leaks.json").read_text())["groups"]) == (0, [])
+    assert (over.returncode, json.loads((tmp_path / "leaks.json").read_text())["leaks"]) == (0, [])
     assert [path.name for path in tmp_path.iterdir() if "leaks" in path.name] == ["leaks.json"]
 
 

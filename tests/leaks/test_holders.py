@@ -55,7 +55,7 @@ class Holding:
 def holder_of(make: Callable[[], object]) -> str:
     with LeakDetector() as detector:
         make()
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
     return group.holder
 
 
@@ -201,7 +201,7 @@ def test_the_exception_in_flight_and_the_last_one_are_roots(monkeypatch: pytest.
         try:
             fail()
         except ValueError:
-            [group] = detector.report().groups
+            [group] = detector.report().leaks
     assert group.holder.startswith("exception in flight.__traceback__ frame ")
 
     def make() -> None:
@@ -217,7 +217,7 @@ def test_the_exception_in_flight_and_the_last_one_are_roots(monkeypatch: pytest.
 def test_a_local_variable_of_a_running_function_is_told_with_its_line() -> None:
     with LeakDetector() as detector:
         batch = tensor()
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
         line = sys._getframe().f_lineno - 1
     name = "test_a_local_variable_of_a_running_function_is_told_with_its_line"
     assert group.holder == f"frame {shown(__file__)}:{line} {name}(): local 'batch'"
@@ -237,7 +237,7 @@ def test_locals_of_other_threads_are_roots() -> None:
         thread = threading.Thread(target=work)
         thread.start()
         ready.wait()
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
         done.set()
         thread.join()
     assert group.holder.endswith(f" {work.__qualname__}(): local 'batch'")
@@ -287,7 +287,7 @@ def test_a_waiting_task_holds() -> None:
         with LeakDetector() as detector:
             task = asyncio.create_task(worker(ready))
             await ready.wait()
-            [group] = detector.report().groups
+            [group] = detector.report().leaks
         task.cancel()
         return group.holder
 
@@ -299,7 +299,7 @@ def test_a_variable_that_passes_by_is_no_answer_where_a_container_holds() -> Non
         for _ in range(1):
             batch = tensor()
             BOX.setdefault("history", []).append(batch)
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
     assert group.holder == f"{HERE}.BOX['history'][0]"
     assert len(batch) == 3
 
@@ -349,7 +349,7 @@ def test_what_no_search_finds_is_said_so() -> None:
         # An iterator on the stack of a running expression: in no variable, in no container, in no cycle.
         for _ in iter([tensor()]):
             del _
-            [group] = detector.report(time_limit_s=100.0, object_limit=100_000_000).groups
+            [group] = detector.report(time_limit_s=100.0, object_limit=100_000_000).leaks
     assert group.holder == "not found: code of an extension, or an expression that is being evaluated"
 
 
@@ -405,7 +405,7 @@ def test_the_library_never_shows_as_a_holder() -> None:
             BOX["detector"] = detector
             BOX["snapshot"] = detector.take_snapshot()
             BOX["batch"] = tensor()
-            [group] = detector.report().groups
+            [group] = detector.report().leaks
     assert group.holder == f"{HERE}.BOX['batch']"
 
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_weakly_referenced_is_held_by_its_scope() -> None:
 
     with LeakDetector() as detector, ds.dispose_scope() as scope:
         scope.attach(Handle())
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
     assert group.holder == "its scope, because it cannot be weakly referenced"
 
 
@@ -434,9 +434,9 @@ def test_a_search_ends_at_its_limits() -> None:
         limited = detector.take_snapshot().report(object_limit=5_000)
         late = detector.take_snapshot().report(time_limit_s=0.0)
         found = detector.take_snapshot().report(time_limit_s=60.0)
-    assert limited.groups[0].holder == "not found within 5 s and 5,000 objects"
-    assert late.groups[0].holder == "not found within 0 s and 2,000,000 objects"
-    assert found.groups[0].holder == f"{HERE}.BOX['deep']{'[0]' * 13} … {'[0]' * 14}"
+    assert limited.leaks[0].holder == "not found within 5 s and 5,000 objects"
+    assert late.leaks[0].holder == "not found within 0 s and 2,000,000 objects"
+    assert found.leaks[0].holder == f"{HERE}.BOX['deep']{'[0]' * 13} … {'[0]' * 14}"
 
 
 def test_references_are_counted_without_our_own() -> None:

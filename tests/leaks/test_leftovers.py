@@ -40,7 +40,7 @@ WRAPS: list[Callable[[ds.Tensor], object]] = [
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_a_variable_that_names_the_last_batch_is_no_leak(wrap: Callable[[ds.Tensor], object]) -> None:
     report = batch_of(wrap)
-    assert report.groups == ()
+    assert report.leaks == ()
     [left] = report.leftovers
     assert (left.count, left.state, left.nbytes) == (1, "disposed", 0)
     assert ": local 'batch'" in left.holder
@@ -54,7 +54,7 @@ def test_a_history_of_disposed_batches_is_a_leak(wrap: Callable[[ds.Tensor], obj
             with ds.dispose_scope("step"):
                 history.append(wrap(ds.zeros(3)))
         report = detector.report()
-    [group] = report.groups
+    [group] = report.leaks
     assert (group.count, group.state, report.leftovers) == (3, "disposed", ())
     assert ": local 'history'[0]" in group.holder
 
@@ -67,7 +67,7 @@ def test_a_disposed_tensor_in_a_closure_is_a_leak() -> None:
 
     with LeakDetector() as detector:
         hook = make()
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
     assert "cell 'batch'" in group.holder
     assert hook() is not None
 
@@ -80,7 +80,7 @@ def test_an_attribute_of_an_ordinary_object_is_no_variable() -> None:
     with LeakDetector() as detector:
         with ds.dispose_scope():
             trainer.batch = ds.zeros(3)
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
     assert group.holder.endswith(": local 'trainer'.batch")
 
 
@@ -90,7 +90,7 @@ def test_a_composite_that_was_disposed_counts_once() -> None:
             with ds.dispose_scope():
                 packed = ds.pack_sequence([ds.ones(3), ds.ones(2)])
         report = detector.report()
-    assert report.groups == ()
+    assert report.leaks == ()
     assert [group.records[0].kind for group in report.leftovers] == ["PackedSequence"]
     assert ds.is_disposed(packed)
 

@@ -193,7 +193,7 @@ def test_a_leak_report_tells_who_holds_it() -> None:
     with ds.LeakDetector() as detector:
         with ds.dispose_scope("step") as scope:
             HELD.append(scope.move_to_outer(ds.pack_sequence(sequences(), enforce_sorted=False)))
-        [group] = detector.report().groups
+        [group] = detector.report().leaks
         assert [record.kind for record in group.records] == ["torch.nn.utils.rnn.PackedSequence"]
         assert group.holder.endswith(".HELD[0][0]")
         HELD.clear()

@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from .._detector import LeakDetector
+from .._facts import Ending
 from .._program import ProgramNotFoundError, exit_as, prepare_module, prepare_script, run_program
 from ..reporters._json import json_of
 
@@ -57,7 +59,7 @@ class Run:
                 f"cannot write {options.output!r}: {'it is' if output.is_dir() else 'its folder is not'} a folder"
             )
         stderr = sys.stderr
-        process = os.getpid()
+        pid = os.getpid()
         try:
             prepare = prepare_script if options.module is None else prepare_module
             program = prepare(words[0], words[1:])
@@ -65,19 +67,23 @@ class Run:
             parser.error(str(error))
         with LeakDetector() as detector:
             outcome = run_program(program)
-            if os.getpid() != process:
+            if os.getpid() != pid:
                 # A child that the program forked, and that came back here: the report is its parent's.
                 return exit_as(outcome)
             report = detector.report()
         del program
+        ended: Ending = "interrupt" if outcome.interrupted else "exception" if outcome.failed else "exit"
+        facts = replace(
+            report.program, argv=tuple(words), module=options.module is not None, status=outcome.status, ended=ended
+        )
+        [process] = report.processes
+        report = replace(report, program=facts, processes=(replace(process, status=outcome.status, ended=ended),))
         if output is not None:
-            _write(
-                output, json_of(report, {"argv": words, "module": options.module is not None, "status": outcome.status})
-            )
+            _write(output, json_of(report))
         # Where stderr has been closed there is nobody to tell.
         with suppress(OSError, ValueError):
             print(f"leak-report: {report}", file=stderr, flush=True)
-        if options.fail_on_leak and report.groups and outcome.status == 0:
+        if options.fail_on_leak and report.leaks and outcome.status == 0:
             return LEAKED
         return exit_as(outcome)
 

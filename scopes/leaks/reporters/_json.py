@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from .._records import Record
-from .._report import Group, Report
-from .._site import Site
+from .._report import Report
+from ._codec import decoded, encoded, schema_of
 
-__all__ = ["FORMAT", "VERSION", "ReportFileError", "json_of", "report_from_json"]
+__all__ = ["FORMAT", "VERSION", "ReportFileError", "json_of", "report_from_json", "schema"]
 
 FORMAT: Final = "disposescope-leak-report"
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class ReportFileError(ValueError):
     """A file is no report that this version reads; the message says why in one line."""
 
 
-def json_of(report: Report, program: Mapping[str, object] | None = None) -> str:
-    """The report as JSON.
-
-    Parameters
-    ----------
-    report : Report
-        What to write.
-    program : mapping, optional
-        What was run: goes into the file under ``"program"`` as it is.
-    """
-    return json.dumps(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "program": dict(program or {}),
-            "count": report.count,
-            "nbytes": report.nbytes,
-            "groups": [_group(group) for group in report.groups],
-            "leftovers": [_group(group) for group in report.leftovers],
-        },
-        indent=1,
-    )
+def json_of(report: Report) -> str:
+    """The report as JSON; its schema is ``report.schema.json`` beside this package's modules."""
+    return json.dumps({"format": FORMAT, "version": VERSION, **encoded(report)}, indent=1)
 
 
 def report_from_json(text: str) -> Report:
@@ -63,72 +42,19 @@ def report_from_json(text: str) -> Report:
     if version != VERSION:
         raise ReportFileError(f"has version {version!r} of the format, and this program reads version {VERSION}")
     try:
-        return Report(
-            tuple(_read_group(row) for row in content["groups"]),
-            tuple(_read_group(row) for row in content["leftovers"]),
-        )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ReportFileError(f"is damaged ({type(error).__name__}: {error})") from None
+        return cast("Report", decoded(Report, content))
+    except ValueError as error:
+        raise ReportFileError(f"is damaged ({error})") from None
 
 
-def _group(group: Group) -> dict[str, object]:
+def schema() -> dict[str, Any]:
+    """The JSON schema of the format: the content of ``report.schema.json``."""
+    described = schema_of(Report)
+    definition = described["$defs"]["Report"]
+    definition["properties"] = {"format": {"const": FORMAT}, "version": {"const": VERSION}, **definition["properties"]}
+    definition["required"] = ["format", "version", *definition["required"]]
     return {
-        "site": _site(group.site),
-        "state": group.state,
-        "count": group.count,
-        "nbytes": group.nbytes,
-        "used_nbytes": group.used_nbytes,
-        "scopes": list(group.scopes),
-        "holder": group.holder,
-        "records": [_record(record) for record in group.records],
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{FORMAT}, version {VERSION}",
+        **described,
     }
-
-
-def _record(record: Record) -> dict[str, object]:
-    return {
-        "kind": record.kind,
-        "shape": None if record.shape is None else list(record.shape),
-        "dtype": record.dtype,
-        "nbytes": record.nbytes,
-        "used_nbytes": record.used_nbytes,
-        "storages": [list(storage) for storage in record.storages],
-        "disposal": _site(record.disposal),
-        "scope": record.scope,
-        "age_s": record.age_s,
-        "generation": record.generation,
-    }
-
-
-def _site(site: Site | None) -> dict[str, object] | None:
-    return None if site is None else {"file": site.file, "line": site.line, "function": site.function}
-
-
-def _read_group(row: Any) -> Group:
-    site = _read_site(row["site"])
-    state = row["state"]
-    if state not in ("alive", "disposed"):
-        raise ValueError(f"unknown state {state!r}")
-    records = tuple(
-        Record(
-            kind=str(record["kind"]),
-            shape=None if record["shape"] is None else tuple(int(size) for size in record["shape"]),
-            dtype=None if record["dtype"] is None else str(record["dtype"]),
-            nbytes=int(record["nbytes"]),
-            used_nbytes=int(record["used_nbytes"]),
-            storages=tuple((int(number), int(nbytes)) for number, nbytes in record["storages"]),
-            site=site,
-            disposal=_read_site(record["disposal"]),
-            scope=None if record["scope"] is None else str(record["scope"]),
-            age_s=None if record["age_s"] is None else float(record["age_s"]),
-            generation=None if record["generation"] is None else int(record["generation"]),
-            state=state,
-        )
-        for record in row["records"]
-    )
-    if not records:
-        raise ValueError("a group without records")
-    return Group(site, state, str(row["holder"]), records)
-
-
-def _read_site(row: Any) -> Site | None:
-    return None if row is None else Site(str(row["file"]), int(row["line"]), str(row["function"]))
