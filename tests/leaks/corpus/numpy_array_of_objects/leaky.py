@@ -1,0 +1,26 @@
+"""A table of objects keeps every row that it ever had, in an array that is doubled when it is full.
+
+kind: growth
+holder: module __main__.table
+"""
+
+import numpy as np
+
+import disposescope as ds
+
+
+class Table:
+    def __init__(self):
+        self.rows = np.empty(128, dtype=object)
+        self.count = 0
+
+    def add(self, row):
+        self.rows[self.count] = row
+        self.count += 1
+
+
+table = Table()
+for step in range(60):
+    table.add(np.full(1500, step))  # LEAK
+    with ds.dispose_scope("step"):
+        np.ones(100).sum()

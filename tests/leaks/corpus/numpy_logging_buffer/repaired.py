@@ -1,0 +1,20 @@
+"""Logs what a person will read."""
+
+import logging
+import logging.handlers
+
+import numpy as np
+
+import disposescope as ds
+
+buffered = logging.handlers.MemoryHandler(capacity=1_000_000)
+log = logging.getLogger("pipeline")
+log.addHandler(buffered)
+log.propagate = False
+log.setLevel(logging.INFO)
+
+for step in range(60):
+    batch = np.full(3000, step)
+    log.info("batch of %d, mean %g", len(batch), batch.mean())
+    with ds.dispose_scope("step"):
+        np.ones(100).sum()

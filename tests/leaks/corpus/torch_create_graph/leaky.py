@@ -1,0 +1,20 @@
+"""Gradients with a graph of their own are stored as gradients: parameter and gradient hold one another.
+
+kind: graph, growth, cycle
+holder: penalties
+"""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+penalties = []
+
+for step in range(60):
+    x = torch.randn(32, 64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)  # LEAK
+    penalties.append(gradient.norm())
+    optimizer.step()
+del x, gradient

@@ -1,0 +1,20 @@
+"""The hidden state of a recurrent network goes from batch to batch with its graph.
+
+kind: graph
+holder: module __main__.hidden
+"""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+cell = nn.GRUCell(64, 64)
+hidden = torch.zeros(32, 64)
+
+for step in range(60):
+    hidden = cell(torch.randn(32, 64), hidden)  # LEAK
+    with torch.no_grad():
+        score = hidden.mean()
+    optimizer.step()
