@@ -48,10 +48,19 @@ _AFTER_AWAIT: Final = 3
 # Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a
 # loop that opens a scope for the loop's body.
 ENTERING: Final = frozenset({"__enter__", "__aenter__", "__next__", "enter_context", "enter_async_context"})
-# Generators that are a context manager or a fixture: what runs while they are suspended is their own block, not a
-# consumer.
+# Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are suspended is their own
+# block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
-    {("contextlib", "__enter__"), ("contextlib", "__aenter__"), ("_pytest.fixtures", "call_fixture_func")}
+    {
+        ("contextlib", "__enter__"),
+        ("contextlib", "__aenter__"),
+        ("_pytest.fixtures", "call_fixture_func"),
+        # The wrapper of a hook of pytest is around what the hook runs. pluggy renamed the module in version 1.7.
+        ("pluggy._callers", "_multicall"),
+        ("pluggy._callers", "run_old_style_hookwrapper"),
+        ("pluggy._execution", "_multicall"),
+        ("pluggy._execution", "run_old_style_hookwrapper"),
+    }
 )
 
 
@@ -125,8 +134,8 @@ def _innermost_running(node: DisposeScope) -> DisposeScope:
 def generator_frame(frame: FrameType) -> FrameType | None:
     """The frame of the generator whose block enters a scope, given the frame that enters it; None for another block.
 
-    A generator made by ``contextlib.contextmanager`` and a pytest fixture are None too: while they are suspended, the
-    block that they manage runs.
+    A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest hook are None too:
+    while they are suspended, the block that they manage runs.
     """
     found: FrameType | None = frame
     while found is not None and not found.f_code.co_flags & ANY_GENERATOR:

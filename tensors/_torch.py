@@ -16,6 +16,7 @@ from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
+from ._torch_swaps import allow_swaps
 from ._torch_transforms import watch_transforms
 
 __all__ = ["KIND", "teach"]
@@ -109,4 +110,5 @@ def teach() -> None:
     watch_compiled_functions()
     watch_transforms()
     keep_fast_paths()
+    allow_swaps()
     see_births(KIND)

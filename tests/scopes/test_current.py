@@ -364,6 +364,26 @@ class TestBlocks:
         assert second_fixture.outer is fixture_scope
         assert ds.current_scope() is second_fixture
 
+    @pytest.mark.parametrize("style", [{"wrapper": True}, {"hookwrapper": True}], ids=["wrapper", "hookwrapper"])
+    def test_of_a_hooks_wrapper_are_those_of_what_the_hook_runs(self, style):
+        class Wrapping:
+            @pytest.hookimpl(**style)
+            def pytest_runtest_call(self):
+                with ds.dispose_scope("wrapper"):
+                    return (yield)
+
+        class Running:
+            @pytest.hookimpl
+            def pytest_runtest_call(self):
+                scope = ds.current_scope()
+                return scope.name, owned_by(scope, *(kept := [Toy(1)])), len(kept)
+
+        manager = pytest.PytestPluginManager()
+        manager.register(Wrapping())
+        manager.register(Running())
+        assert manager.hook.pytest_runtest_call(item=None) == [("wrapper", True, 1)]
+        assert ds.current_scope() is None
+
 
 class TestAsync:
     def run(self, function):
