@@ -14,12 +14,11 @@ from collections.abc import Hashable, Iterator
 from typing import Any, Final, final
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._graph_guard import guard_release
-from ._torch_disposal import DisposedTorchTensor
+from ._torch_storage import storages_behind
 
-__all__ = ["ACCUMULATE", "Graph", "storages_behind", "walk_graph"]
+__all__ = ["ACCUMULATE", "Graph", "walk_graph"]
 
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 """The node at the end of every path: where the gradient of a leaf is added up."""
@@ -37,9 +36,6 @@ _SMALLER: Final = {
     torch.int64: torch.tensor(0, dtype=torch.int8, device="cpu"),
     torch.complex128: torch.tensor(0, dtype=torch.complex64, device="cpu"),
 }
-
-_COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
-_COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
 
 
 @final
@@ -210,37 +206,3 @@ def _is_number(tensor: Any) -> bool:
     # A number gives way to the type of any tensor of its sort; a tensor does not.
     other = _SMALLER[tensor.dtype]
     return torch.result_type(tensor, other) is other.dtype
-
-
-def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
-    """The storages behind a tensor of any layout, as an identity that holds while it lives and a number of bytes.
-
-    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed.
-    """
-    if type(tensor) is DisposedTorchTensor:
-        return
-    if is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from storages_behind(getattr(tensor, name))
-        return
-    layout = tensor.layout
-    if layout is torch.sparse_coo:
-        parts = [tensor._indices(), tensor._values()]
-    elif layout in _COMPRESSED:
-        by_rows = layout in _COMPRESSED_BY_ROWS
-        parts = [
-            tensor.crow_indices() if by_rows else tensor.ccol_indices(),
-            tensor.col_indices() if by_rows else tensor.row_indices(),
-            tensor.values(),
-        ]
-    else:
-        parts = [tensor]
-    for part in parts:
-        try:
-            storage = part.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            # A layout of some backend without storage that Python could see.
-            yield ("opaque", id(part)), part.numel() * part.element_size()
-            continue
-        if storage.device.type != "meta":
-            yield storage._cdata, storage.nbytes()

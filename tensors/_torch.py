@@ -16,6 +16,7 @@ from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
+from ._torch_storage import storages_behind
 from ._torch_swaps import allow_swaps
 from ._torch_transforms import watch_transforms
 
@@ -27,37 +28,7 @@ _Undisturbed: Final = torch._C.DisableTorchFunction  # pyright: ignore[reportPri
 
 def _storages(tensor: Any) -> list[tuple[Hashable, int]]:
     with _Undisturbed():
-        return _storages_of(tensor)
-
-
-def _storages_of(tensor: Any) -> list[tuple[Hashable, int]]:
-    if type(tensor) is DisposedTorchTensor:
-        return []
-    found: list[tuple[Hashable, int]] = []
-    for part in _parts(tensor):
-        try:
-            storage = part.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            # An opaque implementation, such as that of mkldnn, has no storage that could be asked.
-            found.append((("torch", id(part)), part.numel() * part.element_size()))
-            continue
-        nbytes = 0 if storage.device.type == "meta" else storage.nbytes()
-        found.append((("torch", storage._cdata), nbytes))
-    return found
-
-
-def _parts(tensor: Any) -> list[Any]:
-    """The dense tensors that a tensor is made of."""
-    layout = tensor.layout
-    if layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    if layout is torch.jagged:
-        return [tensor._values, tensor._offsets]
-    return [tensor]
+        return list(storages_behind(tensor))
 
 
 def _device(tensor: Any) -> object:
@@ -102,10 +73,16 @@ KIND: Final = Kind(
 """The kind of ``torch.Tensor`` and of its subclasses."""
 
 
+def _current_cuda_index() -> int:
+    """The index that ``"cuda"`` stands for: 0 until CUDA is in use, which asking for a name shall not start."""
+    cuda: Any = torch.cuda
+    return cuda.current_device() if cuda.is_initialized() else 0
+
+
 def teach() -> None:
     """Register the kind, and see births from now on."""
     add_kind(KIND)
-    CURRENT_INDEX["cuda"] = torch.cuda.current_device
+    CURRENT_INDEX["cuda"] = _current_cuda_index
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()

@@ -1,0 +1,51 @@
+"""The storages behind a PyTorch tensor of any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ._torch_disposal import DisposedTorchTensor
+
+__all__ = ["storages_behind"]
+
+_COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
+_COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
+
+
+def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
+    """The storages behind a tensor, each as an identity that holds while it lives and a number of bytes.
+
+    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be called where no
+    function mode is asked, since it reads attributes.
+    """
+    if type(tensor) is DisposedTorchTensor:
+        return
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from storages_behind(getattr(tensor, name))
+        return
+    for part in _parts(tensor):
+        try:
+            storage = part.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            # An opaque implementation, such as that of mkldnn, has no storage that could be asked.
+            yield ("torch", "opaque", id(part)), part.numel() * part.element_size()
+            continue
+        if storage.device.type != "meta":
+            yield ("torch", storage._cdata), storage.nbytes()
+
+
+def _parts(tensor: Any) -> list[Any]:
+    """The dense tensors that a tensor is made of."""
+    layout = tensor.layout
+    if layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if layout in _COMPRESSED_BY_ROWS:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if layout in _COMPRESSED:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
