@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ._composites import absorb_members, plan_members
 from ._current import CLOSED, CURRENT, resolve
-from ._entries import LIVE, Entry, absorb_members, died, plan_members, track
+from ._deaths import died, track
+from ._entry import LIVE, Entry
 from ._instruments import LISTENERS
 from ._kinds import Kind
 from ._statistics import LOCAL

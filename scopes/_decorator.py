@@ -7,6 +7,8 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from ._stack import drive_by_hand, resume_scope, suspend_scope
+
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
@@ -50,7 +52,7 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
         inner = function(*args, **kwargs)
         fresh = scope._fresh()
         with fresh:
-            fresh._drive_by_hand()
+            drive_by_hand(fresh)
             resume: Callable[..., Any] = inner.send
             # Popped before it is passed on: an exception that stayed here would be in a cycle with this frame.
             given: list[Any] = [None]
@@ -62,11 +64,11 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
                 except BaseException:
                     inner.close()
                     raise
-                top = fresh._suspend()
+                top = suspend_scope(fresh)
                 try:
                     sent = yield yielded
                 except GeneratorExit:
-                    fresh._resume(top)
+                    resume_scope(fresh, top)
                     inner.close()
                     raise
                 except BaseException as error:
@@ -75,7 +77,7 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
                     resume, given = inner.send, [sent]
                     del sent
                 del yielded
-                fresh._resume(top)
+                resume_scope(fresh, top)
 
     return generator
 
@@ -86,7 +88,7 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
         inner = function(*args, **kwargs)
         fresh = scope._fresh()
         with fresh:
-            fresh._drive_by_hand()
+            drive_by_hand(fresh)
             resume: Callable[..., Any] = inner.asend
             given: list[Any] = [None]
             while True:
@@ -97,11 +99,11 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
                 except BaseException:
                     await inner.aclose()
                     raise
-                top = fresh._suspend()
+                top = suspend_scope(fresh)
                 try:
                     sent = yield yielded
                 except GeneratorExit:
-                    fresh._resume(top)
+                    resume_scope(fresh, top)
                     await inner.aclose()
                     raise
                 except BaseException as error:
@@ -110,6 +112,6 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
                     resume, given = inner.asend, [sent]
                     del sent
                 del yielded
-                fresh._resume(top)
+                resume_scope(fresh, top)
 
     return generator

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
-    from ._entries import Entry
+    from ._entry import Entry
 
 __all__ = ["Cut", "GraphOption", "Graphs", "check_graph_option", "let_graphs_out"]
 

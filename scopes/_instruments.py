@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from ._entries import Entry
+    from ._entry import Entry
     from ._scope import DisposeScope
 
 __all__ = ["ENTERED", "LEFT", "LISTENERS", "Instrument"]

@@ -6,31 +6,19 @@ from collections import defaultdict
 from collections.abc import Hashable
 from typing import TypeVar
 
+from ._composites import Plan, absorb_members, plan_members
 from ._current import current_scope
+from ._deaths import track
 from ._devices import device_name
-from ._entries import (
-    ESTATES,
-    LIVE,
-    Entry,
-    Plan,
-    absorb_members,
-    device_of_entry,
-    entry_of,
-    is_released,
-    is_tracked,
-    owner_of_entry,
-    parts_of,
-    plan_members,
-    release,
-    settle,
-    standing_of,
-    track,
-    unit_of,
-)
+from ._entry import LIVE, Entry, entry_of, is_tracked, owner_of_entry, standing_of, unit_of
 from ._errors import ScopeNestingError, UnknownKindError
+from ._estates import ESTATES, settle
+from ._failures import raise_failures
 from ._kinds import Kind, kind_of
 from ._memory import MEMORY
-from ._scope import DisposeScope, raise_failures
+from ._parts import device_of_entry, parts_of
+from ._releases import is_released, release
+from ._scope import DisposeScope
 from ._statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process, statistics_of
 from ._trees import resources_in
 

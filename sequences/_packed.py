@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..scopes._births import born_composite
 from ..scopes._devices import device_name
-from ..scopes._entries import disposed_error
 from ..scopes._kinds import Kind, add_kind
+from ..scopes._releases import disposed_error
 from ..scopes._verbs import dispose
 from ..tensors._alignment import aligned
 from ..tensors._handle import TENSOR, unborn

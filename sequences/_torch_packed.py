@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ..scopes._births import born_composite
+from ..scopes._composites import gathered
 from ..scopes._current import current_scope
-from ..scopes._entries import entry_of, gathered
+from ..scopes._entry import entry_of
 from ..scopes._kinds import Kind, add_kind
 from ..tensors._torch import KIND as TENSOR
 from ..tensors._torch_births import births_in, births_now

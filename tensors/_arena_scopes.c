@@ -46,12 +46,14 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
                 PyObject *ties)
 {
     for (int slot = 0; slot < SCOPE_SLOTS; slot++) {
-        PyObject *descriptor = PyDict_GetItemString(type->tp_dict, slot_names[slot]);
+        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, slot_names[slot]);
         if (descriptor == NULL || Py_TYPE(descriptor) != &PyMemberDescr_Type) {
+            Py_XDECREF(descriptor);
             PyErr_Format(PyExc_TypeError, "%s has no slot %s", type->tp_name, slot_names[slot]);
             return -1;
         }
         offsets[slot] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
+        Py_DECREF(descriptor);
     }
     if (sites == NULL && (sites = PyDict_New()) == NULL) {
         return -1;

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from ..scopes._entries import check_alive
 from ..scopes._kinds import kind_of
+from ..scopes._releases import check_alive
 
 if TYPE_CHECKING:
     from ._graph_walk import Graph

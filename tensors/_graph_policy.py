@@ -9,8 +9,9 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from ..scopes._entries import Entry, story_of
+from ..scopes._entry import Entry
 from ..scopes._errors import GraphRetainedError
+from ..scopes._releases import story_of
 from ..scopes.leaks._site import mark_of, site_of
 from ._graph import site_of_node, summarise
 from ._graph_walk import walk_graph

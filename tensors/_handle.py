@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..scopes._births import born
-from ..scopes._entries import disposed_error, entry_of, release, unit_of
+from ..scopes._entry import entry_of, unit_of
 from ..scopes._kinds import Kind, add_kind
+from ..scopes._releases import disposed_error, release
 from ._alignment import served
 from ._storage import storage_of
 

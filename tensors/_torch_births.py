@@ -23,7 +23,7 @@ from torch.utils._device import DeviceContext
 
 from ..scopes._births import born
 from ..scopes._current import CLOSED, CURRENT, current_scope, resolve
-from ..scopes._entries import LIVE, entry_of
+from ..scopes._entry import LIVE, entry_of
 from ..scopes._instruments import ENTERED, LEFT
 from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # pyright: ignore[reportPrivateUsage]
 
-from ..scopes._entries import disposed_error
 from ..scopes._errors import DisposedError, DisposeScopeError
 from ..scopes._kinds import kind_of_type
+from ..scopes._releases import disposed_error
 
 __all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
 

@@ -10,7 +10,7 @@ from ._records import Record
 from ._site import Site
 
 if TYPE_CHECKING:
-    from .._entries import Entry
+    from .._entry import Entry
 
 __all__ = ["Comparison", "Growth", "compare", "nbytes_of"]
 

@@ -8,7 +8,7 @@ import types
 from collections import deque
 from typing import Final
 
-from .._entries import Entry
+from .._entry import Entry
 from ._edges import HIDDEN_TYPES, is_module, is_namespace, referents_of
 from ._paths import called, spelled, steps
 

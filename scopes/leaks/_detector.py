@@ -8,7 +8,8 @@ from itertools import count
 from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from typing import TYPE_CHECKING, Self, final
 
-from .._entries import DEAD, ESTATES, LIVE, Entry, settle
+from .._entry import DEAD, LIVE, Entry
+from .._estates import ESTATES, settle
 from .._instruments import LISTENERS
 from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
@@ -117,7 +118,7 @@ class LeakDetector:
         owner = entry.owner
         # A plain tuple: it is made in a third of the time of a named one, and the garbage collector soon ignores it.
         birth = (
-            mark_of(_getframe(2)),
+            mark_of(_getframe(1)),
             time.monotonic(),
             self._closings,
             None if owner is None else owner.name or "",
@@ -133,7 +134,7 @@ class LeakDetector:
     def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
         """Remember where: see `Instrument.disposed`."""
         if entry in self._births:
-            self._disposals[entry] = Disposal(mark_of(_getframe(2)), self._closings, layout_of(entry))
+            self._disposals[entry] = Disposal(mark_of(_getframe(1)), self._closings, layout_of(entry))
 
     def died(self, entry: Entry) -> None:
         """Forget it: see `Instrument.died`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from .._entries import Entry, StrongEntry
+from .._entry import Entry, StrongEntry
 from .._scope import DisposeScope
 from .._trees import LEAF_TYPES, WALKERS
 

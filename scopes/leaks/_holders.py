@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-from .._entries import Entry, StrongEntry, anchor_entry_of
+from .._entry import Entry, StrongEntry, anchor_entry_of
 from ._cycles import cycle_around
 from ._edges import is_module, namespace_of, referents_of
 from ._paths import spelled

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-from .._entries import Entry, anchor_entry_of
+from .._entry import Entry, anchor_entry_of
 from ._edges import HIDDEN_TYPES, is_namespace, mro_of, namespace_of, referents_of
 from ._holders import references_to
 from ._roots import count_names

@@ -7,8 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
-from .._entries import DEAD, LIVE, Entry, device_of_entry, storages_of
+from .._entry import DEAD, LIVE, Entry
 from .._kinds import Layout
+from .._parts import device_of_entry, storages_of
 from ._classify import report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of

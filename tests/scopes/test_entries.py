@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _scope
+from disposescope.scopes import _closing
 from disposescope.scopes._entries import DEAD, LIVE, StrongEntry, entry_of, release, settle
 from tests.scopes.toys import Bundle, Faulty, Packed, Pair, Toy, counts, owned_by, recorded, tables_are_sound
 
@@ -144,7 +144,7 @@ class TestRelease:
                 raise KeyboardInterrupt
             return release(entry)
 
-        monkeypatch.setattr(_scope, "release", interrupted)
+        monkeypatch.setattr(_closing, "release", interrupted)
         with pytest.raises(BaseExceptionGroup) as caught:
             with ds.dispose_scope() as scope:
                 toys = [Toy(index) for index in range(4)]

@@ -1,0 +1,111 @@
+"""How a resource gets its entry, and the callback by which the entry hears that the resource is gone."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from weakref import ref
+
+from ._entry import DEAD, LIVE, AnchoredEntry, Entry, StrongEntry, Token
+from ._estates import ESTATES, SHARED, settle
+from ._instruments import LISTENERS
+from ._kinds import ANCHORED, Kind
+from ._statistics import LOCAL
+
+__all__ = ["died", "track"]
+
+
+_SETTLE_AT: Final = 512
+
+
+def died(
+    entry: Entry,
+    # Bound here, because module globals may be gone when the last tensors die at interpreter exit.
+    live: dict[int, Entry] = LIVE,
+    dead: dict[int, Entry] = DEAD,
+    local: Any = LOCAL,
+    listeners: list[Any] = LISTENERS,
+    estates: list[Entry] = ESTATES,
+    anchored: list[Kind] = ANCHORED,
+) -> None:
+    """Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
+    key = entry.key
+    if live.get(key) is entry:
+        try:
+            del live[key]
+        except KeyError:
+            # A release on another thread took it a moment ago, and counts it.
+            entry.owner = None
+            for listener in listeners:
+                listener.died(entry)
+            return
+        if entry.unit is None:
+            owner = entry.owner
+            ledger = local.ledger
+            if owner is None:
+                ledger.disposed_unscoped += 1
+            else:
+                owner._entries.pop(entry, None)
+                ledger.disposed_in_scope += 1
+            if entry.members:
+                estates.append(entry)
+                if len(estates) >= _SETTLE_AT:
+                    settle()
+            else:
+                entry.owner = None
+        else:
+            if entry.members:
+                estates.append(entry)
+            if anchored:
+                _part_died(entry)
+    elif dead.get(key) is entry:
+        del dead[key]
+    if listeners:
+        for listener in listeners:
+            listener.died(entry)
+
+
+def _part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
+    """Take note that a tuple is gone: it held its elements, and one of them has died."""
+    for unit in (member.unit, *shared.pop(member, ())):
+        if unit is not None and unit.kind.anchor is not None and live.get(unit.key) is unit:
+            died(unit)
+
+
+def _anchor_died(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, Entry] = DEAD) -> None:
+    # The tuple may have been seen to die before, with another element.
+    if live.get(entry.key) is entry or dead.get(entry.key) is entry:
+        died(entry)
+
+
+def track(resource: object, kind: Kind) -> Entry:
+    """Make the entry of a resource, unowned and not yet counted. Does not look at its members."""
+    key = id(resource)
+    entry: Entry
+    if kind.anchor is not None:
+        anchor = kind.anchor(resource)
+        key = ~id(anchor)
+        entry = _anchored_entry(resource, anchor)
+    else:
+        try:
+            entry = Entry(resource, died)
+        except TypeError:
+            token = Token()
+            entry = StrongEntry(token)
+            entry._held = resource
+            entry._token = token
+    entry.key = key
+    entry.kind = kind
+    entry.owner = None
+    entry.home = LOCAL.ledger
+    entry.unit = None
+    entry.members = ()
+    entry.counted = False
+    LIVE[key] = entry
+    return entry
+
+
+def _anchored_entry(resource: Any, anchor: object) -> AnchoredEntry:
+    entry = AnchoredEntry(anchor, _anchor_died)
+    entry._elements = tuple(None if element is None else ref(element) for element in resource)
+    entry._type = type(resource)
+    return entry
