@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from typing import Any, Final, cast, final
 
-__all__ = ["Outcome", "ProgramNotFoundError", "prepare_module", "prepare_script", "run_program"]
+__all__ = ["Outcome", "ProgramNotFoundError", "prepare_code", "prepare_module", "prepare_script", "run_program"]
 
 _HERE: Final = __file__
 
@@ -100,6 +100,19 @@ def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
     if found is None:
         raise ProgramNotFoundError(f"No module named {module!r}")
     return lambda: _run_module(module, True)
+
+
+def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a program that is given as text: see `prepare_script`."""
+    main = types.ModuleType("__main__")
+    namespace = vars(main)
+    namespace.update(__loader__=None, __package__=None, __spec__=None, __annotations__={})
+    _enter_main(main, ["-c", *args], "")
+
+    def run() -> None:
+        exec(compile(code, "<string>", "exec", dont_inherit=True), namespace)
+
+    return run
 
 
 def run_program(run: Callable[[], object]) -> Outcome:

@@ -64,7 +64,7 @@ def test_a_clean_program_has_no_leaks(tmp_path: Path) -> None:
         "            loss = inner.move_to_outer(batch['inputs'].sum())\n"
         "    print(float(loss))\n",
     )
-    done = report(tmp_path, "run", "--fail-on-leak", name)
+    done = report(tmp_path, "run", "--fail-on", "any", name)
     assert (done.returncode, done.stdout) == (0, "3.0\n2.0\n5.0\n1.0\n10.0\n")
     assert done.stderr.splitlines()[0] == "leak-report: no leaks"
 
@@ -89,7 +89,7 @@ def test_arguments_paths_and_main_are_the_programs_own(tmp_path: Path) -> None:
         "sub/program.py",
     )
     program(tmp_path, "", "sub/neighbour.py")
-    assert_as_without(tmp_path, name, "-o", "x", "--fail-on-leak", "-m", "--", "a b")
+    assert_as_without(tmp_path, name, "-o", "x", "--fail-on", "any", "-m", "--", "a b")
 
 
 def test_a_safe_path_stays_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
 
 def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK + "def f():\n    batch = ds.ones(20)\n    raise ValueError\nf()\n")
-    done = report(tmp_path, "run", "--fail-on-leak", name)
+    done = report(tmp_path, "run", "--fail-on", "any", name)
     assert done.returncode == 1, "the program did not succeed: its own status counts"
     assert "held by __main__.KEPT[0]" in done.stderr
     last = "last_exc" if sys.version_info >= (3, 12) else "last_value"
@@ -188,9 +188,9 @@ def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:
 def test_fail_on_leak_exits_with_3_where_the_program_succeeded(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK)
     assert report(tmp_path, "run", name).returncode == 0
-    assert report(tmp_path, "run", "--fail-on-leak", name).returncode == 3
+    assert report(tmp_path, "run", "--fail-on", "any", name).returncode == 3
     name = program(tmp_path, LEAK + "raise SystemExit(8)\n")
-    assert report(tmp_path, "run", "--fail-on-leak", name).returncode == 8
+    assert report(tmp_path, "run", "--fail-on", "any", name).returncode == 8
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
@@ -213,7 +213,10 @@ def test_a_written_report_is_shown_as_it_was_printed(tmp_path: Path) -> None:
     again = report(tmp_path / "elsewhere", "show", str(tmp_path / "leaks.json"))
     assert (again.returncode, again.stderr) == (0, "")
     assert f"leak-report: {again.stdout}" == done.stderr
-    over = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, "pass\n"))
+    refused = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, "pass\n"))
+    assert (refused.returncode, "--force" in refused.stderr) == (2, True)
+    assert json.loads((tmp_path / "leaks.json").read_text()) == content
+    over = report(tmp_path, "run", "--force", "-o", "leaks.json", program(tmp_path, "pass\n"))
     assert (over.returncode, json.loads((tmp_path / "leaks.json").read_text())["leaks"]) == (0, [])
     assert [path.name for path in tmp_path.iterdir() if "leaks" in path.name] == ["leaks.json"]
 
@@ -273,7 +276,7 @@ def test_errors_under_the_command_tell_both_sites(tmp_path: Path) -> None:
     [
         ([], "the following arguments are required: VERB"),
         (["fly"], "invalid choice: 'fly'"),
-        (["run"], "name a program: a SCRIPT, or -m MODULE"),
+        (["run"], "name a program: a SCRIPT, -m MODULE, or -c CODE"),
         (["run", "--quick", "x.py"], "unrecognized arguments: --quick"),
         (["run", "missing.py"], "can't open file 'missing.py': No such file or directory"),
         (["run", "-m", "missing_module"], "No module named 'missing_module'"),
@@ -302,7 +305,7 @@ def test_usage_errors_are_one_clear_line_and_status_2(tmp_path: Path, args: list
 def test_help_reads_well(tmp_path: Path) -> None:
     for args, words in (
         (["--help"], ["run", "show", "exit status"]),
-        (["run", "--help"], ["(SCRIPT | -m MODULE) [ARGS ...]", "Run a program and report what it leaked."]),
+        (["run", "--help"], ["(SCRIPT | -m MODULE | -c CODE) [ARGS ...]", "Run a program and report what it leaked."]),
         (["show", "--help"], ["Print a report that was written by"]),
     ):
         done = report(tmp_path, *args)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -14,8 +16,8 @@ __all__ = ["Verb", "main"]
 _EPILOG: Final = """\
 exit status:
   the program's own    run: what the program ended with
-  0                    show: the report was printed
-  3                    run --fail-on-leak: the program succeeded, and leaked
+  0                    the others: done, and nothing was found that should not be
+  3                    run --fail-on: the program succeeded, and leaked
   2                    usage: an unknown option or file, or a file that is no report
 """
 
@@ -63,7 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb = cls()
         verb.add_arguments(verb_parser)
         parsers[name] = verb, verb_parser
-    options = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] not in VERBS and os.path.isfile(words[0]):
+        # The name of a report alone.
+        words.insert(0, "show")
+    options = parser.parse_args(words)
     verb, verb_parser = parsers[options.verb]
     return verb.run(options, verb_parser)
 

@@ -6,38 +6,83 @@ import argparse
 import os
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast, get_args
 
-from .._detector import LeakDetector
-from .._facts import Ending
-from .._program import ProgramNotFoundError, exit_as, prepare_module, prepare_script, run_program
-from ..reporters._json import json_of
+from .._facts import Ending, Settings
+from .._leak import LeakKind
+from .._program import Outcome, ProgramNotFoundError, exit_as, prepare_code, prepare_module, prepare_script, run_program
+from .._session import Session
+from ._live import LiveView, live_view
+from ._numbers import nbytes_of_text, seconds_of_text
 
-__all__ = ["Run"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .._report import Report
+
+__all__ = ["Run", "check_output", "leaks_of_kinds", "parse_kinds"]
 
 LEAKED: Final = 3
-"""The exit status with ``--fail-on-leak`` where the program itself succeeded."""
+"""The exit status where the program itself succeeded, and leaked what `--fail-on` names."""
+
+_KINDS: Final = cast("tuple[LeakKind, ...]", get_args(LeakKind))
 
 
 class Run:
     """Run a program and report what it leaked.
 
-    Runs a Python program unchanged under the leak detector. When it ends, also by an exception, what is still alive and
-    what was disposed under a live reference is printed to stderr, worst first, with the line that made it and what
-    holds it. The program's output, arguments and exit status are its own.
+    Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by Ctrl-C or by
+    os._exit, what leaked is printed to stderr, worst first, with the line that made it and what holds it. The program's
+    output, arguments and exit status are its own. Processes that it forks, or starts with multiprocessing (the workers
+    of a DataLoader), are watched too.
+
+    With -o the report is also written to a file, now and then while the program runs and at its end: what was known is
+    there even if the program is killed.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The options come before the program; all that follows it is the program's."""
-        parser.usage = "leak-report run [-h] [-o FILE] [--fail-on-leak] (SCRIPT | -m MODULE) [ARGS ...]"
-        parser.add_argument("-o", "--output", metavar="FILE", help="also write the report to FILE, as JSON for `show`")
+        parser.usage = "leak-report run [OPTIONS] (SCRIPT | -m MODULE | -c CODE) [ARGS ...]"
+        parser.add_argument("-o", "--output", metavar="FILE", help="also write the report to FILE, as JSON")
+        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        parser.add_argument("-q", "--quiet", action="store_true", help="do not print the report")
         parser.add_argument(
-            "--fail-on-leak", action="store_true", help=f"exit with {LEAKED} where the program succeeded and leaked"
+            "--frames", metavar="N", type=int, default=1, help="keep so many lines of the stack of each birth (1)"
+        )
+        parser.add_argument(
+            "--sample", metavar="BYTES", type=nbytes_of_text, help="keep about one birth for so many bytes: 512KiB"
+        )
+        parser.add_argument(
+            "--kinds", metavar="KIND[,KIND]", type=_names, help="watch tensors of these kinds only: torch.Tensor,Tensor"
+        )
+        parser.add_argument(
+            "--fail-on",
+            metavar="KIND[,KIND]",
+            type=parse_kinds,
+            help=f"exit with {LEAKED} where the program succeeded, and leaked: any, or of {', '.join(_KINDS)}",
+        )
+        parser.add_argument(
+            "--threshold", metavar="BYTES", type=nbytes_of_text, default=0, help="leave out leaks of fewer bytes"
+        )
+        parser.add_argument(
+            "--time-limit",
+            metavar="SECONDS",
+            type=seconds_of_text,
+            default=5.0,
+            help="how long holders are searched for at the end (5)",
+        )
+        parser.add_argument(
+            "--live",
+            action="store_true",
+            help="show live bytes by line and resident memory meanwhile (needs rich); a line every few seconds where "
+            "stderr is no terminal",
         )
         parser.add_argument(
             "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as `python -m` does"
+        )
+        parser.add_argument(
+            "-c", dest="code", metavar="CODE", nargs=argparse.REMAINDER, help="run a text, as `python -c` does"
         )
         parser.add_argument(
             "program",
@@ -48,55 +93,90 @@ class Run:
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         """Run the program, print the report."""
-        words: list[str] = options.program if options.module is None else options.module
+        prepare: Callable[[str, list[str]], Callable[[], object]] = prepare_script
+        words: list[str] = options.program
+        if options.module is not None:
+            prepare, words = prepare_module, options.module
+        elif options.code is not None:
+            prepare, words = prepare_code, options.code
         if words[:1] == ["--"]:
             words = words[1:]
         if not words:
-            parser.error("name a program: a SCRIPT, or -m MODULE")
-        output = None if options.output is None else Path(os.path.abspath(options.output))
-        if output is not None and (output.is_dir() or not output.parent.is_dir()):
-            parser.error(
-                f"cannot write {options.output!r}: {'it is' if output.is_dir() else 'its folder is not'} a folder"
-            )
+            parser.error("name a program: a SCRIPT, -m MODULE, or -c CODE")
+        if options.frames < 1:
+            parser.error(f"--frames must be at least 1, not {options.frames}")
+        output = check_output(options.output, options.force, parser)
+        settings = Settings(
+            frames=options.frames,
+            sample_nbytes=options.sample,
+            kinds=options.kinds,
+            threshold_nbytes=options.threshold,
+            time_limit_s=options.time_limit,
+        )
         stderr = sys.stderr
-        pid = os.getpid()
+        view: LiveView | None = live_view(stderr, parser) if options.live else None
         try:
-            prepare = prepare_script if options.module is None else prepare_module
             program = prepare(words[0], words[1:])
         except ProgramNotFoundError as error:
             parser.error(str(error))
-        with LeakDetector() as detector:
+
+        def tell(report: Report) -> None:
+            # Where stderr has been closed there is nobody to tell.
+            with suppress(OSError, ValueError):
+                if not options.quiet:
+                    print(f"leak-report: {report}", file=stderr, flush=True)
+
+        argv = tuple(words) if options.code is None else ("-c", *words[1:])
+        with Session(argv, options.module is not None, settings, output, tell) as session:
+            if view is not None:
+                view.start(session.detector)
             outcome = run_program(program)
-            if os.getpid() != pid:
-                # A child that the program forked, and that came back here: the report is its parent's.
+            if view is not None:
+                view.stop()
+            report = session.finish(_ending(outcome), outcome.status)
+            if session.is_worker:
+                # A child that the program forked, and that came back here: its parent tells.
                 return exit_as(outcome)
-            report = detector.report()
         del program
-        ended: Ending = "interrupt" if outcome.interrupted else "exception" if outcome.failed else "exit"
-        facts = replace(
-            report.program, argv=tuple(words), module=options.module is not None, status=outcome.status, ended=ended
-        )
-        [process] = report.processes
-        report = replace(report, program=facts, processes=(replace(process, status=outcome.status, ended=ended),))
-        if output is not None:
-            _write(output, json_of(report))
-        # Where stderr has been closed there is nobody to tell.
-        with suppress(OSError, ValueError):
-            print(f"leak-report: {report}", file=stderr, flush=True)
-        if options.fail_on_leak and report.leaks and outcome.status == 0:
+        tell(report)
+        if outcome.status == 0 and leaks_of_kinds(report, options.fail_on):
             return LEAKED
         return exit_as(outcome)
 
 
-def _write(output: Path, text: str) -> None:
-    """Write a file as a whole or not at all; what is no regular file (a pipe, a terminal) is written to."""
-    if output.exists() and not output.is_file():
-        output.write_text(text, encoding="utf-8")
-        return
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, output)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+def _ending(outcome: Outcome) -> Ending:
+    return "interrupt" if outcome.interrupted else "exception" if outcome.failed else "exit"
+
+
+def check_output(name: str | None, force: bool, parser: argparse.ArgumentParser) -> Path | None:
+    """The path of a file to be written, which the program may leave the folder of; a usage error where it cannot be."""
+    if name is None:
+        return None
+    output = Path(os.path.abspath(name))
+    if output.is_dir():
+        parser.error(f"cannot write {name!r}: it is a folder")
+    if not output.parent.is_dir():
+        parser.error(f"cannot write {name!r}: its folder is not a folder")
+    if output.is_file() and not force:
+        parser.error(f"{name!r} exists already; --force overwrites it")
+    return output
+
+
+def parse_kinds(text: str) -> tuple[LeakKind, ...]:
+    """The kinds of leak in a list; all of them for ``any``."""
+    names = _names(text)
+    unknown = [name for name in names if name not in _KINDS and name != "any"]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"unknown kind of leak {unknown[0]!r}: any, or of {', '.join(_KINDS)}" if unknown else "name a kind of leak"
+        )
+    return _KINDS if "any" in names else tuple(kind for kind in _KINDS if kind in names)
+
+
+def leaks_of_kinds(report: Report, kinds: tuple[LeakKind, ...] | None) -> bool:
+    """Whether a report has leaks of some kinds; none where no kinds were asked for."""
+    return kinds is not None and any(leak.kind in kinds for leak in report.leaks)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from ..reporters._json import ReportFileError, report_from_json
+from ..reporters._files import read_report
+from ..reporters._json import ReportFileError, json_of
+from ..reporters._tables import can_draw, print_table, print_tree
 from ..reporters._text import text_of
 
 __all__ = ["Show"]
@@ -16,25 +17,35 @@ __all__ = ["Show"]
 class Show:
     """Print a report that was written by `run -o`.
 
-    Prints to stdout what `run` printed to stderr.
+    `leak-report FILE` is the same as `leak-report show FILE`. Without an option it prints to stdout what `run` printed
+    to stderr. FILE may be - for the standard input.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """One file."""
-        parser.add_argument("file", metavar="FILE", help="the file that `leak-report run -o FILE` wrote")
+        """One file, and one way to show it."""
+        parser.add_argument("file", metavar="FILE", help="a file that `leak-report run -o FILE` wrote")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--summary", action="store_true", help="the leaks, each with its lines and holders (default)")
+        how.add_argument("--table", action="store_true", help="one row for each leak (needs rich)")
+        how.add_argument("--tree", action="store_true", help="what is live by file, function and line (needs rich)")
+        how.add_argument("--json", action="store_true", help="the report as JSON")
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         """Read the file, print the report."""
+        if (options.table or options.tree) and not can_draw():
+            parser.error("--table and --tree need rich: pip install 'disposescope[report]'")
         try:
-            report = report_from_json(Path(options.file).read_text(encoding="utf-8"))
-        except OSError as error:
-            parser.error(f"cannot read {options.file!r}: {error.strerror}")
-        except UnicodeDecodeError:
-            parser.error(f"{options.file!r} is no leak report")
+            report = read_report(options.file)
         except ReportFileError as error:
-            parser.error(f"{options.file!r} {error}")
+            parser.error(str(error))
         try:
-            print(text_of(report), flush=True)
+            if options.table:
+                print_table(report, sys.stdout)
+            elif options.tree:
+                print_tree(report, sys.stdout)
+            else:
+                print(json_of(report) if options.json else text_of(report))
+            sys.stdout.flush()
         except BrokenPipeError:
             # Whoever read it has seen enough. The interpreter flushes once more at its end: into nothing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
