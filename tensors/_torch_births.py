@@ -36,6 +36,7 @@ __all__ = [
     "give_up",
     "pause_births",
     "put_on",
+    "resume_after_a_failed_step",
     "resume_births",
     "see_births",
     "take_off",
@@ -286,6 +287,8 @@ def give_up(tensor: object) -> None:
 def entered(scope: DisposeScope) -> None:
     """Watch this thread from now on, where it is not watched already."""
     here = LOCAL.here
+    if here.stepping:
+        resume_after_a_failed_step(here)
     here.scopes.append(scope)
     if not here.watched:
         here.watched = True
@@ -335,6 +338,16 @@ def resume_births(here: ThreadState, reason: int) -> None:
     here.stepping = 0
     if here.watched and here.compiled is None and here is LOCAL.here:
         put_on()
+
+
+def resume_after_a_failed_step(here: ThreadState) -> None:
+    """Put the mode back where the frame for which births were paused runs no more, but a traceback keeps it."""
+    frame: FrameType | None = _getframe(1)
+    while frame is not None:
+        if id(frame) == here.stepping:
+            return
+        frame = frame.f_back
+    resume_births(here, here.stepping)
 
 
 def put_on() -> None:

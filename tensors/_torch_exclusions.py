@@ -15,7 +15,7 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._torch_births import LOCAL, ThreadState, give_up, pause_births, resume_births
+from ._torch_births import LOCAL, ThreadState, give_up, pause_births, resume_after_a_failed_step, resume_births
 
 __all__ = ["exclude_what_models_own"]
 
@@ -35,6 +35,8 @@ def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
 
 def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     here = LOCAL.here
+    if here.stepping:
+        resume_after_a_failed_step(here)
     if here.stepping or not here.watched:
         return None
     # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then holds until its end.

@@ -331,6 +331,41 @@ def test_a_step_that_raises_does_not_stop_births():
         assert tensor in scope
 
 
+def test_a_step_that_raised_and_whose_traceback_is_kept_stops_births_no_longer_than_its_scope():
+    weight = nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    kept = []
+
+    def closure():
+        with ds.dispose_scope() as inside:
+            assert torch.rand(3) not in inside
+        raise KeyError
+
+    with ds.dispose_scope() as scope:
+        try:
+            optimizer.step(closure)
+        except KeyError as error:
+            kept.append(error)
+        with ds.dispose_scope() as inner:
+            tensor = torch.rand(3)
+            assert tensor in inner
+    try:
+        with ds.dispose_scope():
+            optimizer.step(closure)
+    except KeyError as error:
+        kept.append(error)
+    with ds.dispose_scope() as scope:
+        tensor = torch.rand(3)
+        assert tensor in scope
+        try:
+            optimizer.step(closure)
+        except KeyError as error:
+            kept.append(error)
+        optimizer.step()
+        tensor = torch.rand(3)
+        assert tensor in scope
+
+
 def test_ten_steps_leave_nothing_behind():
     torch.manual_seed(0)
     model = Net()
