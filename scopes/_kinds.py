@@ -52,8 +52,8 @@ class Kind:
     graphs : Graphs, optional
         What to ask of the autograd graphs behind its instances, where they can carry one.
     memory : callable, optional
-        The plain arrays that hold the elements of one instance, where the arena may serve them: their memory changes
-        its owner with the instance. Empty for a released one.
+        The plain arrays that hold the elements of one instance, where the arena may serve them, or what counts its
+        bytes against budgets: it changes its owner with the instance. Empty for a released one.
     anchor : callable, optional
         For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity
         stands for that of an instance. Two instances around one anchor are one resource.

@@ -89,7 +89,9 @@ def born_packed(packed: PackedSequence) -> PackedSequence:
 def born_tensors(tensors: Any) -> None:
     """Record the births of a tensor, or of those in a list or tuple, where a scope is open."""
     if current_scope() is not None:
-        births_in(tensors)
+        refusal = births_in(tensors)
+        if refusal is not None:
+            raise refusal
 
 
 def check_whole(packed: PackedSequence, what: str) -> None:

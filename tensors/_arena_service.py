@@ -16,6 +16,7 @@ from ..scopes._memory import MEMORY, ArenaUse
 from ..scopes._scope import DisposeScope
 from ..scopes.leaks._site import mark_of, site_of
 from ._arena_arrival import ARENA
+from ._charges import CHARGES, Charge, charges_within
 from ._storage import TIES, storage_of
 
 __all__ = ["Service"]
@@ -27,24 +28,29 @@ _SHOWN: Final = 5
 class Service:
     """The one instance is in `MEMORY`; what is asked often is a function of the compiled part itself."""
 
-    __slots__ = ("entered", "is_served", "left", "move", "owner")
+    __slots__ = ("entered", "is_served", "left", "owner")
 
     entered: Any
     is_served: Any
     left: Any
-    move: Any
     owner: Any
 
     def __init__(self) -> None:
         self.entered = ARENA.enter
         self.left = ARENA.leave
-        self.move = ARENA.move
         self.owner = ARENA.owner
         self.is_served = ARENA.is_served
 
     def is_plain(self, thing: object) -> bool:
         """Whether it is an array: see `Memory.is_plain`."""
         return issubclass(type(thing), np.ndarray)
+
+    def move(self, thing: object, source: DisposeScope | None, target: DisposeScope | None) -> bool:
+        """Change the owner of a block, or of what is counted against budgets: see `Memory.move`."""
+        if type(thing) is Charge:
+            return thing.move(target)
+        moved: bool = ARENA.move(thing, source, target)
+        return moved
 
     def closed(self, scope: DisposeScope) -> EscapedError | None:
         """Close its account: see `Memory.closed`."""
@@ -95,7 +101,8 @@ class Service:
 def _sites_of(scope: DisposeScope) -> dict[str, tuple[int, int]]:
     """Number and bytes of the live arrays of a scope by the line where they were born, the largest sum first."""
     found: dict[str, tuple[int, int]] = {}
-    for mark, nbytes in ARENA.sites(scope):
+    charged = charges_within(scope) if CHARGES and scope.budget is not None else ()
+    for mark, nbytes in (*ARENA.sites(scope), *((entry.mark, entry.nbytes) for entry in charged)):
         site = str(site_of(mark) or "<unknown>")
         count, total = found.get(site, (0, 0))
         found[site] = count + 1, total + nbytes

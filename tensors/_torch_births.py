@@ -27,6 +27,8 @@ from ..scopes._entry import LIVE, entry_of
 from ..scopes._instruments import ENTERED, LEFT
 from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope
+from ._charges import BUDGETED, watch_budget, watch_no_more
+from ._torch_charges import refusal_of
 from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
 
 __all__ = [
@@ -149,12 +151,27 @@ class BirthMode(TorchFunctionMode):
                 and _backward_running() == -1
                 and _transform_running() is None
             ) or _births_count(frame):
+                if BUDGETED:
+                    refusal = refusal_of([result], (args, kwargs))
+                    if refusal is not None:
+                        # This frame is in its traceback: kept here, what was refused would live on.
+                        del result
+                        try:
+                            raise refusal
+                        finally:
+                            del refusal
                 born(result, _KIND[0])
         elif result is None:
             if type(func) is MethodWrapperType and func.__name__ == "__set__":
                 _given_to_a_grad(func, args)
         elif cls not in _PLAIN and CURRENT.get() is not None:
-            births_in(result, func, args, kwargs, _getframe(1))
+            refusal = births_in(result, func, args, kwargs, _getframe(1))
+            if refusal is not None:
+                del result
+                try:
+                    raise refusal
+                finally:
+                    del refusal
         return result
 
 
@@ -226,22 +243,33 @@ def _accesses(func: Any) -> bool:
 
 def births_in(
     result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
-) -> None:
-    """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass."""
+) -> MemoryError | None:
+    """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass.
+
+    Returns
+    -------
+    MemoryError or None
+        What to raise where a budget refuses; then nothing is recorded.
+    """
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
-        return
+        return None
     fresh = [item for item in _flattened(result, 3) if id(item) not in LIVE and _can_be_born(item)]
     if not fresh:
-        return
+        return None
     given = {id(item) for item in _flattened((args, kwargs), 3)}
     fresh = [item for item in fresh if id(item) not in given]
     if fresh and _births_count(frame):
+        if BUDGETED:
+            refusal = refusal_of(fresh, (args, kwargs))
+            if refusal is not None:
+                return refusal
         kind = _KIND[0]
         for item in fresh:
             # A result may be there twice.
             if id(item) not in LIVE:
                 born(item, kind)
+    return None
 
 
 def _flattened(tree: Any, levels: int) -> list[Any]:
@@ -290,6 +318,7 @@ def entered(scope: DisposeScope) -> None:
     if here.stepping:
         resume_after_a_failed_step(here)
     here.scopes.append(scope)
+    watch_budget(scope)
     if not here.watched:
         here.watched = True
         if here.compiled is None and not here.stepping:
@@ -301,6 +330,7 @@ def entered(scope: DisposeScope) -> None:
 
 def left(scope: DisposeScope) -> None:
     """Stop watching when the last of the scopes that were entered on this thread is left."""
+    watch_no_more(scope)
     here = LOCAL.here
     scopes = here.scopes
     if scopes and scopes[-1] is scope:

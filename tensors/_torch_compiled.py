@@ -64,7 +64,9 @@ def _hand_over_result(frame: FrameType) -> None:
     local = frame.f_locals
     result = local.get("result")
     if result is not None:
-        births_in(result, args=local.get("args", ()), kwargs=local.get("kwargs"), frame=None)
+        refusal = births_in(result, args=local.get("args", ()), kwargs=local.get("kwargs"), frame=None)
+        if refusal is not None:
+            raise refusal
 
 
 def _tell_of_disposed(error: BaseException | None) -> None:

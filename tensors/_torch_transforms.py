@@ -38,7 +38,10 @@ def _handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
         result = transform(*args, **kwargs)
         # Dynamo traces through here, and takes the first test for a constant.
         if not torch.compiler.is_compiling() and LOCAL.here.watched:
-            births_in(result, args=args, kwargs=kwargs)
+            refusal = births_in(result, args=args, kwargs=kwargs)
+            if refusal is not None:
+                del result
+                raise refusal
         return result
 
     return transformed
