@@ -19,6 +19,7 @@ from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
 from ._torch_storage import storages_behind
 from ._torch_swaps import allow_swaps
+from ._torch_threads import watch_threads
 from ._torch_transforms import watch_transforms
 
 __all__ = ["KIND", "teach"]
@@ -88,6 +89,7 @@ def teach() -> None:
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()
+    watch_threads()
     keep_fast_paths()
     allow_swaps()
     see_births(KIND)

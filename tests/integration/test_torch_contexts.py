@@ -109,6 +109,78 @@ def test_a_thread_without_a_scope_owns_nothing():
     assert tensor.sum() > 0
 
 
+def by_submit(work):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(contextvars.copy_context().run, work).result()
+
+
+def by_map(work):
+    with ThreadPoolExecutor(1) as pool:
+        return next(pool.map(contextvars.copy_context().run, [work]))
+
+
+def by_to_thread(work):
+    return asyncio.run(asyncio.to_thread(work))
+
+
+def by_thread(work):
+    results = []
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(lambda: results.append(work()),))
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+@pytest.mark.parametrize("hand_over", [by_submit, by_map, by_to_thread, by_thread])
+def test_work_handed_to_a_thread_with_the_context_makes_births_there(hand_over):
+    depths = []
+
+    def work():
+        made = torch.rand(3)
+        depths.append(torch._C._len_torch_function_stack())
+        return made
+
+    with ds.dispose_scope() as scope:
+        tensor = hand_over(work)
+        assert tensor in scope
+    assert ds.is_disposed(tensor)
+    assert depths == [1]
+    assert hand_over(lambda: (torch.rand(3), torch._C._len_torch_function_stack()))[1] == 0
+    assert ds.owner_of(hand_over(lambda: torch.rand(3))) is None
+
+
+def test_a_thread_of_a_pool_is_watched_no_longer_than_the_work_that_came_with_a_context():
+    def fail():
+        torch.rand(3)
+        raise KeyError
+
+    with ThreadPoolExecutor(1) as pool:
+        with ds.dispose_scope() as scope:
+            with pytest.raises(KeyError):
+                pool.submit(contextvars.copy_context().run, fail).result()
+            assert pool.submit(torch._C._len_torch_function_stack).result() == 0
+            unowned = pool.submit(torch.rand, 3).result()
+            assert unowned not in scope
+            late = contextvars.copy_context()
+        # The scope is closed when the work begins: what it makes is nobody's.
+        assert ds.owner_of(pool.submit(late.run, torch.rand, 3).result()) is None
+        assert pool.submit(torch._C._len_torch_function_stack).result() == 0
+    assert unowned.sum() > 0
+
+
+def test_eight_threads_in_one_context_bear_into_one_scope():
+    def work(context):
+        return context.run(lambda: [torch.rand(3) for _ in range(200)])
+
+    with ds.dispose_scope() as scope:
+        with ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(contextvars.copy_context().run, work, contextvars.copy_context()) for _ in range(32)]
+            batches = [future.result() for future in futures]
+        assert len(scope) == 32 * 200
+        assert all(tensor in scope for batch in batches for tensor in batch)
+    assert all(ds.is_disposed(tensor) for batch in batches for tensor in batch)
+
+
 def test_work_handed_to_a_thread_with_the_context_owns_where_it_opens_a_scope():
     def work():
         with ds.dispose_scope() as inner:
