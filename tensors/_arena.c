@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "_arena_accounts.h"
+#include "_arena_guards.h"
 #include "_arena_handler.h"
 #include "_arena_lock.h"
 #include "_arena_numpy.h"
@@ -170,7 +171,7 @@ static PyObject *close_account(PyObject *module, PyObject *const *arguments, Py_
     }
     struct region *doomed = pool_decay();
     arena_unlock();
-    pool_unmap(doomed);
+    regions_unmap(doomed);
     return Py_BuildValue("nn", (Py_ssize_t)account->escaped_blocks, (Py_ssize_t)account->escaped_nbytes);
 }
 
@@ -189,7 +190,7 @@ static PyObject *figures(PyObject *module, PyObject *scope)
     struct account now = *account;
     arena_unlock();
     return Py_BuildValue("nnnKKnnn", (Py_ssize_t)now.live_blocks, (Py_ssize_t)now.live_nbytes, (Py_ssize_t)now.peak_nbytes,
-                         (unsigned long long)now.hits, (unsigned long long)(now.births - now.hits),
+                         (unsigned long long)(now.births - now.misses), (unsigned long long)now.misses,
                          (Py_ssize_t)now.escaped_blocks, (Py_ssize_t)now.escaped_nbytes,
                          (Py_ssize_t)(now.budget == SIZE_MAX ? now.live_nbytes + now.elsewhere_nbytes : now.charged_nbytes));
 }
@@ -288,7 +289,7 @@ static PyObject *charge(PyObject *module, PyObject *const *arguments, Py_ssize_t
         account_charge(account, nbytes);
     }
     arena_unlock();
-    pool_unmap(doomed);
+    regions_unmap(doomed);
     if (limit != NULL) {
         Py_RETURN_FALSE;
     }
@@ -385,7 +386,8 @@ static PyObject *statistics(PyObject *module, PyObject *ignored)
     arena_unlock();
     return Py_BuildValue("nnnnnKKK", (Py_ssize_t)totals.live_blocks, (Py_ssize_t)totals.live_nbytes,
                          (Py_ssize_t)totals.peak_nbytes, (Py_ssize_t)pool.cached_nbytes, (Py_ssize_t)pool.mapped_nbytes,
-                         (unsigned long long)pool.hits, (unsigned long long)pool.misses, (unsigned long long)totals.escapes);
+                         (unsigned long long)(totals.births - totals.misses), (unsigned long long)pool.misses,
+                         (unsigned long long)totals.escapes);
 }
 
 static PyObject *empty_cache(PyObject *module, PyObject *ignored)
@@ -395,7 +397,7 @@ static PyObject *empty_cache(PyObject *module, PyObject *ignored)
     arena_lock();
     struct region *doomed = pool_empty();
     arena_unlock();
-    pool_unmap(doomed);
+    regions_unmap(doomed);
     Py_RETURN_NONE;
 }
 
@@ -407,7 +409,7 @@ static PyObject *decay(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     arena_lock();
     struct region *doomed = pool_decay();
     arena_unlock();
-    pool_unmap(doomed);
+    regions_unmap(doomed);
     Py_RETURN_NONE;
 }
 
@@ -473,7 +475,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_arena", .m_s
 PyMODINIT_FUNC PyInit__arena(void)
 {
     const char *debug = getenv("DISPOSESCOPE_ARENA_DEBUG");
-    pool_debug = debug != NULL && strcmp(debug, "") != 0 && strcmp(debug, "0") != 0;
+    guards_wanted = debug != NULL && strcmp(debug, "") != 0 && strcmp(debug, "0") != 0;
     if (PyType_Ready(&account_type) < 0 || numpy_arrive() < 0 || handler_make() < 0 || try_it() < 0) {
         return NULL;
     }
@@ -484,7 +486,7 @@ PyMODINIT_FUNC PyInit__arena(void)
     if (module != NULL && PyModule_AddIntConstant(module, "ALIGNMENT", (long)ARENA_ALIGNMENT) < 0) {
         Py_CLEAR(module);
     }
-    if (module != NULL && PyModule_AddObjectRef(module, "debug", pool_debug ? Py_True : Py_False) < 0) {
+    if (module != NULL && PyModule_AddObjectRef(module, "debug", guards_wanted ? Py_True : Py_False) < 0) {
         Py_CLEAR(module);
     }
     return module;

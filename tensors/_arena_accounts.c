@@ -21,6 +21,7 @@ struct account *account_new(size_t budget, struct account *outer)
     if (budget != SIZE_MAX) {
         account_totals.budgets++;
     }
+    account->plain = account_first_limit(account) == NULL;
     return account;
 }
 
@@ -138,4 +139,5 @@ void account_close(struct account *account, struct account *heir)
     account_grow(heir, nbytes);
     account->live_blocks = account->live_nbytes = account->elsewhere_nbytes = 0;
     account->forward = heir;
+    account->plain = false;
 }

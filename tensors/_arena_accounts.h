@@ -22,7 +22,7 @@ struct account {
     size_t live_blocks, live_nbytes;       /* what its scope owns now; 0 once it is closed */
     size_t peak_nbytes;                    /* the most that it owned at once */
     uint64_t births;                       /* blocks born in its scope */
-    uint64_t hits;                         /* of these, without asking the system for memory */
+    uint64_t misses;                       /* of these, by asking the system for memory */
     size_t escaped_blocks, escaped_nbytes; /* what its scope owned when it was closed */
     size_t elsewhere_nbytes;               /* counted against the budget, and not in blocks: see account_charge */
     size_t budget;                         /* SIZE_MAX: none */
@@ -30,13 +30,14 @@ struct account {
     struct account *limits;                /* the account of the nearest outer scope with a budget, or NULL; a reference */
     struct account *forward;               /* closed: the account that owns its blocks; a reference */
     bool records;                          /* the birth site of every block is wanted */
+    bool plain;                            /* open, without a limit, and records nothing: nothing to ask on the way */
     void *owner;                           /* the Python object that stands for it, or NULL; read with the GIL held */
 };
 
 /* Totals over all accounts. */
 struct account_figures {
     size_t live_blocks, live_nbytes, peak_nbytes;
-    uint64_t escapes;
+    uint64_t births, misses, escapes;
     size_t budgets; /* open accounts with a budget */
 };
 
@@ -128,8 +129,35 @@ static inline void account_add(struct account *account, size_t nbytes)
     account = account_now(account);
     account->live_blocks++;
     account_grow(account, nbytes);
+    account_totals.births++;
     account_totals.live_blocks++;
     account_grow_totals(nbytes);
+}
+
+/* The same for a plain account, reference included. */
+static inline void account_add_plain(struct account *account, size_t nbytes)
+{
+    account->references++;
+    account->births++;
+    account->live_blocks++;
+    size_t live = account->live_nbytes + nbytes;
+    account->live_nbytes = live;
+    if (live > account->peak_nbytes) {
+        account->peak_nbytes = live;
+    }
+    account_totals.births++;
+    account_totals.live_blocks++;
+    account_grow_totals(nbytes);
+}
+
+/* The same for a plain account whose last reference this is not. */
+static inline void account_drop_plain(struct account *account, size_t nbytes)
+{
+    account->references--;
+    account->live_blocks--;
+    account->live_nbytes -= nbytes;
+    account_totals.live_blocks--;
+    account_totals.live_nbytes -= nbytes;
 }
 
 static inline void account_drop(struct account *account, size_t nbytes)

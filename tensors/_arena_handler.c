@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "_arena_guards.h"
 #include "_arena_lock.h"
 #include "_arena_numpy.h"
 #include "_arena_pool.h"
 #include "_arena_scopes.h"
+#include "_arena_slabs.h"
 
 PyObject *handler_capsule;
 static _Thread_local struct refusal last_refusal;
@@ -36,9 +38,57 @@ static void check_attached(const char *what)
     }
 }
 
-static void *serve(size_t nbytes, bool zeroed)
+/* The way of most small arrays: the latest freed block of the class, for a scope about which nothing is to be asked. NULL where
+ * it is not as plain as that. A class parks nothing with guards. */
+static inline void *serve_parked(size_t nbytes)
 {
-    if (pool_debug) {
+    nbytes += nbytes == 0;
+    if (nbytes > LARGEST_IN_SLAB) {
+        return NULL;
+    }
+    struct account *account = scopes_plain_account();
+    if (account == NULL) {
+        return NULL;
+    }
+    struct block *block;
+    arena_lock();
+    void *address = slabs_unpark(slab_class(nbytes), &block);
+    if (address != NULL) {
+        account_add_plain(account, nbytes);
+        *block = (struct block){.as.account = account, .nbytes = nbytes};
+    }
+    arena_unlock();
+    if (address != NULL) {
+        SHOW(address, nbytes);
+    }
+    return address;
+}
+
+/* The way back; whether it could be taken. */
+static inline bool free_parked(void *address)
+{
+    struct region *region = region_of(address);
+    if (region->kind != SLAB) {
+        return false;
+    }
+    struct block *block = &blocks_of(region)[index_in(region, address)];
+    struct account *account = block->as.account;
+    if (block->recorded) {
+        return false;
+    }
+    arena_lock();
+    bool parked = account->plain && account->references > 1 && slabs_park(region->class, address, block);
+    if (parked) {
+        account_drop_plain(account, block->nbytes);
+        HIDE(address, region->block_nbytes);
+    }
+    arena_unlock();
+    return parked;
+}
+
+static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
+{
+    if (guards_wanted) {
         check_attached("asked for");
     }
     struct account *account = scopes_current_account();
@@ -54,12 +104,12 @@ static void *serve(size_t nbytes, bool zeroed)
         handler_refuse(limit, nbytes);
         doomed = pool_empty();
         arena_unlock();
-        pool_unmap(doomed);
+        regions_unmap(doomed);
         return NULL;
     }
     /* The reference of the block, taken before the lock is given up to map memory. */
     account->references++;
-    uint64_t misses = pool_misses;
+    uint64_t misses = regions_misses;
     void *address = pool_take(nbytes, &block, &dirty, &doomed);
     if (address == NULL) {
         account_release(account);
@@ -67,17 +117,20 @@ static void *serve(size_t nbytes, bool zeroed)
     else {
         block->as.account = account;
         account_add(account, nbytes);
-        account->hits += pool_misses == misses;
+        if (regions_misses != misses) {
+            account->misses++;
+            account_totals.misses++;
+        }
     }
     arena_unlock();
     if (doomed != NULL) {
-        pool_unmap(doomed);
+        regions_unmap(doomed);
     }
     if (address == NULL) {
         return NULL;
     }
     if (zeroed && dirty) {
-        memset(address, 0, nbytes);
+        pool_clear(address, nbytes);
     }
     if (wants_site) {
         block->recorded = scopes_record_site(address);
@@ -88,7 +141,8 @@ static void *serve(size_t nbytes, bool zeroed)
 static void *serve_malloc(void *ctx, size_t size)
 {
     (void)ctx;
-    return serve(size, false);
+    void *address = serve_parked(size);
+    return address != NULL ? address : serve(size, false);
 }
 
 static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
@@ -98,17 +152,13 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
     if (__builtin_mul_overflow(nelem, elsize, &nbytes)) {
         return NULL;
     }
-    return serve(nbytes, true);
+    void *address = serve_parked(nbytes);
+    return address != NULL ? memset(address, 0, nbytes) : serve(nbytes, true);
 }
 
-static void serve_free(void *ctx, void *ptr, size_t size)
+static __attribute__((noinline)) void give(void *ptr)
 {
-    (void)ctx;
-    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
-    if (ptr == NULL) {
-        return;
-    }
-    if (pool_debug) {
+    if (guards_wanted) {
         check_attached("freed");
     }
     struct block *block = pool_block_at(ptr);
@@ -120,8 +170,49 @@ static void serve_free(void *ctx, void *ptr, size_t size)
     struct region *doomed = pool_give(ptr);
     arena_unlock();
     if (doomed != NULL) {
-        pool_unmap(doomed);
+        regions_unmap(doomed);
     }
+}
+
+static void serve_free(void *ctx, void *ptr, size_t size)
+{
+    (void)ctx;
+    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
+    if (ptr != NULL && !free_parked(ptr)) {
+        give(ptr);
+    }
+}
+
+/* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL where there is no memory. */
+static void *serve_elsewhere(void *ptr, size_t before, size_t after)
+{
+    struct block *block, *fresh;
+    struct region *doomed = NULL;
+    bool dirty;
+    arena_lock();
+    void *address = pool_take(after, &fresh, &dirty, &doomed);
+    arena_unlock();
+    regions_unmap(doomed);
+    if (address == NULL) {
+        return NULL;
+    }
+    memcpy(address, ptr, after < before ? after : before);
+    block = pool_block_at(ptr);
+    bool recorded = block->recorded;
+    if (recorded) {
+        /* First: the table knows addresses, and another thread may get this one. */
+        scopes_forget_site(ptr);
+    }
+    arena_lock();
+    fresh->as.account = block->as.account;
+    account_resize(fresh->as.account, before, after);
+    doomed = pool_give(ptr);
+    arena_unlock();
+    regions_unmap(doomed);
+    if (recorded) {
+        fresh->recorded = scopes_record_site(address);
+    }
+    return address;
 }
 
 static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
@@ -131,46 +222,27 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
         return serve(new_size, false);
     }
     new_size += new_size == 0;
-    struct region *doomed = NULL, *given = NULL;
-    bool dirty;
+    struct region *doomed = NULL;
     arena_lock();
     struct block *block = pool_block_at(ptr);
     size_t before = block->nbytes, room = pool_room(ptr);
     struct account *account = block->as.account;
-    struct account *limit =
-        new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
-    void *address = NULL;
+    struct account *limit = new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
+    bool fits = limit == NULL && new_size <= room && new_size >= room / 2;
     if (limit != NULL) {
         handler_refuse(limit, new_size);
         doomed = pool_empty();
     }
-    else if (new_size <= room && new_size >= room / 2) {
+    else if (fits) {
         account_resize(account, before, new_size);
         pool_resize(ptr, new_size);
-        address = ptr;
-    }
-    else {
-        struct block *fresh;
-        address = pool_take(new_size, &fresh, &dirty, &doomed);
-        if (address != NULL) {
-            account_resize(account, before, new_size);
-            bool recorded = block->recorded;
-            memcpy(address, ptr, new_size < before ? new_size : before);
-            fresh->as.account = account;
-            given = pool_give(ptr);
-            arena_unlock();
-            pool_unmap(given);
-            pool_unmap(doomed);
-            if (recorded) {
-                scopes_forget_site(ptr);
-                fresh->recorded = scopes_record_site(address);
-            }
-            return address;
-        }
     }
     arena_unlock();
-    pool_unmap(doomed);
-    return address;
+    regions_unmap(doomed);
+    if (limit != NULL) {
+        return NULL;
+    }
+    return fits ? ptr : serve_elsewhere(ptr, before, new_size);
 }
 
 static struct numpy_handler handler = {

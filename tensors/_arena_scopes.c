@@ -6,6 +6,7 @@
 
 static PyObject *current_variable, *resolve_function, *mark_function, *listener_list, *tie_types, *sites;
 static PyTypeObject *scope_type;
+struct scopes_places scopes_places;
 static Py_ssize_t offsets[SCOPE_SLOTS];
 static const char *const slot_names[SCOPE_SLOTS] = {
     [SLOT_ACCOUNT] = "_account", [SLOT_ARENA] = "_arena",   [SLOT_DIRECT] = "_direct",           [SLOT_STATE] = "_state",
@@ -65,6 +66,11 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
     listener_list = Py_NewRef(listeners);
     tie_types = Py_NewRef(ties);
     scope_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
+    scopes_places = (struct scopes_places){.current = current_variable,
+                                           .type = scope_type,
+                                           .listeners = listener_list,
+                                           .account = offsets[SLOT_ACCOUNT],
+                                           .direct = offsets[SLOT_DIRECT]};
     return 0;
 }
 
@@ -135,6 +141,7 @@ static struct account *make_account(PyObject *scope)
         return NULL;
     }
     account->records = slot_of(scope, SLOT_STRICT) == Py_True;
+    account->plain = account->plain && !account->records;
     account->owner = held;
     held->account = account;
     PyObject **slot = scopes_slot(scope, SLOT_ACCOUNT);

@@ -59,6 +59,39 @@ struct account *scopes_account(PyObject *scope, bool make);
 /* The account that a block born now is charged to. Never NULL, raises nothing, keeps an exception that is set. */
 struct account *scopes_current_account(void);
 
+/* What the shortest way to an account needs; set by scopes_bind. */
+struct scopes_places {
+    PyObject *current;          /* the context variable; NULL before */
+    PyTypeObject *type;         /* of scopes */
+    PyObject *listeners;        /* not empty: somebody wants marks */
+    Py_ssize_t account, direct; /* offsets of the slots */
+};
+
+extern struct scopes_places scopes_places;
+
+/* The same where nothing is to be asked about the account (see its `plain`), and NULL otherwise: ask the long way. */
+static inline struct account *scopes_plain_account(void)
+{
+    const struct scopes_places *at = &scopes_places;
+    PyObject *scope;
+    if (at->current == NULL || PyContextVar_Get(at->current, Py_None, &scope) < 0) {
+        PyErr_Clear();
+        return NULL;
+    }
+    struct account *account = NULL;
+    if (Py_TYPE(scope) == at->type && PyList_GET_SIZE(at->listeners) == 0) {
+        PyObject *held = *(PyObject **)((char *)scope + at->account);
+        if (held != NULL && held != Py_None && *(PyObject **)((char *)scope + at->direct) == Py_True) {
+            account = ((struct account_object *)held)->account;
+            if (!account->plain) {
+                account = NULL;
+            }
+        }
+    }
+    Py_DECREF(scope);
+    return account;
+}
+
 /* The scope that an account stands for; a new reference, None where it is nobody's or the scope is gone. */
 PyObject *scopes_scope_of(struct account *account);
 
