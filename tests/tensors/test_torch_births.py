@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
+
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import disposescope as ds  # noqa: E402
 
@@ -333,13 +338,83 @@ def test_outputs_of_custom_operators_are_born():
         assert other in scope
 
 
-def test_the_birth_of_what_no_seam_shows_is_left_to_attach():
+class Meters(torch.Tensor):
+    pass
+
+
+def saved(tensor):
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    return file
+
+
+# What docs/reference.md says of each way to a tensor that is no call of an ordinary function.
+SEEN = {
+    "as_tensor of an array": lambda: torch.as_tensor(np.ones(3)),
+    "asarray": lambda: torch.asarray(np.ones(3)),
+    "tensor of an array": lambda: torch.tensor(np.ones(3)),
+    "default_collate": lambda: torch.utils.data.default_collate([np.ones(3)]),
+    "load": lambda: torch.load(saved(torch.ones(3))),
+    "unpickling": lambda: pickle.loads(pickle.dumps(torch.ones(3))),
+    "copy": lambda: copy.copy(torch.ones(3)),
+    "method new": lambda: torch.ones(3).new(3),
+    "custom function": lambda: Doubled.apply(torch.ones(3, requires_grad=True)),
+    "checkpoint": lambda: checkpoint(torch.sin, torch.ones(3, requires_grad=True), use_reentrant=False),
+    "reentrant checkpoint": lambda: checkpoint(torch.sin, torch.ones(3, requires_grad=True), use_reentrant=True),
+    "unregistered buffer": lambda: torch.nn.Buffer(torch.ones(3)),
+}
+UNSEEN = {
+    "from_numpy": lambda: torch.from_numpy(np.ones(3)),
+    "frombuffer": lambda: torch.frombuffer(bytearray(12), dtype=torch.float32),
+    "from_dlpack": lambda: torch.from_dlpack(np.ones(3)),
+    "Tensor": lambda: torch.Tensor(3),
+    "FloatTensor": lambda: torch.FloatTensor(3),
+    "script": lambda: torch.jit.script(doubled)(torch.ones(3)),
+    "trace": lambda: torch.jit.trace(doubled, torch.ones(3))(torch.ones(3)),
+    "as_subclass": lambda: torch.ones(3).as_subclass(Meters),
+    "subclass": lambda: Meters(torch.ones(3)),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(3)]),
+    "generator state": lambda: torch.get_rng_state(),
+    "saved for backward": lambda: torch.ones(3, requires_grad=True).exp().grad_fn._saved_result,
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", SEEN.values(), ids=SEEN)
+def test_what_comes_another_way_belongs_to_the_scope_too(make):
     with ds.dispose_scope() as scope:
-        tensor = torch.from_numpy(np.ones(3))
-        assert tensor not in scope
+        tensor = make()
+        assert tensor in scope
+    assert ds.is_disposed(tensor)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", UNSEEN.values(), ids=UNSEEN)
+def test_the_birth_of_what_no_seam_shows_is_left_to_attach(make):
+    with ds.dispose_scope() as scope:
+        tensor = make()
+        assert ds.owner_of(tensor) is None
+        untouched = make()
         scope.attach(tensor)
         assert tensor in scope
     assert ds.is_disposed(tensor)
+    assert not ds.is_disposed(untouched)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
