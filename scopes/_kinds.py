@@ -57,6 +57,9 @@ class Kind:
     anchor : callable, optional
         For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity
         stands for that of an instance. Two instances around one anchor are one resource.
+    compact : callable, optional
+        Gives one live instance memory of its own where it is a view that uses less than it pins: the same instance,
+        with the same values. What others hold of the old memory stays as it is.
     host_members : frozenset of str
         The names of members that are on the CPU wherever the others are.
     """
@@ -73,6 +76,7 @@ class Kind:
     graphs: Graphs | None = None
     memory: Callable[[Any], Iterable[object]] | None = None
     anchor: Callable[[Any], object] | None = None
+    compact: Callable[[Any], object] | None = None
     host_members: frozenset[str] = frozenset()
 
 

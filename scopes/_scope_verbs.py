@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from ._closing import release_all_but
+from ._compacting import made_compact
 from ._entry import is_tracked
 from ._estates import ESTATES, settle
 from ._failures import raise_failures
@@ -26,7 +27,7 @@ class ScopeVerbs(ScopeView):
 
     __slots__ = ()
 
-    def move_to_outer(self, tree: T) -> T:
+    def move_to_outer(self, tree: T, *, compact: bool = False) -> T:
         """Give what this scope owns in a tree to the outer scope; with no outer scope it becomes unowned.
 
         Parameters
@@ -36,11 +37,15 @@ class ScopeVerbs(ScopeView):
             frozenset, deque, dataclass, attrs class, array of objects. What this scope does not own is left as it is
             (in a strict scope:
             `NotOwnedError`); a member stands for its composite.
+        compact : bool, default False
+            Give views memory of their own, so that the big storage behind a small view can go with this scope: the
+            same tensors, with the same values, and a copy behind them. A plain array is given as it is, outside of any
+            container, and a copy of it is returned.
 
         Returns
         -------
         T
-            `tree` itself.
+            `tree` itself; for a plain array that was to be made compact, its copy.
 
         Raises
         ------
@@ -48,10 +53,23 @@ class ScopeVerbs(ScopeView):
             This scope is closed, or has not been entered.
         UnknownKindError
             An object of unknown type in the tree hides a resource that this scope owns. Nothing has moved.
+        TypeError
+            A plain array to be made compact is inside of a container. Nothing has moved.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> with ds.dispose_scope("read") as scope:
+        ...     content = ds.zeros(1_000_000)
+        ...     header = scope.move_to_outer(content[:10], compact=True)
+        >>> [record.nbytes for record in ds.live_tensors() if record.shape == (10,)]
+        [80]
         """
         self._check_open("move_to_outer")
         plain: list[object] = []
         entries = owned_in(_itself(self), tree, "move_to_outer", plain)
+        if compact:
+            tree = cast("T", made_compact(_itself(self), tree, entries, plain))
         hand_over(_itself(self), entries, self.outer, plain)
         return tree
 

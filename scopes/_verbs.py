@@ -36,7 +36,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def move_to_outer(tree: T) -> T:
+def move_to_outer(tree: T, *, compact: bool = False) -> T:
     """Give what the current scope owns in a tree to its outer scope. Returns `tree`: see `DisposeScope.move_to_outer`.
 
     Raises
@@ -44,7 +44,7 @@ def move_to_outer(tree: T) -> T:
     ScopeNestingError
         No scope is open in this context.
     """
-    return _current("move_to_outer").move_to_outer(tree)
+    return _current("move_to_outer").move_to_outer(tree, compact=compact)
 
 
 def attach(tree: T) -> T:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..scopes._births import born
+from ..scopes._compacting import COPIERS
 from ..scopes._entry import entry_of, unit_of
 from ..scopes._kinds import Kind, add_kind
 from ..scopes._releases import disposed_error, release
@@ -145,6 +146,21 @@ def _memory(handle: Handle) -> tuple[NDArray[Any], ...]:
     return () if array is None else (array,)
 
 
+def _compact(handle: Handle) -> None:
+    array = array_of(handle)
+    if array is not None:
+        handle._array = compact_copy(array)
+
+
+def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy of an array that pins more memory than it uses; any other array itself."""
+    return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
+
+
+COPIERS[np.ndarray] = cast("Any", compact_copy)
+COPIERS[np.ma.MaskedArray] = cast("Any", compact_copy)
+
+
 def _device(_handle: Handle) -> str:
     return "cpu:0"
 
@@ -163,6 +179,7 @@ TENSOR: Final = Kind(
     is_disposed=_is_disposed,
     layout=_layout,
     memory=_memory,
+    compact=_compact,
 )
 """The kind of `Tensor`."""
 

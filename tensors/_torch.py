@@ -13,6 +13,7 @@ from ..scopes._kinds import Kind, add_kind
 from ._graph_policy import TORCH_GRAPHS
 from ._torch_births import see_births
 from ._torch_charges import charges_of
+from ._torch_compact import make_compact
 from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_exclusions import exclude_what_models_own
@@ -72,6 +73,7 @@ KIND: Final = Kind(
     layout=_layout,
     graphs=TORCH_GRAPHS,
     memory=charges_of,
+    compact=make_compact,
 )
 """The kind of ``torch.Tensor`` and of its subclasses."""
 
