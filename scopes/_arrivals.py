@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Final, final
 
 from ._current import current_scope
+from ._instruments import LISTENERS
 
 __all__ = ["AWAITED", "await_module", "look_for_arrivals", "modules_seen"]
 
@@ -57,11 +58,11 @@ def _watch_imports() -> None:
 
 @final
 class _Lookout(importlib.abc.MetaPathFinder):
-    """Finds nothing, but sees the import of an awaited module where a scope is open."""
+    """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec that the other finders have for an awaited module, with a loader that tells when it is there."""
-        if name not in AWAITED or current_scope() is None:
+        if name not in AWAITED or (current_scope() is None and not LISTENERS):
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)

@@ -6,30 +6,30 @@ import linecache
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
+from .._entry import Entry
 from ._comparison import nbytes_of
 from ._facts import Settings
-from ._holders import find_holders
+from ._holders import NOT_FOUND, find_holders
 from ._leak import Excerpt, Leak, LeakKind, Sureness, fingerprint_of
 from ._leftovers import leftovers_among
 from ._live import live_sites
 from ._records import Record, State
 from ._report import Report
+from ._sightings import Seen
 from ._site import Site
-
-if TYPE_CHECKING:
-    from .._entries import Entry
 
 __all__ = ["excerpt_of", "report_of"]
 
 RECORDS_KEPT: Final = 20
 _LINES_AROUND: Final = 2
+_GONE: Final = "gone while the report was made"
 
 
 def report_of(
     records: tuple[Record, ...],
-    entries: tuple[Entry, ...],
+    entries: tuple[Entry | Seen, ...],
     closings: tuple[int | None, ...],
     *,
     time_limit_s: float,
@@ -37,19 +37,21 @@ def report_of(
 ) -> Report:
     """Group what a snapshot found, and find the holders of each group."""
     disposed = [index for index, record in enumerate(records) if record.state == "disposed"]
-    left = leftovers_among([entries[index] for index in disposed], [closings[index] for index in disposed])
+    resources = [entry for index in disposed if isinstance(entry := entries[index], Entry)]
+    left = leftovers_among(resources, [closings[index] for index in disposed])
     groups: dict[tuple[Site | None, State, str, str | None, bool, bool], list[int]] = {}
     for index, record in enumerate(records):
         # What has gone since the snapshot was taken is no leak.
         if entries[index]() is not None:
             key = (record.site, record.state, record.kind, record.op, record.is_view, entries[index] in left)
             groups.setdefault(key, []).append(index)
-    oldest = [entries[indices[0]] for indices in groups.values()]
+    oldest = [entry for indices in groups.values() if isinstance(entry := entries[indices[0]], Entry)]
     holders = find_holders(oldest, time_limit_s=time_limit_s, object_limit=object_limit)
     leaks: list[Leak] = []
     leftovers: list[Leak] = []
     for (*_, is_left), indices in groups.items():
-        holder = holders.get(entries[indices[0]], "gone while the report was made")
+        entry = entries[indices[0]]
+        holder = holders.get(entry, _GONE) if isinstance(entry, Entry) else NOT_FOUND
         leak = _leak([records[index] for index in indices], holder, is_left)
         (leftovers if is_left else leaks).append(leak)
     leaks.sort(key=_badness)

@@ -11,6 +11,7 @@ from ._site import Site
 
 if TYPE_CHECKING:
     from .._entry import Entry
+    from ._sightings import Seen
 
 __all__ = ["Comparison", "Growth", "compare", "nbytes_of"]
 
@@ -50,9 +51,9 @@ class Comparison:
 
 def compare(
     records: tuple[Record, ...],
-    entries: tuple[Entry, ...],
+    entries: tuple[Entry | Seen, ...],
     old_records: tuple[Record, ...],
-    old_entries: tuple[Entry, ...],
+    old_entries: tuple[Entry | Seen, ...],
 ) -> Comparison:
     """Compare the records of two snapshots; entries tell which records are of the same resource."""
     before, now = set(old_entries), set(entries)

@@ -1,30 +1,26 @@
-"""The detector: an instrument that remembers where resources were born and released."""
+"""The detector: a window on the log of births, and what it tells of it."""
 
 from __future__ import annotations
 
 import threading
-import time
-from itertools import count
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from typing import TYPE_CHECKING, Self, final
 
 from .._entry import DEAD, LIVE, Entry
 from .._estates import ESTATES, settle
-from .._instruments import LISTENERS
 from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
+from ._log import DISPOSALS, LOG, Row
 from ._report import Report
-from ._site import Mark, mark_of, site_of
-from ._snapshot import Birth, Disposal, Snapshot, layout_of, survey
+from ._sightings import Birth, Disposal, Seen, birth_of
+from ._snapshot import Snapshot, survey
+from ._watching import WATCHERS, Window, recall
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from .._scope import DisposeScope
+    from ._site import Mark
 
 __all__ = ["LeakDetector", "live_tensors", "take_snapshot"]
-
-_Remembered = tuple[Mark | None, float, int, str | None]
 
 
 @final
@@ -38,6 +34,14 @@ class LeakDetector:
 
     It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code objects.
 
+    Parameters
+    ----------
+    frames : int, default 1
+        How many lines are kept of each birth: the line of user code, and those that led to it.
+    sample_nbytes : int, optional
+        Keep one birth for so many bytes on average, chosen at random, instead of all: counts and bytes are estimates
+        then, which are right on average, and the program is hardly slowed down.
+
     Examples
     --------
     >>> import disposescope as ds
@@ -49,119 +53,89 @@ class LeakDetector:
     ('Tensor float32 (10, 10)', 400, 'step', 1)
     """
 
-    __slots__ = ("__weakref__", "_births", "_closings", "_counter", "_depth", "_disposals", "_lock")
+    __slots__ = ("__weakref__", "_depth", "_frames", "_lock", "_sample_nbytes", "_window")
 
-    def __init__(self) -> None:
+    def __init__(self, *, frames: int = 1, sample_nbytes: int | None = None) -> None:
+        if frames < 1:
+            raise ValueError(f"frames must be at least 1, not {frames}")
+        if sample_nbytes is not None and sample_nbytes < 1:
+            raise ValueError(f"sample_nbytes must be at least 1, or None for every birth, not {sample_nbytes}")
         self._lock = threading.Lock()
         self._depth = 0
-        self._births: dict[Entry, _Remembered] = {}
-        self._disposals: dict[Entry, Disposal] = {}
-        self._counter = count(1)
-        self._closings = 0
+        self._frames = frames
+        self._sample_nbytes = sample_nbytes
+        self._window: Window | None = None
 
     def __enter__(self) -> Self:
         with self._lock:
             self._depth += 1
             if self._depth == 1:
-                self._births = {}
-                self._disposals = {}
-                LISTENERS.append(self)
+                self._window = Window(self._frames, self._sample_nbytes)
+                self._window.open()
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         with self._lock:
-            if self._depth == 0:
+            if self._depth == 0 or self._window is None:
                 raise RuntimeError("this LeakDetector was left more often than it was entered")
             self._depth -= 1
             if self._depth == 0:
-                # By identity: another instrument may say that it equals anything.
-                for index, listener in enumerate(LISTENERS):
-                    if listener is self:
-                        del LISTENERS[index]
-                        break
+                self._window.close()
 
     def take_snapshot(self) -> Snapshot:
         """What was born under this detector and is there now: alive, or disposed under a live reference."""
         if ESTATES:
             settle()
-        disposals = self._disposals
+        window = self._window
+        if window is None:
+            return survey((), 0)
         with collection_paused():
-            return survey(
-                ((entry, Birth(*birth), disposals.get(entry)) for entry, birth in self._births.copy().items()),
-                self._closings,
-            )
+            return survey(_births_in(window), window.closings, _memory_in(window))
+
+    def memory(self) -> tuple[Seen, ...]:
+        """The memory that was born under this detector and is there now, whatever refers to it."""
+        return () if self._window is None else tuple(_memory_in(self._window))
 
     def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
         """What `take_snapshot` finds now, by site, with holders: see `Snapshot.report`."""
         with collection_paused():
             return self.take_snapshot().report(time_limit_s=time_limit_s, object_limit=object_limit)
 
-    @property
-    def closings(self) -> int:
-        """How many scopes have been closed while it was open."""
-        return self._closings
+    def mark(self, name: str = "mark") -> int:
+        """A pass of a loop is over: what is live now is put down for each line.
 
-    def recall(self, entry: Entry) -> tuple[Birth | None, Disposal | None]:
-        """What it knows of a resource."""
-        remembered = self._births.get(entry)
-        return None if remembered is None else Birth(*remembered), self._disposals.get(entry)
+        What grows from pass to pass is told from what is merely there. The end of a scope is a pass as well, by the
+        name of the scope (or its line, where it has none).
+
+        Parameters
+        ----------
+        name : str, default "mark"
+            Passes of different loops have different names.
+
+        Returns
+        -------
+        int
+            How many passes by that name there have been.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> history = []
+        >>> with ds.LeakDetector() as detector:
+        ...     for step in range(3):
+        ...         history.append(ds.zeros(10))
+        ...         passes = detector.mark("step")
+        >>> passes
+        3
+        """
+        return int(LOG.mark(name))
 
     def __repr__(self) -> str:
-        return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {len(self._births)} births>"
-
-    # ------------------------------------------------------------------ what it is told
-
-    def born(self, entry: Entry) -> None:
-        """Remember where: see `Instrument.born`."""
-        owner = entry.owner
-        # A plain tuple: it is made in a third of the time of a named one, and the garbage collector soon ignores it.
-        birth = (
-            mark_of(_getframe(1)),
-            time.monotonic(),
-            self._closings,
-            None if owner is None else owner.name or "",
-        )
-        self._births[entry] = birth
-        for member in entry.members:
-            # A member that outlives its composite is a resource of its own, from the same line.
-            self._births.setdefault(member, birth)
-
-    def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
-        """Nothing to remember: see `Instrument.moved`."""
-
-    def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
-        """Remember where: see `Instrument.disposed`."""
-        if entry in self._births:
-            self._disposals[entry] = Disposal(mark_of(_getframe(1)), self._closings, layout_of(entry))
-
-    def died(self, entry: Entry) -> None:
-        """Forget it: see `Instrument.died`."""
-        self._births.pop(entry, None)
-        self._disposals.pop(entry, None)
-
-    def opened(self, scope: DisposeScope) -> None:
-        """Nothing to remember: see `Instrument.opened`."""
-
-    def closed(self, scope: DisposeScope) -> None:
-        """Count it: see `Instrument.closed`."""
-        # next() of a counter loses no closing of another thread, which += would.
-        self._closings = next(self._counter)
-
-    def story(self, entry: Entry) -> str:
-        """Where it was born and disposed: see `Instrument.story`. Of several detectors, the first that knows tells."""
-        for listener in LISTENERS:
-            if listener is self:
-                break
-            if isinstance(listener, LeakDetector) and entry in listener._births:
-                return ""
-        birth = self._births.get(entry)
-        if birth is None:
-            return ""
-        disposal = self._disposals.get(entry)
-        released = "" if disposal is None else f", disposed at {site_of(disposal.mark)}"
-        return f" (born at {site_of(birth[0])}{released})"
+        window = self._window
+        known = 0 if window is None else len(LOG.entries(window.after, window.until))
+        return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {known} births>"
 
 
 HIDDEN_TYPES.add(LeakDetector)
@@ -199,20 +173,52 @@ def live_tensors() -> Snapshot:
     return take_snapshot().alive().largest_first()
 
 
+_Sites = dict[int, tuple[str, str, str | None, "tuple[Mark, ...]"]]
+_Found = tuple[Entry, Birth | None, Disposal | None]
+
+
+def _births_in(window: Window) -> list[_Found]:
+    """The resources that were born in a window, in the order of birth."""
+    rows: dict[Entry, Row] = dict(LOG.entries(window.after, window.until))
+    if WATCHERS:
+        # Those that only their memory is known of.
+        kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
+        for entry in list(LIVE.values()):
+            if id(entry.kind) in kinds and entry not in rows:
+                row = recall(entry)
+                if row is not None and row in window:
+                    rows[entry] = row
+    for entry, (_, row) in DISPOSALS.copy().items():
+        if entry not in rows and row in window:
+            rows[entry] = row
+    sites: _Sites = {}
+    found = sorted(rows.items(), key=_by_birth)
+    return [(entry, birth_of(row, sites), _disposal_of(entry)) for entry, row in found]
+
+
+def _by_birth(item: tuple[Entry, Row]) -> int:
+    return item[1][2]
+
+
+def _disposal_of(entry: Entry) -> Disposal | None:
+    disposed = DISPOSALS.get(entry)
+    return None if disposed is None else disposed[0]
+
+
+def _memory_in(window: Window) -> list[Seen]:
+    found = [seen for watcher in WATCHERS for seen in watcher.seen(window.after, window.until)]
+    found.sort(key=lambda seen: seen.number)
+    return found
+
+
 def _survey_process() -> Snapshot:
-    detectors = [listener for listener in LISTENERS if isinstance(listener, LeakDetector)]
-    closings = [detector.closings for detector in detectors]
-    base = closings[0] if closings else 0
-    found: list[tuple[Entry, Birth | None, Disposal | None]] = []
+    births, _, closings, _ = LOG.counts()
+    sites: _Sites = {}
+    found: list[tuple[float, _Found]] = []
     for entry in [*list(LIVE.values()), *list(DEAD.values())]:
-        birth: Birth | None = None
-        disposal: Disposal | None = None
-        for detector, now in zip(detectors, closings, strict=True):
-            birth, disposal = detector.recall(entry)
-            if birth is not None:
-                # Each detector counts closings from its own start.
-                birth = birth._replace(closings=birth.closings + base - now)
-                break
-        found.append((entry, birth, disposal))
-    found.sort(key=lambda row: row[1].at_s if row[1] is not None else float("-inf"))
-    return survey(found, base)
+        row = recall(entry)
+        birth = None if row is None else birth_of(row, sites)
+        found.append((-1 if row is None else row[2], (entry, birth, _disposal_of(entry))))
+    found.sort(key=lambda item: item[0])
+    memory = [seen for watcher in WATCHERS for seen in watcher.seen(0, births)]
+    return survey((item for _, item in found), closings, memory)

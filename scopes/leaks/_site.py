@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Final, final
+from typing import Any, Final, final
 
-__all__ = ["Mark", "Site", "is_inside", "mark_of", "site_of"]
+__all__ = [
+    "GENERATED",
+    "JUDGES",
+    "KEEPER",
+    "LIBRARY",
+    "THROUGH",
+    "USER",
+    "Mark",
+    "Site",
+    "is_inside",
+    "mark_of",
+    "rank_of",
+    "site_of",
+]
 
 Mark = tuple[CodeType, int]
 """A code object and the offset of an instruction in it: what is kept at a birth, because formatting costs."""
 
 _OURS: Final = __name__.partition(".")[0]
 _INSIDE: Final = frozenset({_OURS, "numpy", "torch", "jax", "jaxlib"})
-_USER, _GENERATED, _LIBRARY = range(3)
+USER: Final = 0
+GENERATED: Final = 1
+LIBRARY: Final = 2
+KEEPER: Final = 3
+THROUGH: Final = 4
+"""What code is to a person who looks for a line: theirs; generated for theirs; a library's; a library's that keeps what
+it makes for itself, so that it makes no births; code that, with its caller, only passes a call on."""
+
+JUDGES: Final[list[Callable[[CodeType, str], int | None]]] = []
+"""What frameworks say of code of theirs, given with the name of its module; None where they have nothing to say."""
+
 _ranks: Final[dict[str, int]] = {}
 
 
@@ -52,11 +76,11 @@ def mark_of(frame: FrameType | None) -> Mark | None:
         code = frame.f_code
         rank = ranks.get(code.co_filename)
         if rank is None:
-            rank = _rank(frame)
-        if rank == _USER:
+            rank = _rank(code.co_filename, frame.f_globals)
+        if rank == USER:
             return code, frame.f_lasti
         outermost = code, frame.f_lasti
-        if rank == _GENERATED and generated is None:
+        if rank == GENERATED and generated is None:
             generated = outermost
         frame = frame.f_back
     return generated or outermost
@@ -80,7 +104,7 @@ def line_of(code: CodeType, instruction: int) -> int:
 
 def is_inside(frame: FrameType) -> bool:
     """Whether a frame runs code of this package."""
-    return _top_package(frame) == _OURS and not frame.f_code.co_filename.startswith("<doctest")
+    return _top_package(frame.f_globals) == _OURS and not frame.f_code.co_filename.startswith("<doctest")
 
 
 def shown(file: str) -> str:
@@ -94,19 +118,32 @@ def shown(file: str) -> str:
     return file[len(below) :] if file.startswith(below) else file
 
 
-def _rank(frame: FrameType) -> int:
-    file = frame.f_code.co_filename
+def rank_of(code: CodeType, namespace: dict[str, Any]) -> int:
+    """What code is to a person who looks for a line, given with the globals that it runs with."""
+    rank = _ranks.get(code.co_filename)
+    if rank is None:
+        rank = _rank(code.co_filename, namespace)
+    if rank == LIBRARY and JUDGES:
+        name: object = namespace.get("__name__")
+        for judge in JUDGES:
+            verdict = judge(code, name) if type(name) is str else None
+            if verdict is not None:
+                return verdict
+    return rank
+
+
+def _rank(file: str, namespace: dict[str, Any]) -> int:
     if file.startswith("<doctest"):
-        rank = _USER
+        rank = USER
     elif file == "<string>" or file.startswith("<attrs generated"):
         # Generated methods, such as a dataclass's __init__: their caller tells a person more.
-        rank = _GENERATED
+        rank = GENERATED
     else:
-        rank = _LIBRARY if _top_package(frame) in _INSIDE else _USER
+        rank = LIBRARY if _top_package(namespace) in _INSIDE else USER
     _ranks[file] = rank
     return rank
 
 
-def _top_package(frame: FrameType) -> str:
-    name: object = frame.f_globals.get("__name__")
+def _top_package(namespace: dict[str, Any]) -> str:
+    name: object = namespace.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""

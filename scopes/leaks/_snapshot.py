@@ -5,36 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, final
 
 from .._entry import DEAD, LIVE, Entry
-from .._kinds import Layout
 from .._parts import device_of_entry, storages_of
 from ._classify import report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
 from ._records import Record
 from ._report import Report
+from ._sightings import Birth, Disposal, Seen
 from ._site import Mark, Site, site_of
 
-__all__ = ["Birth", "Disposal", "Snapshot", "survey"]
+if TYPE_CHECKING:
+    from .._kinds import Layout
 
-
-class Birth(NamedTuple):
-    """What a detector keeps of a birth."""
-
-    mark: Mark | None
-    at_s: float
-    closings: int
-    scope: str | None
-
-
-class Disposal(NamedTuple):
-    """What a detector keeps of a disposal; the layout, because the resource itself may not know it any more."""
-
-    mark: Mark | None
-    closings: int
-    layout: Layout | None
+__all__ = ["Snapshot", "layout_of", "survey"]
 
 
 @final
@@ -51,7 +37,8 @@ class Snapshot:
     """
 
     records: tuple[Record, ...]
-    _entries: tuple[Entry, ...] = field(repr=False, compare=False)
+    # An entry for a resource, and for memory that no resource stands for what was seen of it.
+    _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
     # For what was disposed, which closing of a scope did it; None where no detector saw it.
     _closings: tuple[int | None, ...] = field(repr=False, compare=False)
 
@@ -139,7 +126,9 @@ class Snapshot:
         )
 
 
-def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closings: int) -> Snapshot:
+def survey(
+    found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closings: int, memory: Iterable[Seen] = ()
+) -> Snapshot:
     """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
 
     Parameters
@@ -148,14 +137,17 @@ def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closing
         The entries, and what is known of each.
     closings : int
         How many scopes had been closed until now, by the count that the births were made with.
+    memory : iterable of Seen
+        Memory that is there. What a living resource among the entries stands for is told with that one.
     """
     now = time.monotonic()
     # Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
     numbers: dict[Hashable, int] = {}
     sites: dict[Mark, Site | None] = {}
     records: list[Record] = []
-    entries: list[Entry] = []
+    entries: list[Entry | Seen] = []
     when: list[int | None] = []
+    frames: dict[tuple[Mark, ...], tuple[Site, ...]] = {}
     for entry, birth, disposal in found:
         alive = LIVE.get(entry.key) is entry
         if not alive and DEAD.get(entry.key) is not entry:
@@ -171,7 +163,7 @@ def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closing
         owner = entry.owner
         if entry() is None:
             continue
-        site = None if birth is None else _site(birth.mark, sites)
+        lines = () if birth is None else _lines(birth.places, frames, sites)
         records.append(
             Record(
                 kind=entry.kind.name,
@@ -180,18 +172,45 @@ def survey(found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closing
                 nbytes=nbytes,
                 used_nbytes=nbytes if layout is None or not alive else layout[2],
                 storages=tuple((numbers.setdefault(key, len(numbers)), size) for key, size in storages.items()),
-                site=site,
+                site=lines[0] if lines else None,
                 disposal=None if disposal is None else _site(disposal.mark, sites),
                 scope=birth.scope if birth is not None else None if owner is None else owner.name or "",
                 age_s=None if birth is None else now - birth.at_s,
                 generation=None if birth is None else closings - birth.closings,
                 state="alive" if alive else "disposed",
-                frames=() if site is None else (site,),
+                frames=lines,
                 device=device_of_entry(entry) if alive else None,
+                op=None if birth is None else birth.op,
             )
         )
         entries.append(entry)
         when.append(None if disposal is None else disposal.closings)
+    for piece in memory:
+        if piece.identity in numbers or piece() is None:
+            continue
+        birth = piece.birth
+        lines = _lines(birth.places, frames, sites)
+        records.append(
+            Record(
+                kind=piece.kind,
+                shape=None,
+                dtype=None,
+                nbytes=piece.nbytes,
+                used_nbytes=piece.nbytes,
+                storages=((numbers.setdefault(piece.identity, len(numbers)), piece.nbytes),),
+                site=lines[0] if lines else None,
+                disposal=None,
+                scope=birth.scope,
+                age_s=now - birth.at_s,
+                generation=closings - birth.closings,
+                state="alive",
+                frames=lines,
+                device=piece.device,
+                op=birth.op,
+            )
+        )
+        entries.append(piece)
+        when.append(None)
     return Snapshot(tuple(records), tuple(entries), tuple(when))
 
 
@@ -207,6 +226,15 @@ def layout_of(entry: Entry) -> Layout | None:
 def _belongs_to_composite(entry: Entry) -> bool:
     unit = entry.unit
     return unit is not None and (LIVE.get(unit.key) is unit or DEAD.get(unit.key) is unit) and unit() is not None
+
+
+def _lines(
+    places: tuple[Mark, ...], known: dict[tuple[Mark, ...], tuple[Site, ...]], sites: dict[Mark, Site | None]
+) -> tuple[Site, ...]:
+    lines = known.get(places)
+    if lines is None:
+        lines = known[places] = tuple(site for place in places if (site := _site(place, sites)) is not None)
+    return lines
 
 
 def _site(mark: Mark | None, sites: dict[Mark, Site | None]) -> Site | None:

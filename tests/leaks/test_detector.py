@@ -30,7 +30,7 @@ def test_temporaries_that_die_by_reference_count_never_show() -> None:
         total = float((ds.ones(100) * 2 + 1).sum())
     assert total == 300
     assert len(detector.take_snapshot()) == 0
-    assert not detector._births
+    assert repr(detector) == "<LeakDetector closed, knows 0 births>"
 
 
 def test_what_was_born_before_is_not_recorded() -> None:

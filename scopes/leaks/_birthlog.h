@@ -1,0 +1,172 @@
+/* The birth log: what is known of every resource and every piece of memory that was seen to be born and is there still.
+ *
+ * One log for the process. What is known of one birth is a row of 32 bytes: everything in it that repeats (the line, the
+ * call, the kind, the device, the scope, the thread) is an interned number. Rows stand in two places: in a table by address,
+ * for entries of the identity set (which it holds a reference to) and for blocks of the arena; and inside a weak reference,
+ * for objects that stand for memory, such as a storage of PyTorch: the reference goes with the memory, and the row with it.
+ *
+ * Everything here is called with the GIL held. No function that says so runs Python code; the others may run the garbage
+ * collector, and with it any of these functions again.
+ */
+#ifndef DISPOSESCOPE_BIRTHLOG_H
+#define DISPOSESCOPE_BIRTHLOG_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum row_flag {
+    ROW_SAMPLED = 1,  /* stands for others that were not kept: see log_weight */
+    ROW_EXCLUDED = 2, /* is not told of: it belongs to a model */
+    ROW_ENTRY = 4,    /* its key is an entry, of which the table has a reference */
+    ROW_BACKED = 8,   /* its bytes are those of memory that has a row of its own */
+    ROW_MEMBER = 16,  /* stands for a member of a composite, which is counted in its place */
+};
+
+struct row {
+    uint64_t nbytes : 43, flags : 5, order_high : 16;
+    uint32_t order_low; /* the number of the birth, with order_high */
+    uint32_t site;
+    uint32_t passes;   /* marks made until then */
+    uint32_t closings; /* scopes closed until then */
+    uint32_t at_ms;    /* since the log was loaded */
+    uint16_t scope;
+    uint16_t thread;
+};
+
+static inline uint64_t row_order(const struct row *row) { return (uint64_t)row->order_high << 32 | row->order_low; }
+
+/* ------------------------------------------------------------------ names: interned objects */
+
+/* Strings (and None), each once. */
+struct names {
+    PyObject *numbers; /* dict: object -> its number */
+    PyObject *objects; /* list */
+};
+
+extern struct names op_names, kind_names, device_names, scope_names, thread_names, pass_names;
+
+int names_make(struct names *names);
+/* The number of a hashable object, at most 65,534; 65,535 for all that came too late or could not be remembered. */
+uint16_t names_number(struct names *names, PyObject *object); /* keeps an exception that is set */
+/* The object of a number; borrowed, None for 65,535. */
+PyObject *names_object(const struct names *names, uint16_t number);
+
+/* ------------------------------------------------------------------ sites */
+
+/* An instruction of a code object; a site holds the code. */
+struct place {
+    PyCodeObject *code;
+    intptr_t instruction;
+};
+
+/* What one line, with those that led to it, made of one kind on one device. */
+struct site {
+    uint64_t hash;
+    struct place *places; /* innermost first */
+    uint32_t count_of_places;
+    uint16_t op, kind, device;
+    uint64_t births;
+    double live; /* of sampled births an estimate, as the two below */
+    int64_t live_nbytes, peak_nbytes;
+    struct series *series;
+};
+
+extern struct site *sites;
+extern uint32_t count_of_sites;
+
+/* The live bytes by device, by its number. */
+#define DEVICES 64
+extern int64_t device_live_nbytes[DEVICES];
+
+/* How many frames of user code are kept for a birth. */
+extern uint32_t frames_wanted;
+
+/* Find what is to be remembered of a birth in the calling thread: the site, or UINT32_MAX where nothing is (the code keeps
+ * what it makes for itself, or there is no memory). `op` is what was called, borrowed, or NULL: then the function of a library
+ * that the line called is taken, where it has a frame. May run Python code; keeps an exception that is set. */
+uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device);
+
+/* The place in user code of the calling thread, innermost; returns whether there is one. The code is borrowed from its frame. */
+bool sites_place_here(struct place *place);
+
+/* Count a birth and a death. Run no Python code. */
+void sites_born(const struct row *row);
+void sites_died(const struct row *row);
+
+/* A pass by the name of a number is over: put down what lives of each site. Runs no Python code. */
+int sites_mark(uint16_t name);
+/* How many passes of a name there were. */
+uint32_t sites_passes(uint16_t name);
+/* list of (pass, count, nbytes) of a site over the passes of a name, with what lives now as the last; a new reference. */
+PyObject *sites_series(uint32_t site, uint16_t name);
+
+void sites_clear(void);
+int sites_bind(PyObject *rank);
+
+/* ------------------------------------------------------------------ the table by address */
+
+/* Put a row down for a key; an older one goes. Returns 0, or -1 where there is no memory (no exception is set). Runs no Python
+ * code. */
+int table_put(void *key, const struct row *row);
+/* Take the row of a key out; returns whether there was one. Runs no Python code. */
+bool table_take(void *key, struct row *row);
+/* The row of a key or NULL; good until the next change of the table. */
+struct row *table_find(void *key);
+/* Step through the table: start with 0; false at its end. */
+bool table_next(size_t *position, void **key, struct row **row);
+size_t table_count(void);
+void table_clear(void);
+
+/* ------------------------------------------------------------------ references to memory */
+
+/* A weak reference that stands in the list of all, and holds a row. */
+struct sighting {
+    PyWeakReference reference;
+    struct sighting *next, *previous;
+    struct row row;
+};
+
+extern PyTypeObject sighting_type;
+/* The first and the last of the list, in the order of birth. */
+extern struct sighting *first_sighting, *last_sighting;
+
+static inline bool sighting_is_listed(const struct sighting *sighting)
+{
+    return sighting->next != NULL || sighting->previous != NULL || first_sighting == sighting;
+}
+
+int sightings_make(void);
+/* The sighting of an object, borrowed, or NULL. Runs no Python code. */
+struct sighting *sightings_of(PyObject *object);
+/* Add one, whose row is excluded and is for the caller to fill in. Returns it, a new reference, or NULL with an exception. */
+struct sighting *sightings_add(PyObject *object);
+void sightings_clear(void);
+size_t sightings_count(void);
+
+/* ------------------------------------------------------------------ births */
+
+/* What is the same for all births: 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
+double log_weight(const struct row *row);
+
+/* What the arena and the mode for PyTorch call, by the capsule `api`. */
+struct birthlog_api {
+    /* Whether births are being recorded. */
+    bool (*is_open)(void);
+    /* A block was born at an address, of a kind and on a device by their numbers; whether it is in the log now. Keeps an
+     * exception that is set. */
+    bool (*block_born)(void *address, size_t nbytes, uint16_t kind, uint16_t device);
+    /* It is freed, or was moved in memory and changed its size. */
+    void (*block_died)(void *address);
+    void (*block_moved)(void *before, void *after, size_t nbytes);
+    /* An object that stands for memory was born; does nothing where it is known. 0, or -1 with an exception. */
+    int (*sight)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+    /* The number of the name of a kind, and of a device. */
+    uint16_t (*kind_number)(PyObject *name);
+    uint16_t (*device_number)(PyObject *name);
+};
+
+#define BIRTHLOG_CAPSULE "disposescope.scopes.leaks._birthlog.api"
+
+#endif

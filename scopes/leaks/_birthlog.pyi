@@ -1,0 +1,100 @@
+"""The birth log, compiled: what is known of every resource and every piece of memory that was seen to be born.
+
+Absent where it could not be built; `_birthlog_python.BirthLog` does the same then. Ask `_log.LOG` instead of importing
+either.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import CodeType
+from typing import Any, final
+from weakref import ref
+
+from .._entry import Entry
+from .._scope import DisposeScope
+from ._log import KindRow, Row, SiteRow
+
+api: object
+"""A capsule for the compiled parts of other rooms: see ``_birthlog.h``."""
+
+@final
+class Sighting(ref[Any]):
+    """A weak reference to what stands for memory, with what is known of its birth."""
+
+def bind(
+    rank: Callable[[CodeType, dict[str, Any]], int],
+    kind_row: Callable[[Any], KindRow],
+    measure: Callable[[Any], tuple[int, str]],
+    current: ContextVar[DisposeScope | None],
+    resolve: Callable[[DisposeScope], DisposeScope | None],
+    thread_name: Callable[[], str],
+    disposals: dict[Entry, Any],
+    /,
+) -> None:
+    """Learn what tells of code, kinds, resources, scopes and threads, and from where to take what has died."""
+
+def open(frames: int, sample_nbytes: int, /) -> None:
+    """Put births down from now on, with so many frames; every one, or one for so many bytes."""
+
+def close() -> None:
+    """Put no more births down. Deaths of what is known are."""
+
+def clear() -> None:
+    """Forget everything."""
+
+def born(entry: Entry, /) -> None:
+    """Put the birth of a resource down."""
+
+def died(entry: Entry, /) -> None:
+    """Forget a resource."""
+
+def released(entry: Entry, /) -> bool:
+    """A resource was disposed: it has no bytes any more. Whether it is known."""
+
+def sight(anchor: object, op: str | None, nbytes: int, kind: str, device: str, /) -> bool:
+    """Put the birth of memory down, whose end is that of `anchor`; once. Whether it is known now."""
+
+def exclude(anchor: object, /) -> bool:
+    """Tell no more of some memory; whether it was told of."""
+
+def recall(key: Entry, /) -> Row | None:
+    """What is known of a resource."""
+
+def recall_memory(anchor: object, /) -> Row | None:
+    """What is known of memory."""
+
+def entries(after: int, until: int, /) -> list[tuple[Entry, Row]]:
+    """The known resources of a window of births, in the order of birth."""
+
+def blocks(after: int, until: int, /) -> list[tuple[int, Row]]:
+    """The same for blocks of the arena, by address."""
+
+def sightings(after: int, until: int, /) -> list[tuple[ref[Any], Row]]:
+    """The same for memory that an object stands for."""
+
+def counts() -> tuple[int, int, int, int]:
+    """The number of the last birth, passes and closings of scopes until now, and how many births are known."""
+
+def closing() -> int:
+    """A scope was closed. How many were."""
+
+def mark(name: str, /) -> int:
+    """A pass is over. How many by that name were."""
+
+def passes() -> dict[str, int]:
+    """How many passes of each name there were."""
+
+def series(site: int, name: str, /) -> list[tuple[int, int, int]]:
+    """Pass, live count and live bytes of a site over the passes of a name; what lives now is the last."""
+
+def site(number: int, /) -> SiteRow:
+    """What is known of a site."""
+
+def site_count() -> int:
+    """How many sites there are, numbered from 0."""
+
+def live_nbytes() -> dict[str, int]:
+    """The live bytes of each device."""
+
+def place() -> tuple[CodeType, int] | None:
+    """The innermost place in user code of the calling thread."""

@@ -1,0 +1,270 @@
+"""Watching the process: the log is open, and births of every kind are seen, while any detector is.
+
+While none is, nothing is hooked. What is seen outside of all scopes stays unowned.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+from .._arrivals import AWAITED, look_for_arrivals
+from .._entry import Entry
+from .._instruments import LISTENERS
+from ._edges import HIDDEN_TYPES
+from ._log import DISPOSALS, LOG, Row
+from ._sightings import Disposal, Seen
+from ._site import Mark, shown, site_of
+from ._snapshot import layout_of
+
+if TYPE_CHECKING:
+    from .._kinds import Kind
+    from .._scope import DisposeScope
+
+__all__ = ["WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "recall"]
+
+
+class Watcher(Protocol):
+    """What the floor above implements for memory that no resource stands for.
+
+    Attributes
+    ----------
+    kind : Kind or None
+        The kind whose births are put down as those of their memory alone.
+    """
+
+    kind: Kind | None
+
+    def begin(self) -> None:
+        """See births on this thread from now on."""
+
+    def end(self) -> None:
+        """See none any more."""
+
+    def recall(self, entry: Entry, /) -> Row | None:
+        """What the log knows of the memory behind a live resource; None where this watcher has nothing to tell."""
+        ...
+
+    def seen(self, after: int, until: int, /) -> Iterable[Seen]:
+        """The memory of a window of births that is there now, in the order of birth."""
+        ...
+
+
+WATCHERS: Final[list[Watcher]] = []
+
+_lock: Final = threading.RLock()
+_open: Final[list[Window]] = []
+_known: Final[set[weakref.ref[Any]]] = set()
+"""All windows that somebody can ask: when the last has gone, what is known is forgotten."""
+
+
+@final
+class Window:
+    """A part of the log: the births between two moments.
+
+    Attributes
+    ----------
+    after, until : int
+        The number of the last birth before it, and of its own last one.
+    """
+
+    __slots__ = ("__weakref__", "_closings", "_until", "after", "frames", "sample_nbytes")
+
+    def __init__(self, frames: int, sample_nbytes: int | None) -> None:
+        self.frames = frames
+        self.sample_nbytes = sample_nbytes
+        self._until: int | None = None
+        self._closings = 0
+        self.after = 0
+
+    @property
+    def until(self) -> int:
+        """The number of its last birth."""
+        return LOG.counts()[0] if self._until is None else self._until
+
+    @property
+    def closings(self) -> int:
+        """How many scopes had been closed at its end, by the count that the births were made with."""
+        return LOG.counts()[2] if self._until is None else self._closings
+
+    def __contains__(self, row: Row) -> bool:
+        return self.after < row[2] <= self.until
+
+    def open(self) -> None:
+        """Begin: watch the process, where nobody does yet."""
+        if AWAITED:
+            look_for_arrivals()
+        with _lock:
+            _known.add(weakref.ref(self, _forget_window))
+            _open.append(self)
+            _adjust()
+            self.after = LOG.counts()[0]
+            if len(_open) == 1:
+                LISTENERS.append(_LISTENER)
+                _watch_threads()
+                for watcher in WATCHERS:
+                    watcher.begin()
+
+    def close(self) -> None:
+        """End: watch no more, where nobody else does."""
+        with _lock:
+            self._until, _, self._closings, _ = LOG.counts()
+            _remove(_open, self)
+            if _open:
+                _adjust()
+                return
+            for watcher in WATCHERS:
+                watcher.end()
+            _leave_threads()
+            _remove(LISTENERS, _LISTENER)
+            LOG.close()
+
+
+HIDDEN_TYPES.add(Window)
+
+
+def is_watching() -> bool:
+    """Whether any detector is open."""
+    return bool(_open)
+
+
+def add_watcher(watcher: Watcher) -> None:
+    """Have somebody watch whenever a detector is open, from now on."""
+    with _lock:
+        WATCHERS.append(watcher)
+        if _open:
+            watcher.begin()
+
+
+def recall(entry: Entry) -> Row | None:
+    """What the log knows of the birth of a resource."""
+    row: Row | None = LOG.recall(entry)
+    if row is None:
+        disposed = DISPOSALS.get(entry)
+        if disposed is not None:
+            return disposed[1]
+        for watcher in WATCHERS:
+            row = watcher.recall(entry)
+            if row is not None:
+                break
+    return row
+
+
+def _adjust() -> None:
+    """Keep as much as the most curious of the detectors wants."""
+    samples = [window.sample_nbytes or 0 for window in _open]
+    LOG.open(max(window.frames for window in _open), min(samples))
+
+
+def _remove(items: list[Any], item: object) -> None:
+    # By identity: another instrument may say that it equals anything.
+    for index, other in enumerate(items):
+        if other is item:
+            del items[index]
+            break
+
+
+def _forget_window(
+    reference: weakref.ref[Any],
+    known: set[weakref.ref[Any]] = _known,
+    disposals: dict[Any, Any] = DISPOSALS,
+    log: Any = LOG,
+) -> None:
+    known.discard(reference)
+    if not known:
+        disposals.clear()
+        _PASS_NAMES.clear()
+        log.clear()
+
+
+# ------------------------------------------------------------------ what the scopes tell
+
+
+_PASS_NAMES: Final[dict[Mark | None, str]] = {}
+
+
+@final
+class _Listener:
+    """What is told of births, disposals and deaths: see `Instrument`. Births and deaths are the log's own business."""
+
+    __slots__ = ("born", "died")
+
+    def __init__(self) -> None:
+        self.born = LOG.born
+        self.died = LOG.died
+
+    def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
+        """Nothing to remember."""
+
+    def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
+        """Remember where."""
+        row = recall(entry)
+        if row is not None:
+            DISPOSALS[entry] = Disposal(LOG.place(), LOG.counts()[2], layout_of(entry)), row
+            LOG.released(entry)
+
+    def opened(self, scope: DisposeScope) -> None:
+        """Nothing to remember."""
+
+    def closed(self, scope: DisposeScope) -> None:
+        """Count it, as a pass of the loop that it is the body of."""
+        LOG.closing()
+        name = scope.name
+        if name is None:
+            place = LOG.place()
+            name = _PASS_NAMES.get(place)
+            if name is None:
+                site = site_of(place)
+                name = _PASS_NAMES[place] = "" if site is None else f"{shown(site.file)}:{site.line}"
+        LOG.mark(name)
+
+    def story(self, entry: Entry) -> str:
+        """Where it was born and disposed, for an error message."""
+        row = recall(entry)
+        if row is None:
+            return ""
+        places = LOG.site(row[0])[3]
+        disposed = DISPOSALS.get(entry)
+        released = "" if disposed is None else f", disposed at {site_of(disposed[0].mark)}"
+        return f" (born at {site_of(places[0] if places else None)}{released})"
+
+
+_LISTENER: Final = _Listener()
+
+
+# ------------------------------------------------------------------ threads and processes
+
+_bootstrap: Final[list[Any]] = []
+
+
+def _watch_threads() -> None:
+    """Let every thread that is started from now on see births as well."""
+    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def _bootstrap_inner(thread: threading.Thread) -> None:
+        for watcher in WATCHERS if _open else ():
+            watcher.begin()
+        original(thread)
+
+    _bootstrap[:] = [original, _bootstrap_inner]
+    threading.Thread._bootstrap_inner = _bootstrap_inner  # type: ignore[attr-defined]
+
+
+def _leave_threads() -> None:
+    original, ours = _bootstrap
+    if threading.Thread._bootstrap_inner is ours:  # type: ignore[attr-defined]
+        threading.Thread._bootstrap_inner = original  # type: ignore[attr-defined]
+
+
+def _begin_as_child() -> None:
+    DISPOSALS.clear()
+    for window in _open:
+        window.after = LOG.counts()[0]
+
+
+if hasattr(os, "register_at_fork"):
+    # What the parent knew is the parent's to tell: the log forgets it too.
+    os.register_at_fork(after_in_child=_begin_as_child)

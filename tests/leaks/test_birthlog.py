@@ -1,0 +1,240 @@
+"""The birth log, compiled and in Python: births by line, passes, samples; it keeps nothing alive."""
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import disposescope as ds
+from disposescope.scopes._current import CURRENT, resolve
+from disposescope.scopes._entries import LIVE
+from disposescope.scopes.leaks import _log
+from disposescope.scopes.leaks._birthlog_python import BirthLog
+from disposescope.scopes.leaks._log import LOG
+from disposescope.scopes.leaks._site import rank_of
+
+
+class Anchor:
+    """What stands for memory."""
+
+
+def python_log() -> Any:
+    log = BirthLog()
+    log.bind(rank_of, _log._kind_row, _log._measure, CURRENT, resolve, _log._thread_name, {})
+    return log
+
+
+@pytest.fixture(params=["in use", "python"])
+def log(request: pytest.FixtureRequest) -> Iterator[Any]:
+    log = LOG if request.param == "in use" else python_log()
+    gc.collect()
+    log.clear()
+    log.open(1, 0)
+    yield log
+    log.close()
+    log.clear()
+
+
+def all_of(rows: Any) -> list[Any]:
+    return rows(0, 1 << 60)
+
+
+def test_memory_is_known_until_its_anchor_has_gone(log: Any) -> None:
+    anchor = Anchor()
+    assert log.sight(anchor, "relu", 4096, "torch.Tensor", "cpu:0")
+    line = sys._getframe().f_lineno - 1
+    [(reference, row)] = all_of(log.sightings)
+    assert reference() is anchor
+    kind, device, op, places, births, live, nbytes, peak = log.site(row[0])
+    assert (kind, device, op, births, live, nbytes, peak) == ("torch.Tensor", "cpu:0", "relu", 1, 1.0, 4096, 4096)
+    [(code, instruction)] = places
+    assert code is sys._getframe().f_code
+    assert next(found for start, end, found in code.co_lines() if start <= instruction < end) == line
+    assert (row[1], row[6], row[7], row[8]) == (4096, None, threading.current_thread().name, 1.0)
+    assert log.live_nbytes() == {"cpu:0": 4096}
+    watch = weakref.ref(anchor)
+    del anchor, reference
+    assert watch() is None
+    assert all_of(log.sightings) == []
+    assert log.live_nbytes() == {}
+    assert log.site(row[0])[4:] == (1, 0.0, 0, 4096)
+
+
+def test_memory_is_born_once(log: Any) -> None:
+    anchor = Anchor()
+    assert log.sight(anchor, "first", 10, "kind", "cpu:0")
+    assert log.sight(anchor, "second", 10, "kind", "cpu:0")
+    assert len(all_of(log.sightings)) == 1
+    assert log.recall_memory(anchor) == all_of(log.sightings)[0][1]
+    assert log.recall_memory(Anchor()) is None
+
+
+def test_what_is_excluded_is_told_of_no_more_and_is_not_born_again(log: Any) -> None:
+    anchor = Anchor()
+    log.sight(anchor, None, 10, "kind", "cpu:0")
+    assert log.exclude(anchor)
+    assert not log.exclude(anchor)
+    assert log.sight(anchor, None, 10, "kind", "cpu:0")
+    assert (all_of(log.sightings), log.recall_memory(anchor), log.live_nbytes()) == ([], None, {})
+
+
+def test_births_come_in_order_and_in_windows(log: Any) -> None:
+    anchors = [Anchor() for _ in range(5)]
+    moments = []
+    for anchor in anchors:
+        log.sight(anchor, None, 1, "kind", "cpu:0")
+        moments.append(log.counts()[0])
+    assert [reference() for reference, _ in log.sightings(0, moments[-1])] == anchors
+    assert [reference() for reference, _ in log.sightings(moments[1], moments[3])] == anchors[2:4]
+
+
+def test_the_scope_and_the_passes_of_a_birth_are_known(log: Any) -> None:
+    named, unnamed = Anchor(), Anchor()
+    log.mark("step")
+    with ds.dispose_scope("epoch"):
+        log.sight(named, None, 1, "kind", "cpu:0")
+        with ds.dispose_scope():
+            log.sight(unnamed, None, 1, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.sightings)]
+    assert [row[6] for row in rows] == ["epoch", ""]
+    assert {row[3] for row in rows} == {log.counts()[1]}
+
+
+def test_entries_are_known_until_they_die_or_are_released(log: Any) -> None:
+    tensor = ds.zeros(100)
+    entry = LIVE[id(tensor)]
+    log.born(entry)
+    [(found, row)] = all_of(log.entries)
+    assert found is entry
+    assert row[1] == 800
+    assert log.recall(entry) == row
+    assert log.released(entry)
+    assert log.recall(entry)[1] == 0
+    log.died(entry)
+    assert log.recall(entry) is None
+    assert not log.released(entry)
+    assert all_of(log.entries) == []
+
+
+def test_so_many_frames_are_kept_innermost_first(log: Any) -> None:
+    log.open(3, 0)
+    anchor = Anchor()
+
+    def inner() -> None:
+        log.sight(anchor, None, 1, "kind", "cpu:0")
+
+    def outer() -> None:
+        inner()
+
+    outer()
+    [(_, row)] = all_of(log.sightings)
+    assert [code.co_name for code, _ in log.site(row[0])[3]] == [
+        "inner",
+        "outer",
+        "test_so_many_frames_are_kept_innermost_first",
+    ]
+
+
+def test_a_series_tells_what_lived_after_each_pass(log: Any) -> None:
+    kept = []
+    for _ in range(4):
+        kept.append(Anchor())
+        log.sight(kept[-1], None, 1024, "kind", "cpu:0")
+        log.mark("step")
+    number = all_of(log.sightings)[0][1][0]
+    assert log.series(number, "step") == [(1, 1, 1024), (2, 2, 2048), (3, 3, 3072), (4, 4, 4096)]
+    assert log.series(number, "other") == []
+    kept.clear()
+    log.mark("step")
+    assert log.series(number, "step")[-1] == (5, 0, 0)
+    assert log.passes() == {"step": 5}
+
+
+def test_a_long_series_is_thinned_evenly(log: Any) -> None:
+    kept = []
+    for _ in range(3000):
+        kept.append(Anchor())
+        log.sight(kept[-1], None, 8, "kind", "cpu:0")
+        log.mark("step")
+    series = log.series(all_of(log.sightings)[0][1][0], "step")
+    assert 100 < len(series) <= 257
+    assert all(count == number for number, count, _ in series)
+    assert series[-1] == (3000, 3000, 24000)
+
+
+def test_samples_estimate_what_there_is(log: Any) -> None:
+    log.open(1, 10_000)
+    kept = [Anchor() for _ in range(20_000)]
+    for anchor in kept:
+        log.sight(anchor, None, 100, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.sightings)]
+    assert 100 < len(rows) < 400
+    weight = sum(row[8] for row in rows)
+    assert 0.6 < weight / 20_000 < 1.4, "some 200 samples: one standard deviation is 7 %"
+    assert log.site(rows[0][0])[5] == pytest.approx(weight)
+
+
+def test_many_births_and_deaths_in_any_order_leave_what_is_alive(log: Any) -> None:
+    import random
+
+    chance = random.Random(7)
+    tensors = [ds.zeros(1) for _ in range(5000)]
+    entries = [LIVE[id(tensor)] for tensor in tensors]
+    for entry in entries:
+        log.born(entry)
+    alive = set(entries)
+    for entry in chance.sample(entries, 4000):
+        log.died(entry)
+        alive.discard(entry)
+    assert {entry for entry, _ in all_of(log.entries)} == alive
+    assert log.counts()[3] == 1000
+
+
+def test_a_log_that_is_closed_puts_nothing_down_and_hears_of_deaths(log: Any) -> None:
+    anchor = Anchor()
+    log.sight(anchor, None, 1, "kind", "cpu:0")
+    log.close()
+    assert not log.sight(Anchor(), None, 1, "kind", "cpu:0")
+    del anchor
+    assert all_of(log.sightings) == []
+
+
+def test_clear_forgets_while_what_was_known_lives_on(log: Any) -> None:
+    anchor = Anchor()
+    log.sight(anchor, None, 1, "kind", "cpu:0")
+    log.clear()
+    assert (log.site_count(), log.counts()[3], log.live_nbytes()) == (0, 0, {})
+    assert log.sight(anchor, None, 1, "kind", "cpu:0")
+    assert len(all_of(log.sightings)) == 1
+    del anchor
+    gc.collect()
+    assert log.counts()[3] == 0
+
+
+def test_births_on_many_threads_are_all_put_down(log: Any) -> None:
+    kept: list[Anchor] = []
+
+    def work() -> None:
+        for _ in range(200):
+            anchor = Anchor()
+            log.sight(anchor, None, 1, "kind", "cpu:0")
+            kept.append(anchor)
+
+    threads = [threading.Thread(target=work, name=f"worker {index}") for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = [row for _, row in all_of(log.sightings)]
+    assert len(rows) == len(kept) == 1600
+    assert len({row[2] for row in rows}) == 1600
+    assert {row[7] for row in rows} == {f"worker {index}" for index in range(8)}
+
+
+def test_the_place_of_a_call_is_the_users(log: Any) -> None:
+    code, _ = log.place()
+    assert code is sys._getframe().f_code
