@@ -18,7 +18,7 @@ from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
-from ._torch_storage import storages_behind
+from ._torch_storage import storages_behind, used_bytes
 from ._torch_swaps import allow_swaps
 from ._torch_threads import watch_threads
 from ._torch_transforms import watch_transforms
@@ -53,9 +53,9 @@ def _layout(tensor: Any) -> tuple[tuple[int, ...], str, int] | None:
     if type(tensor) is DisposedTorchTensor:
         return None
     with _Undisturbed():
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if tensor.is_nested:
             return None
-        return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.numel() * tensor.element_size()
+        return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), used_bytes(tensor)
 
 
 def _is_disposed(tensor: Any) -> bool:

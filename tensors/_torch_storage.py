@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._torch_disposal import DisposedTorchTensor
 
-__all__ = ["storages_behind"]
+__all__ = ["storages_behind", "used_bytes"]
 
 _COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 _COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
@@ -37,6 +37,25 @@ def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
             continue
         if storage.device.type != "meta":
             yield ("torch", storage._cdata), storage.nbytes()
+
+
+def used_bytes(tensor: Any) -> int:
+    """The bytes of a tensor's storages that its elements are in; what a view repeats counts once.
+
+    Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages are used. To be
+    called where no function mode is asked, since it reads attributes.
+    """
+    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+        return sum(dict(storages_behind(tensor)).values())
+    if not tensor.numel() or tensor.is_meta:
+        return 0
+    elements = span = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride:
+            elements *= size
+            span += (size - 1) * stride
+    # Windows that overlap have more elements than there is room for between the first and the last.
+    return int(min(elements, span) * tensor.element_size())
 
 
 def _parts(tensor: Any) -> list[Any]:

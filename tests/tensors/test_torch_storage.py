@@ -97,3 +97,33 @@ def test_cuda_without_a_number_has_a_name_with_or_without_cuda(initialised, monk
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2 if initialised else pytest.fail("CUDA was started"))
     assert device_name("cuda") == ("cuda:2" if initialised else "cuda:0")
     assert device_name(torch.device("cuda", 1)) == "cuda:1"
+
+
+USES = {
+    "dense": (lambda: torch.zeros(10, 10), "torch.Tensor float32 (10, 10)", 400, 400),
+    "view": (lambda: torch.zeros(1000)[:10], "torch.Tensor float32 (10,)", 40, 4000),
+    "view with gaps": (lambda: torch.zeros(1000)[::100], "torch.Tensor float32 (10,)", 40, 4000),
+    "expanded": (lambda: torch.zeros(1000)[:4].expand(100, 4), "torch.Tensor float32 (100, 4)", 16, 4000),
+    "windows": (lambda: torch.zeros(1000)[:100].unfold(0, 10, 1), "torch.Tensor float32 (91, 10)", 400, 4000),
+    "bfloat16": (lambda: torch.zeros(10, dtype=torch.bfloat16), "torch.Tensor bfloat16 (10,)", 20, 20),
+    "zero-dim": (lambda: torch.zeros(1000)[3], "torch.Tensor float32 ()", 4, 4000),
+    "empty view": (lambda: torch.zeros(1000)[:0], "torch.Tensor float32 (0,)", 0, 4000),
+    "coo": (lambda: torch.eye(3).to_sparse(), "torch.Tensor float32 (3, 3)", 60, 60),
+    "nested": (lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "torch.Tensor", 20, 20),
+    "parameter": (lambda: torch.nn.Parameter(torch.zeros(10)), "torch.Tensor float32 (10,)", 40, 40),
+    "meta": (lambda: torch.zeros(10, device="meta"), "torch.Tensor float32 (10,)", 0, 0),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("make", "what", "used", "pinned"), USES.values(), ids=USES)
+def test_a_leak_record_tells_shape_dtype_used_and_pinned_bytes(make, what, used, pinned):
+    with ds.LeakDetector() as detector:
+        tensor = make()
+        with ds.dispose_scope() as scope:
+            scope.attach(tensor)
+            scope.detach(tensor)
+        [record] = (record for record in detector.take_snapshot() if record.state == "alive")
+    assert str(record) == what
+    assert (record.used_nbytes, record.nbytes) == (used, pinned)
+    assert tensor.dtype is not None
