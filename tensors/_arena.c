@@ -43,19 +43,32 @@ static PyObject *enter(PyObject *module, PyObject *scope)
     if (!check_scope(scope)) {
         return NULL;
     }
-    bool wanted = *scopes_slot(scope, SLOT_ARENA) == Py_True;
-    PyObject *handler = numpy_get_handler();
-    if (handler == NULL) {
-        return NULL;
-    }
-    bool present = handler == handler_capsule;
-    Py_DECREF(handler);
-    if (present != wanted) {
-        /* Without the arena, a handler that is not ours stays: it is the program's own. */
-        PyObject *before = numpy_set_handler(wanted ? handler_capsule : NULL);
+    PyObject *before = NULL;
+    if (*scopes_slot(scope, SLOT_ARENA) == Py_True) {
+        before = numpy_set_handler(handler_capsule);
         if (before == NULL) {
             return NULL;
         }
+        if (before == handler_capsule) {
+            Py_CLEAR(before);
+        }
+    }
+    else {
+        PyObject *present = numpy_get_handler();
+        if (present == NULL) {
+            return NULL;
+        }
+        /* A handler that is not the arena's stays: it is the program's own. */
+        bool ours = present == handler_capsule;
+        Py_DECREF(present);
+        if (ours) {
+            before = numpy_set_handler(NULL);
+            if (before == NULL) {
+                return NULL;
+            }
+        }
+    }
+    if (before != NULL) {
         Py_XSETREF(*scopes_slot(scope, SLOT_SERVED), before);
     }
     if (*scopes_slot(scope, SLOT_BUDGET) != Py_None && scopes_account(scope, true) == NULL) {
@@ -90,22 +103,22 @@ static PyObject *leave(PyObject *module, PyObject *scope)
     if (before == NULL || before == Py_None) {
         return reset(module, NULL);
     }
-    PyObject *present = numpy_get_handler();
+    PyObject *present = numpy_set_handler(before);
     if (present == NULL) {
         return NULL;
     }
-    bool changed = (present == handler_capsule) != (before == handler_capsule);
-    Py_DECREF(present);
-    if (!changed) {
-        /* Another context than the one that was entered: that one may be left yet. */
+    if ((present == handler_capsule) == (before == handler_capsule)) {
+        /* Another context than the one that was entered, which may be left yet: here all stays as it was. */
+        PyObject *again = numpy_set_handler(present);
+        Py_DECREF(present);
+        if (again == NULL) {
+            return NULL;
+        }
+        Py_DECREF(again);
         Py_RETURN_NONE;
     }
     *slot = Py_NewRef(Py_None);
-    present = numpy_set_handler(before);
     Py_DECREF(before);
-    if (present == NULL) {
-        return NULL;
-    }
     Py_DECREF(present);
     Py_RETURN_NONE;
 }
@@ -318,14 +331,19 @@ static PyObject *last_refusal(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     struct refusal last = handler_last_refusal();
-    if (last.limit == NULL) {
+    arena_lock();
+    struct account *limit = last.limit == 0 ? NULL : account_limited(last.limit);
+    if (limit != NULL) {
+        limit->references++;
+    }
+    arena_unlock();
+    if (limit == NULL) {
         Py_RETURN_NONE;
     }
-    PyObject *scope = scopes_scope_of(last.limit);
-    PyObject *told = Py_BuildValue("Nnnn", scope, (Py_ssize_t)last.limit->budget, (Py_ssize_t)last.charged,
+    PyObject *told = Py_BuildValue("Nnnn", scopes_scope_of(limit), (Py_ssize_t)limit->budget, (Py_ssize_t)last.charged,
                                    (Py_ssize_t)last.nbytes);
     arena_lock();
-    account_release(last.limit);
+    account_release(limit);
     arena_unlock();
     return told;
 }

@@ -6,6 +6,27 @@
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
 struct account_figures account_totals;
 
+static struct account *limited; /* all with a budget, the latest first */
+static uint64_t last_serial;
+
+struct account *account_limited(uint64_t serial)
+{
+    struct account *account = limited;
+    while (account != NULL && account->serial != serial) {
+        account = account->next_limited;
+    }
+    return account;
+}
+
+static void forget_limited(const struct account *account)
+{
+    struct account **place = &limited;
+    while (*place != account) {
+        place = &(*place)->next_limited;
+    }
+    *place = account->next_limited;
+}
+
 struct account *account_new(size_t budget, struct account *outer)
 {
     struct account *account = calloc(1, sizeof *account);
@@ -20,6 +41,9 @@ struct account *account_new(size_t budget, struct account *outer)
     }
     if (budget != SIZE_MAX) {
         account_totals.budgets++;
+        account->serial = ++last_serial;
+        account->next_limited = limited;
+        limited = account;
     }
     account->plain = account_first_limit(account) == NULL;
     return account;
@@ -48,6 +72,9 @@ void account_release(struct account *account)
             else {
                 struct account *dead = due;
                 due = dead->owner;
+                if (dead->serial != 0) {
+                    forget_limited(dead);
+                }
                 free(dead);
             }
         }

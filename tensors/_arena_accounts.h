@@ -31,6 +31,8 @@ struct account {
     struct account *forward;               /* closed: the account that owns its blocks; a reference */
     bool records;                          /* the birth site of every block is wanted */
     bool plain;                            /* open, without a limit, and records nothing: nothing to ask on the way */
+    uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
+    struct account *next_limited;          /* with a budget: the next of those */
     void *owner;                           /* the Python object that stands for it, or NULL; read with the GIL held */
 };
 
@@ -46,6 +48,9 @@ extern struct account_figures account_totals;
 
 /* A new account with one reference, or NULL where there is no memory. outer: where its limits come from, or NULL. */
 struct account *account_new(size_t budget, struct account *outer);
+
+/* The account with a budget that has this serial number, NULL where it is gone; no new reference. */
+struct account *account_limited(uint64_t serial);
 
 /* Drop a reference. */
 void account_release(struct account *account);

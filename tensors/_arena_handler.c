@@ -16,17 +16,13 @@ static _Thread_local struct refusal last_refusal;
 
 void handler_refuse(struct account *limit, size_t nbytes)
 {
-    limit->references++;
-    if (last_refusal.limit != NULL) {
-        account_release(last_refusal.limit);
-    }
-    last_refusal = (struct refusal){.limit = limit, .nbytes = nbytes, .charged = limit->charged_nbytes};
+    last_refusal = (struct refusal){.limit = limit->serial, .nbytes = nbytes, .charged = limit->charged_nbytes};
 }
 
 struct refusal handler_last_refusal(void)
 {
     struct refusal last = last_refusal;
-    last_refusal.limit = NULL;
+    last_refusal.limit = 0;
     return last;
 }
 
@@ -52,6 +48,13 @@ static inline void *serve_parked(size_t nbytes)
     }
     struct block *block;
     arena_lock();
+#ifdef Py_GIL_DISABLED
+    if (!account->plain) {
+        /* Closed a moment ago by another thread. */
+        arena_unlock();
+        return NULL;
+    }
+#endif
     void *address = slabs_unpark(slab_class(nbytes), &block);
     if (address != NULL) {
         account_add_plain(account, nbytes);
@@ -72,11 +75,11 @@ static inline bool free_parked(void *address)
         return false;
     }
     struct block *block = &blocks_of(region)[index_in(region, address)];
-    struct account *account = block->as.account;
     if (block->recorded) {
         return false;
     }
     arena_lock();
+    struct account *account = block->as.account;
     bool parked = account->plain && account->references > 1 && slabs_park(region->class, address, block);
     if (parked) {
         account_drop_plain(account, block->nbytes);
@@ -242,7 +245,19 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     if (limit != NULL) {
         return NULL;
     }
-    return fits ? ptr : serve_elsewhere(ptr, before, new_size);
+    if (fits) {
+        return ptr;
+    }
+    void *address = serve_elsewhere(ptr, before, new_size);
+    if (address == NULL && new_size <= room) {
+        /* Memory is short, and what shrinks can stay where it is. */
+        arena_lock();
+        account_resize(block->as.account, before, new_size);
+        pool_resize(ptr, new_size);
+        arena_unlock();
+        address = ptr;
+    }
+    return address;
 }
 
 static struct numpy_handler handler = {

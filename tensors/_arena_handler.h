@@ -18,14 +18,14 @@ extern PyObject *handler_capsule;
 /* Make the capsule. Returns 0, or -1 with an exception. */
 int handler_make(void);
 
-/* An allocation that a budget refused, on this thread; `limit` is a reference, NULL where none was refused. */
+/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with it. */
 struct refusal {
-    struct account *limit;
+    uint64_t limit; /* the serial number of the account, 0 where none was refused */
     size_t nbytes;  /* requested */
     size_t charged; /* live then */
 };
 
-/* The last refusal on this thread, which is forgotten with this; the caller gets the reference. */
+/* The last refusal on this thread, which is forgotten with this. */
 struct refusal handler_last_refusal(void);
 
 /* Refuse on behalf of memory from elsewhere: remember it as the last refusal. With the lock held. */
