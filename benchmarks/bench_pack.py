@@ -1,10 +1,20 @@
-"""Packing, padding and unpacking PyTorch's tensors: this library's functions beside those of ``torch.nn.utils.rnn``."""
+"""Packing, padding and unpacking PyTorch's tensors: the time it takes beside ``torch.nn.utils.rnn``, over many shapes.
+
+Run as a script it prints a row for each function and sort of input, with the ratio (this library's time divided by
+PyTorch's) over all shapes, and the worst cells; `--all` prints every cell. Under pytest it times a few shapes.
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import math
 import random
-from collections.abc import Callable
-from typing import Any
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
@@ -13,79 +23,185 @@ import disposescope as ds
 torch = pytest.importorskip("torch")
 rnn = pytest.importorskip("torch.nn.utils.rnn")
 
-SIZES = {
-    "8 of 20x16": (8, 20, 16),
-    "64 of 200": (64, 200, 0),
-    "64 of 200x128": (64, 200, 128),
-    "256 of 50x64": (256, 50, 64),
-}
-SIDES = {"ours": ds, "torch": rnn}
+BATCHES = (1, 4, 32, 256)
+LENGTHS = (1, 20, 500)
+FEATURES = (0, 1, 8, 128)
+SORTS = ("float32", "int64", "float32, a graph made", "float32, there and back")
+PADDED_AT_MOST = 64 << 20
+"""Bytes."""
 
 Call = Callable[[Any], Any]
 
 
-def inputs(size: str) -> dict[str, Any]:
-    count, longest, features = SIZES[size]
-    lengths = [random.Random(0).randint(1, longest) for _ in range(count - 1)] + [longest]
-    random.Random(1).shuffle(lengths)
-    sequences = [torch.randn(length, *((features,) if features else ())) for length in lengths]
-    return {
-        "sequences": sequences,
-        "lengths": torch.tensor(lengths),
-        "padded": rnn.pad_sequence(sequences, batch_first=True),
-        "packed": rnn.pack_sequence(sequences, enforce_sorted=False),
-    }
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One question: a function, what it is given, and whether a scope is open."""
+
+    function: str
+    sort: str
+    batch: int
+    longest: int
+    features: int
+    batch_first: bool
+    enforce_sorted: bool
+    scoped: bool
+
+    def __str__(self) -> str:
+        options = [
+            "(batch, time)" if self.batch_first else "(time, batch)",
+            "sorted" if self.enforce_sorted else "unsorted",
+            *(["in a scope"] if self.scoped else []),
+        ]
+        return (
+            f"{self.function}, {self.batch} of up to {self.longest}x{self.features} {self.sort}, {', '.join(options)}"
+        )
 
 
-CALLS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
-    "pack_sequence": lambda side, given: side.pack_sequence(given["sequences"], enforce_sorted=False),
-    "pack_padded_sequence": lambda side, given: side.pack_padded_sequence(
-        given["padded"], given["lengths"], batch_first=True, enforce_sorted=False
-    ),
-    "pad_sequence": lambda side, given: side.pad_sequence(given["sequences"], batch_first=True),
-    "pad_packed_sequence": lambda side, given: side.pad_packed_sequence(given["packed"], batch_first=True),
-    "unpack_sequence": lambda side, given: side.unpack_sequence(given["packed"]),
-    "unpad_sequence": lambda side, given: side.unpad_sequence(given["padded"], given["lengths"], batch_first=True),
-}
+def lengths_of(cell: Cell) -> list[int]:
+    chance = random.Random(cell.batch * 1000 + cell.longest)
+    lengths = [chance.randint(1, cell.longest) for _ in range(cell.batch - 1)] + [cell.longest]
+    if cell.enforce_sorted:
+        return sorted(lengths, reverse=True)
+    chance.shuffle(lengths)
+    return lengths
 
 
-def tensors_in(tree: Any) -> list[Any]:
+def flat(tree: Any) -> list[Any]:
     if isinstance(tree, (list, tuple)):
-        return [tensor for child in tree for tensor in tensors_in(child)]
+        return [tensor for child in cast("list[Any]", tree) for tensor in flat(child)]
     return [] if tree is None else [tree]
 
 
-@pytest.mark.parametrize("side", SIDES)
+def call_of(cell: Cell) -> Call:
+    """What is timed, given the module whose function it shall call."""
+    lengths = lengths_of(cell)
+    trailing = (cell.features,) if cell.features else ()
+    dtype = torch.int64 if cell.sort == "int64" else torch.float32
+    graph = "," in cell.sort
+    sequences = [(torch.randn(length, *trailing) * 8).to(dtype).requires_grad_(graph) for length in lengths]
+    counts = torch.tensor(lengths)
+    padded = rnn.pad_sequence(sequences, cell.batch_first).detach().requires_grad_(graph)
+    packed = rnn.pack_sequence(sequences, cell.enforce_sorted)
+    rows = packed[0].detach().requires_grad_(graph)
+    packed = rnn.PackedSequence(rows, *packed[1:])
+    first, presorted = cell.batch_first, cell.enforce_sorted
+    # PyTorch's own unpad_sequence transposes what it is given in place.
+    upright = padded if first else padded.detach().transpose(0, 1).contiguous().requires_grad_(graph)
+    calls: dict[str, tuple[Call, list[Any]]] = {
+        "pack_sequence": (lambda side: side.pack_sequence(sequences, presorted), sequences),
+        "pack_padded_sequence": (lambda side: side.pack_padded_sequence(padded, counts, first, presorted), [padded]),
+        "pad_sequence": (lambda side: side.pad_sequence(sequences, first), sequences),
+        "pad_packed_sequence": (lambda side: side.pad_packed_sequence(packed, first), [rows]),
+        "unpack_sequence": (lambda side: side.unpack_sequence(packed), [rows]),
+        "unpad_sequence": (lambda side: side.unpad_sequence(upright, counts, True), [upright]),
+    }
+    call, leaves = calls[cell.function]
+    if cell.sort != SORTS[3]:
+        return call
+    weights = [torch.ones_like(tensor) for tensor in flat(call(rnn)) if tensor.requires_grad]
+
+    def there_and_back(side: Any) -> Any:
+        moved = [tensor for tensor in flat(call(side)) if tensor.requires_grad]
+        return torch.autograd.grad(moved, leaves, weights)
+
+    return there_and_back
+
+
+def seconds(call: Call, side: Any, times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        result = call(side)
+        del result
+    return (time.perf_counter() - start) / times
+
+
+def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
+    """The ratio of the medians, the ratio of the minima, and PyTorch's median in microseconds; both sides in turns."""
+    torch.manual_seed(0)
+    call = call_of(cell)
+    scope = ds.dispose_scope() if cell.scoped else None
+    if scope is not None:
+        scope.__enter__()
+    try:
+        ours, theirs = flat(call(ds)), flat(call(rnn))
+        if not all(torch.equal(mine, own) for mine, own in zip(ours, theirs, strict=True)):
+            raise AssertionError(f"the results differ: {cell}")
+        times = max(1, min(50, int(1e-4 / min(seconds(call, rnn, 2), seconds(call, rnn, 2)))))
+        taken: dict[Any, list[float]] = {ds: [], rnn: []}
+        for number in range(rounds if times > 1 else max(7, rounds // 2)):
+            for side in (ds, rnn) if number % 2 else (rnn, ds):
+                taken[side].append(seconds(call, side, times))
+    finally:
+        if scope is not None:
+            scope.close()
+    medians, least = ({side: pick(taken[side]) for side in taken} for pick in (statistics.median, min))
+    return medians[ds] / medians[rnn], least[ds] / least[rnn], medians[rnn] * 1e6
+
+
+def grid(functions: tuple[str, ...], scoped: tuple[bool, ...] = (False, True)) -> Iterator[Cell]:
+    for function, sort, inside in itertools.product(functions, SORTS, scoped):
+        shapes = itertools.product(BATCHES, LENGTHS, FEATURES, (True, False), (True, False))
+        for batch, longest, features, batch_first, enforce_sorted in shapes:
+            laid_out = batch_first or function in ("pack_padded_sequence", "pad_sequence", "pad_packed_sequence")
+            ordered = enforce_sorted or function not in ("pad_sequence", "unpad_sequence")
+            if laid_out and ordered and batch * longest * max(1, features) * 8 <= PADDED_AT_MOST:
+                yield Cell(function, sort, batch, longest, features, batch_first, enforce_sorted, inside)
+
+
+FUNCTIONS = (
+    "pack_sequence",
+    "pack_padded_sequence",
+    "pad_sequence",
+    "pad_packed_sequence",
+    "unpack_sequence",
+    "unpad_sequence",
+)
+SIZES = {"8 of 20x16": (8, 20, 16), "64 of 200": (64, 200, 0), "64 of 200x128": (64, 200, 128)}
+
+
+@pytest.mark.parametrize("side", ["ours", "torch"])
+@pytest.mark.parametrize("sort", SORTS)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("call", CALLS)
-def test_forward(benchmark: Any, call: str, size: str, side: str) -> None:
-    benchmark.group = f"{call}, {size}"
-    given = inputs(size)
-    results = [tensors_in(CALLS[call](each, given)) for each in SIDES.values()]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
-    benchmark(CALLS[call], SIDES[side], given)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_sequences(benchmark: Any, function: str, size: str, sort: str, side: str) -> None:
+    benchmark.group = f"{function}, {size} {sort}"
+    call = call_of(Cell(function, sort, *SIZES[size], batch_first=True, enforce_sorted=False, scoped=False))
+    benchmark(call, ds if side == "ours" else rnn)
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("size", ["8 of 20x16", "64 of 200x128"])
-@pytest.mark.parametrize("call", ["pack_sequence", "pad_sequence"])
-def test_forward_and_backward(benchmark: Any, call: str, size: str, side: str) -> None:
-    benchmark.group = f"{call} with gradients, {size}"
-    given = inputs(size)
-    for sequence in given["sequences"]:
-        sequence.requires_grad_()
+def main() -> None:
+    """Print the grid."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="print every cell")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each side for each cell")
+    parser.add_argument("--every", type=int, default=1, help="take one cell of so many, drawn by chance")
+    parser.add_argument("--function", action="append", choices=FUNCTIONS, help="only this one; may be repeated")
+    parser.add_argument("--worst", type=int, default=20, help="how many of the worst cells to print")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    functions = tuple(options.function or FUNCTIONS)
+    cells = list(grid(functions))
+    if options.every > 1:
+        cells = random.Random(0).sample(cells, len(cells) // options.every)
+    found: dict[Cell, tuple[float, float, float]] = {}
+    for cell in cells:
+        found[cell] = measure(cell, options.rounds)
+        if options.all:
+            print("{1:6.2f} {2:6.2f} {3:9.1f} us  {0}".format(cell, *found[cell]), flush=True)
+    print("ratio: this library's time / PyTorch's; the median and the least of turns in one process, one thread")
+    print(f"{'':66} {'cells':>5} {'mean':>5} {'worst':>5}  slower (ratio above 1.05 by both)")
+    for function, sort, scoped in itertools.product(functions, SORTS, (False, True)):
+        rows = [(c, r) for c, r in found.items() if (c.function, c.sort, c.scoped) == (function, sort, scoped)]
+        if rows:
+            mean = math.exp(statistics.fmean(math.log(result[0]) for _, result in rows))
+            worst = max(min(result[:2]) for _, result in rows)
+            slower = sum(min(result[:2]) > 1.05 for _, result in rows)
+            name = f"{function}, {sort}{', in a scope' if scoped else ''}"
+            print(f"{name:66} {len(rows):5} {mean:5.2f} {worst:5.2f}  {slower}")
+    print("the worst cells: median, least, PyTorch's median")
+    for cell, result in sorted(found.items(), key=lambda item: -min(item[1][:2]))[: options.worst]:
+        print("{1:6.2f} {2:6.2f} {3:9.1f} us  {0}".format(cell, *result))
 
-    def both_ways() -> Any:
-        result = CALLS[call](SIDES[side], given)
-        data = result[0] if isinstance(result, tuple) else result
-        return torch.autograd.grad(data, given["sequences"], torch.ones_like(data))
 
-    benchmark(both_ways)
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_packing_in_a_scope(benchmark: Any, side: str) -> None:
-    benchmark.group = "pack_sequence in a scope, 64 of 200x128"
-    given = inputs("64 of 200x128")
-    with ds.dispose_scope():
-        benchmark(CALLS["pack_sequence"], SIDES[side], given)
+if __name__ == "__main__":
+    main()

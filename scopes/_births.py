@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._composites import absorb_members, plan_members
+from ._composites import Plan, absorb_members, plan_members
 from ._current import CLOSED, CURRENT, resolve
 from ._deaths import died, track
 from ._entry import LIVE, Entry
@@ -56,15 +56,23 @@ def born(resource: object, kind: Kind) -> Entry:
     return entry
 
 
-def born_composite(resource: object, kind: Kind) -> Entry:
+def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
     """Record the birth of a composite, whose members become part of it.
+
+    Parameters
+    ----------
+    resource, kind : object and Kind
+        As for `born`.
+    plan : list, optional
+        Its members, where whoever has made them knows that they go together: then nothing is asked of them.
 
     Raises
     ------
     DeviceMismatchError, DisposedError, UnknownKindError
         Its members do not make a composite: see `plan_members`. Nothing is recorded then.
     """
-    plan = plan_members(resource, kind)
+    if plan is None:
+        plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
     entry.counted = True

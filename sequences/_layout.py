@@ -37,15 +37,16 @@ class Steps(NamedTuple):
 def batch_sizes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many sequences reach each time step, given their lengths in descending order."""
     ascending = lengths[::-1]
-    steps = np.arange(int(lengths[0]), dtype=np.int64)
-    return lengths.size - np.searchsorted(ascending, steps, side="right").astype(np.int64, copy=False)
+    # Methods, because NumPy's functions of the same names take a multiple of the time where there is little to do.
+    reaching = ascending.searchsorted(np.arange(int(lengths[0])), side="right")
+    return lengths.size - reaching.astype(np.int64, copy=False)
 
 
 def steps_of(batch_sizes: NDArray[np.int64]) -> Steps:
     """The time step and the sequence of each row."""
-    starts = np.cumsum(batch_sizes) - batch_sizes
-    times = np.repeat(np.arange(batch_sizes.size), batch_sizes)
-    return Steps(starts, times, np.arange(times.size) - starts[times])
+    starts = batch_sizes.cumsum() - batch_sizes
+    times = np.arange(batch_sizes.size).repeat(batch_sizes)
+    return Steps(starts, times, np.arange(times.size) - starts.repeat(batch_sizes))
 
 
 def rows_at(array: Array, first: NDArray[np.int64], second: NDArray[np.int64]) -> Array:

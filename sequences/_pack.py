@@ -13,7 +13,7 @@ from ._inputs import Array, array_of, arrays_of, lengths_of
 from ._layout import batch_sizes_of, inverse_of, rows_at, steps_of
 from ._order import descending_order
 from ._packed import PackedSequence
-from ._torch_inputs import is_torch, listed
+from ._torch_inputs import is_torch, listed, torch_functions
 
 if TYPE_CHECKING:
     import torch
@@ -68,9 +68,7 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
     """
     sequences, tensors = listed(sequences, "pack_sequence")
     if tensors is not None:
-        from . import _torch_pack
-
-        return _torch_pack.pack_sequence(tensors, enforce_sorted)
+        return torch_functions().pack_sequence(tensors, enforce_sorted)
     arrays = arrays_of(sequences, "pack_sequence", TypeError)
     if not arrays:
         raise RuntimeError("pack_sequence: received an empty list of sequences")
@@ -139,9 +137,7 @@ def pack_padded_sequence(
     ([4, 1, 3, 5, 2, 6], [3, 2, 1], [1, 2, 0])
     """
     if is_torch(input):
-        from . import _torch_pack
-
-        return _torch_pack.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
+        return torch_functions().pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
     what = "pack_padded_sequence"
     array = array_of(input, f"{what}: input")
     counts = lengths_of(lengths, what)

@@ -135,7 +135,7 @@ class PackedSequence(Sequence["Tensor | None"]):
     def _of(cls, arrays: Iterable[Array | None]) -> Self:
         """One around arrays that are known to fit."""
         self = cls.__new__(cls)
-        self._adopt(*arrays)  # type: ignore[arg-type]
+        self._adopt(*arrays)  # type: ignore[arg-type]  # four of them: fields that may be None are those that take it
         return self
 
     # ------------------------------------------------------------------ the fields

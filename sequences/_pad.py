@@ -16,7 +16,7 @@ from ._layout import batch_sizes_of, steps_of
 from ._pack import check_flag, fitted
 from ._packed import PackedSequence, arrays_in
 from ._padding import padding_of
-from ._torch_inputs import is_torch, is_torch_packed, listed
+from ._torch_inputs import LISTS, PLAIN, is_torch, is_torch_packed, listed, torch_functions
 
 if TYPE_CHECKING:
     import torch
@@ -87,12 +87,12 @@ def pad_sequence(
     >>> ds.pad_sequence([np.array([1, 2]), np.array([3])], batch_first=True, padding_value=-1).tolist()
     [[1, 2], [3, -1]]
     """
+    if type(sequences) in LISTS and sequences and PLAIN.issuperset(map(type, sequences)):
+        return torch_functions().pad_plain_sequences(sequences, batch_first, padding_value, padding_side)
     what = "pad_sequence"
     sequences, tensors = listed(sequences, what)
     if tensors is not None:
-        from . import _torch_pad
-
-        return _torch_pad.pad_sequence(tensors, batch_first, padding_value, padding_side)
+        return torch_functions().pad_sequence(tensors, batch_first, padding_value, padding_side)
     arrays = arrays_of(sequences, what, RuntimeError)
     check_flag(batch_first, what)
     if not isinstance(cast(object, padding_side), str):
@@ -179,9 +179,7 @@ def pad_packed_sequence(
     ([[0, 1, 2, 0], [0, 1, 0, 0]], [3, 2])
     """
     if is_torch_packed(sequence):
-        from . import _torch_pad
-
-        return _torch_pad.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
+        return torch_functions().pad_packed_sequence(sequence, batch_first, padding_value, total_length)
     what = "pad_packed_sequence"
     data, batch_sizes, lengths, places = _opened(sequence, what)
     longest = batch_sizes.size
@@ -249,9 +247,7 @@ def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> l
     [[0, 1], [0, 1, 2]]
     """
     if is_torch_packed(packed_sequences):
-        from . import _torch_pad
-
-        return _torch_pad.unpack_sequence(packed_sequences)
+        return torch_functions().unpack_sequence(packed_sequences)
     data, batch_sizes, lengths, places = _opened(packed_sequences, "unpack_sequence")
     starts = np.cumsum(batch_sizes) - batch_sizes
     wanted = range(lengths.size) if places is None else places.tolist()
@@ -313,9 +309,7 @@ def unpad_sequence(
     [[1, 3], [2]]
     """
     if is_torch(padded_sequences):
-        from . import _torch_pad
-
-        return _torch_pad.unpad_sequence(padded_sequences, lengths, batch_first)
+        return torch_functions().unpad_sequence(padded_sequences, lengths, batch_first)
     what = "unpad_sequence"
     array = array_of(padded_sequences, f"{what}: padded_sequences")
     one_each: Sequence[Any] = lengths
@@ -380,6 +374,6 @@ def _whole(number: object, what: str) -> int:
     if is_tensor_like(number):
         number = array_of(number, what).item()
     try:
-        return index_of(number)  # type: ignore[arg-type]
+        return index_of(number)  # type: ignore[arg-type]  # what is no integer is refused here
     except TypeError:
         raise TypeError(f"{what} must be an int, not {number!r}") from None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -18,7 +19,47 @@ if TYPE_CHECKING:
     from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
     from typing_extensions import TypeIs
 
-__all__ = ["check_batch", "check_one_device", "has_torch", "is_torch", "is_torch_packed", "listed"]
+__all__ = [
+    "LISTS",
+    "PLAIN",
+    "PLAIN_PACKED",
+    "TorchFunctions",
+    "check_batch",
+    "check_one_device",
+    "has_torch",
+    "is_torch",
+    "is_torch_packed",
+    "listed",
+    "torch_functions",
+]
+
+LISTS: Final = frozenset({list, tuple})
+
+PLAIN: Final[set[type]] = set()
+"""PyTorch's own classes of tensors, once one has been met here: what consists of them alone needs few questions."""
+
+PLAIN_PACKED: Final[set[type]] = set()
+"""PyTorch's own class of packed sequences, likewise."""
+
+
+class TorchFunctions(NamedTuple):
+    """The sequence functions for PyTorch's tensors."""
+
+    pack_sequence: Callable[[Any, Any], TorchPackedSequence]
+    pack_padded_sequence: Callable[[Any, Any, Any, Any], TorchPackedSequence]
+    pad_sequence: Callable[[Any, Any, Any, Any], torch.Tensor]
+    pad_plain_sequences: Callable[[Any, Any, Any, Any], torch.Tensor]
+    pad_packed_sequence: Callable[[Any, Any, Any, Any], tuple[torch.Tensor, torch.Tensor]]
+    unpack_sequence: Callable[[Any], list[torch.Tensor]]
+    unpad_sequence: Callable[[Any, Any, Any], list[torch.Tensor]]
+
+
+@functools.cache
+def torch_functions() -> TorchFunctions:
+    """The functions. Only where the program has a tensor of PyTorch's already."""
+    from ._torch_functions import FUNCTIONS
+
+    return FUNCTIONS
 
 
 def has_torch() -> bool:
@@ -30,12 +71,14 @@ def has_torch() -> bool:
 def is_torch(thing: object) -> TypeIs[torch.Tensor]:
     """Whether an object is a tensor of PyTorch's, disposed or not."""
     # Its class is asked by type(), because a disposed one answers nothing.
-    return has_torch() and issubclass(type(thing), sys.modules["torch"].Tensor)
+    return type(thing) in PLAIN or (has_torch() and issubclass(type(thing), sys.modules["torch"].Tensor))
 
 
 def is_torch_packed(thing: object) -> TypeIs[TorchPackedSequence]:
     """Whether an object is a packed sequence of PyTorch's."""
-    return has_torch() and isinstance(thing, sys.modules["torch.nn.utils.rnn"].PackedSequence)
+    return type(thing) in PLAIN_PACKED or (
+        has_torch() and isinstance(thing, sys.modules["torch.nn.utils.rnn"].PackedSequence)
+    )
 
 
 def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
@@ -60,6 +103,8 @@ def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
     TypeError
         Only some of them are.
     """
+    if type(sequences) in LISTS and sequences and PLAIN.issuperset(map(type, sequences)):
+        return sequences, sequences
     if not has_torch():
         return sequences, None
     if is_torch(sequences):

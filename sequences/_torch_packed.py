@@ -6,20 +6,15 @@ through a queue). So its data stands for it: whoever holds the data tensor in a 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..scopes._births import born_composite
-from ..scopes._composites import gathered
-from ..scopes._current import current_scope
-from ..scopes._entry import entry_of
 from ..scopes._kinds import Kind, add_kind
 from ..tensors._torch import KIND as TENSOR
-from ..tensors._torch_births import births_in, births_now
 
-__all__ = ["TORCH_PACKED_SEQUENCE", "born_packed", "born_tensors", "check_whole", "teach"]
+__all__ = ["TORCH_PACKED_SEQUENCE", "check_whole", "teach"]
 
 _FIELDS: Final = PackedSequence._fields
 
@@ -71,27 +66,6 @@ TORCH_PACKED_SEQUENCE: Final = Kind(
 def teach() -> None:
     """Register the kind."""
     add_kind(TORCH_PACKED_SEQUENCE)
-
-
-def born_packed(packed: PackedSequence) -> PackedSequence:
-    """Record the birth of a packed sequence where a scope is open: one resource, with its tensors as members."""
-    scope = current_scope()
-    if scope is None or not births_now():
-        return packed
-    if entry_of(packed[0]) is None:
-        born_composite(packed, TORCH_PACKED_SEQUENCE)
-    else:
-        # The mode has seen its tensors already.
-        tuple(gathered(packed, scope))
-    return packed
-
-
-def born_tensors(tensors: Any) -> None:
-    """Record the births of a tensor, or of those in a list or tuple, where a scope is open."""
-    if current_scope() is not None:
-        refusal = births_in(tensors)
-        if refusal is not None:
-            raise refusal
 
 
 def check_whole(packed: PackedSequence, what: str) -> None:

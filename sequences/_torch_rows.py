@@ -1,4 +1,4 @@
-"""Moving rows: one gather from the rows of some tensors to the rows of another, forward and backward.
+"""Moving rows: one gather from the rows of a tensor to the rows of another, forward and backward.
 
 Packing, padding and unpacking move each row of the input to at most one row of the output. The way back moves it to
 where it came from, so the backward pass is a gather as well: no accumulation, and no loop over time steps.
@@ -6,8 +6,7 @@ where it came from, so the backward pass is a gather as well: no accumulation, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 import numpy as np
@@ -15,139 +14,68 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..tensors._torch_births import MODE
+from ._torch_watch import Undisturbed, needs_grad
 
-__all__ = [
-    "Index",
-    "Undisturbed",
-    "can_gather",
-    "fast_dtypes",
-    "gather",
-    "inverse_map",
-    "is_wide",
-    "needs_grad",
-    "quietly",
-    "rows_of",
-    "separate",
-]
-
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
-_forward_ad: Final[Any] = torch.autograd.forward_ad
-
-Undisturbed: Final[Any] = _C.DisableTorchFunction
-"""Inside of this nobody sees what is made on the way: what comes out is born as a whole."""
+__all__ = ["Index", "apply_function", "from_numpy", "gather", "joined", "rows_of", "separate", "split"]
 
 Index = NDArray[np.int64]
 from_numpy: Final[Callable[[Index], Tensor]] = cast(Any, torch).from_numpy
 
-fast_dtypes: Final = frozenset(
-    {
-        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
-        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-    }
-)  # fmt: skip
-_WIDE: Final = 128
-"""Bytes."""
+# Without the questions of ``Tensor.split``, which is written in Python.
+split: Final[Callable[[Tensor, list[int]], tuple[Tensor, ...]]] = cast(Any, torch).split_with_sizes
 
-_PLAIN: Final = frozenset({Tensor, torch.nn.Parameter})
+# What ``Function.apply`` comes to where no transform is on, without its questions whether one is.
+apply_function: Final[Callable[..., Any]] = cast(Any, torch)._C._FunctionBase.__dict__["apply"].__get__
 
 
-def can_gather(tensors: Sequence[Tensor]) -> bool:
-    """Whether rows of these tensors may be moved here: dense ones of one layout on the CPU, and nobody who looks on.
-
-    Under a mode or a transform of PyTorch's, while a graph is traced, and for classes that define operations of their
-    own, PyTorch's functions must be called themselves.
-    """
-    first = tensors[0]
-    if (
-        _C._len_torch_dispatch_stack()
-        or _strangers_look_on()
-        or _C._functorch.peek_interpreter_stack() is not None
-        or _C._get_tracing_state() is not None
-        or _forward_ad._current_level >= 0
-        or torch.compiler.is_compiling()
-        or type(first) not in _PLAIN
-    ):
-        return False
-    with Undisturbed():
-        dtype = first.dtype
-        if dtype not in fast_dtypes or first.layout is not torch.strided or first.is_nested or first.dim() == 0:
-            return False
-        trailing = first.shape[1:]
-        if len(tensors) > 1 and not (
-            set(map(type, tensors)) <= _PLAIN
-            and {tensor.dtype for tensor in tensors} == {dtype}
-            and {tensor.shape[1:] for tensor in tensors} == {trailing}
-            and {tensor.layout for tensor in tensors} == {torch.strided}
-            and all(tensor.is_cpu for tensor in tensors)
-            and all(map(len, (tensor.shape for tensor in tensors)))
-            and not any(tensor.is_nested for tensor in tensors)
-        ):
-            return False
-        if not first.is_cpu:
-            return False
-    return 0 not in trailing
+def joined(sequences: Any) -> Tensor | None:
+    """The rows of sequences in one tensor, with history; None where they do not go together without conversion."""
+    first = sequences[0]
+    try:
+        rows = torch.cat(sequences)
+    except (RuntimeError, TypeError, IndexError):
+        # PyTorch's own function shall say what is wrong, or make something of it.
+        return None
+    if rows.dtype is not first.dtype or not rows.is_cpu or rows.layout is not torch.strided:
+        return None
+    return rows
 
 
-def _strangers_look_on() -> bool:
-    """Whether a function mode other than this library's is on: it shall see PyTorch's functions called."""
-    depth: int = _C._len_torch_function_stack()
-    return depth > 1 or (depth == 1 and _C._get_function_stack_at(0) is not MODE)
-
-
-def rows_of(tensors: Sequence[Tensor], index: Index, fill: float | None = None) -> Tensor:
-    """The rows of some tensors, taken together, in another order.
+def rows_of(source: Tensor, index: Index, fill: float | None = None, *, added: bool = False) -> Tensor:
+    """The rows of a tensor, in another order.
 
     Parameters
     ----------
-    tensors : sequence of Tensor, each of shape (length, *)
-        Those that `can_gather` says yes to.
+    source : Tensor, shape (length, *)
+        A dense tensor on the CPU.
     index : ndarray of int64, shape (rows,)
         For each row of the result, the row it comes from; the number of rows stands for a row of `fill`. No row is
         there twice.
     fill : float, optional
         What the rows that come from nowhere consist of, where there are such.
+    added : bool, default False
+        Whether the gradient is as if it had been added to zeros, as by most of PyTorch's operations: none of its zeros
+        is negative.
 
     Returns
     -------
     Tensor, shape (rows, *)
         New, with memory of its own.
     """
-    if needs_grad(tensors):
-        source = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-        if source.requires_grad:
-            result: Tensor = _apply_rows(source, from_numpy(index), index, fill)
-            return result
-        tensors = [source]
-    return gather(tensors, from_numpy(index), fill)
+    if needs_grad((source,)):
+        result: Tensor = _apply_rows(source, from_numpy(index), index, fill, added)
+        return result
+    return gather(source, from_numpy(index), fill)
 
 
-def gather(tensors: Sequence[Tensor], index: Tensor, fill: float | None) -> Tensor:
+def gather(source: Tensor, index: Tensor, fill: float | None) -> Tensor:
     """As `rows_of`, without history."""
-    parts = list(tensors)
     if fill is not None:
-        parts.append(parts[0].new_full((1, *parts[0].shape[1:]), fill))
-    source = parts[0] if len(parts) == 1 else torch.cat(parts)
+        source = torch.cat((source, source.new_full((1, *source.shape[1:]), fill)))
     return source.index_select(0, index)
 
 
-def quietly(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """Around a call of PyTorch's own function: nothing on the way is born, unless somebody else shall see it."""
-    ours = set(map(type, tensors)) <= _PLAIN and not _strangers_look_on()
-    return Undisturbed() if ours and not torch.compiler.is_compiling() else nullcontext()
-
-
-def needs_grad(tensors: Sequence[Tensor]) -> bool:
-    """Whether what is made of some tensors has a history."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
-def is_wide(tensor: Tensor) -> bool:
-    """Whether rows are wide enough to be worth a gather: PyTorch's own way with narrow ones is as fast."""
-    return tensor[0].numel() * tensor.element_size() >= _WIDE
-
-
-def inverse_map(index: Index, rows: int) -> tuple[Index, bool]:
+def _inverse_map(index: Index, rows: int) -> tuple[Index, bool]:
     """For each row, where an index takes it to, or one past the end where nowhere; and whether there are such."""
     back = np.full(rows + 1, index.size, dtype=np.int64)
     back[index] = np.arange(index.size)
@@ -159,30 +87,30 @@ class _Rows(torch.autograd.Function):
     """The gather, with its way back."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, index: Tensor, positions: Index, fill: float | None) -> Tensor:
+    def forward(ctx: Any, source: Tensor, index: Tensor, positions: Index, fill: float | None, added: bool) -> Tensor:
+        ctx.added = added
         ctx.rows = source.shape[0]
         ctx.positions = positions
-        return gather([source], index, fill)
+        return gather(source, index, fill)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         with Undisturbed():
-            back, lossy = inverse_map(ctx.positions, ctx.rows)
-            return rows_of([grads[0]], back, 0.0 if lossy else None), None, None, None
+            back, lossy = _inverse_map(ctx.positions, ctx.rows)
+            grad = grads[0] + 0 if ctx.added else grads[0]
+            return rows_of(grad, back, 0.0 if lossy else None), None, None, None, None
 
 
-def separate(tensors: Sequence[Tensor], index: Index, counts: list[int]) -> list[Tensor]:
+def separate(source: Tensor, index: Index, counts: list[int]) -> list[Tensor]:
     """As `rows_of`, cut into pieces of some lengths, each with memory of its own."""
-    (source,) = tensors
-    if needs_grad([source]):
+    if needs_grad((source,)):
         pieces: tuple[Tensor, ...] = _apply_pieces(source, index, counts)
         return list(pieces)
     return _cut(source, index, counts)
 
 
 def _cut(source: Tensor, index: Index, counts: list[int]) -> list[Tensor]:
-    rows = source.index_select(0, from_numpy(index))
-    return [piece.clone() for piece in torch.split(rows, counts)]
+    return [source.index_select(0, piece) for piece in split(from_numpy(index), counts)]
 
 
 class _Pieces(torch.autograd.Function):
@@ -197,9 +125,10 @@ class _Pieces(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         with Undisturbed():
-            back, lossy = inverse_map(ctx.positions, ctx.rows)
-            return rows_of(list(grads), back, 0.0 if lossy else None), None, None
+            back, lossy = _inverse_map(ctx.positions, ctx.rows)
+            # Added to zeros, as by PyTorch's indexing with a mask.
+            return rows_of(torch.cat(grads) + 0, back, 0.0 if lossy else None), None, None
 
 
-_apply_rows: Final[Callable[..., Tensor]] = cast(Any, _Rows).apply
-_apply_pieces: Final[Callable[..., tuple[Tensor, ...]]] = cast(Any, _Pieces).apply
+_apply_rows: Final[Callable[..., Tensor]] = apply_function(None, _Rows)
+_apply_pieces: Final[Callable[..., tuple[Tensor, ...]]] = apply_function(None, _Pieces)

@@ -92,6 +92,134 @@ def test_values_and_gradients_are_those_of_pytorch(seed: int) -> None:
             assert_same_bits(call(ds), call(rnn))
 
 
+SHAPES = {
+    "one": ([30], (3,)),
+    "one step": ([1] * 20, (3,)),
+    "alike": ([12] * 20, (2,)),
+    "few": ([9, 30, 2], (4,)),
+    "many": ([(7 * place) % 23 + 1 for place in range(40)], ()),
+    "long": ([(37 * place) % 90 + 1 for place in range(24)], (2,)),
+    "wide": ([150, 3, 70], (600,)),
+    "wide and many": ([(37 * place) % 80 + 1 for place in range(20)], (40,)),
+    "longer than many": ([(5 * place) % 211 + 1 for place in range(130)], ()),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+def test_every_way_through_gives_the_same_bits(
+    shape: str, batch_first: bool, enforce_sorted: bool, graph: bool
+) -> None:
+    lengths, trailing = SHAPES[shape]
+    if enforce_sorted:
+        lengths = sorted(lengths, reverse=True)
+    torch.manual_seed(0)
+    sequences = [torch.randn(length, *trailing).requires_grad_(graph) for length in lengths]
+    padded = rnn.pad_sequence(sequences, batch_first).detach().requires_grad_(graph)
+    other_way = padded.detach().transpose(0, 1).requires_grad_(graph)
+    fields = rnn.pack_sequence(sequences, enforce_sorted)
+    rows = fields.data.detach().requires_grad_(graph)
+    packed = rnn.PackedSequence(rows, *fields[1:])
+    counts = torch.tensor(lengths)
+    calls: list[tuple[Callable[[Any], Any], list[Any]]] = [
+        (lambda of: of.pack_sequence(sequences, enforce_sorted), sequences),
+        (lambda of: of.pad_sequence(sequences, batch_first), sequences),
+        (lambda of: of.pad_sequence(sequences, batch_first, 2.0, "left"), sequences),
+        (lambda of: of.pack_padded_sequence(padded, counts, batch_first, enforce_sorted), [padded]),
+        (lambda of: of.pack_padded_sequence(other_way, lengths, not batch_first, enforce_sorted), [other_way]),
+        (lambda of: of.pad_packed_sequence(packed, batch_first), [rows]),
+        (lambda of: of.pad_packed_sequence(packed, batch_first, -1.0, max(lengths) + 2), [rows]),
+        (lambda of: of.unpack_sequence(packed), [rows]),
+        (lambda of: of.unpad_sequence(padded if batch_first else other_way, counts, True), [padded, other_way]),
+    ]
+    for call, leaves in calls:
+        if not graph:
+            assert_same_bits(call(ds), call(rnn))
+            with ds.dispose_scope() as scope:
+                assert_same_bits(call(ds), call(rnn))
+                assert len(scope) == 0
+            continue
+        ours, theirs = call(ds), call(rnn)
+        assert_same_bits(ours, theirs)
+        moving = [
+            [tensor for tensor in flat(tree) if tensor is not None and tensor.requires_grad] for tree in (ours, theirs)
+        ]
+        # Negative zeros too: nothing is ever added to a gradient on its way.
+        weights = [torch.randn_like(tensor).round() * -1.0 for tensor in moving[1]]
+        grads = [torch.autograd.grad(tensors, leaves, weights, allow_unused=True) for tensors in moving]
+        assert_same_bits(*grads)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_padding_value_that_does_not_fit_is_refused_whichever_way_is_taken(count: int, alike: bool) -> None:
+    for dtype, value in ((torch.int64, float("nan")), (torch.uint8, 300.0), (torch.float16, 1e9)):
+        sequences = [torch.ones(9 if alike else 9 + place % 3, 2, dtype=dtype) for place in range(count)]
+        packed = rnn.pack_sequence(sequences, enforce_sorted=False)
+        for name, given in (("pad_sequence", sequences), ("pad_packed_sequence", packed)):
+            with pytest.raises(RuntimeError) as theirs:
+                getattr(rnn, name)(given, padding_value=value)
+            with pytest.raises(RuntimeError) as ours:
+                getattr(ds, name)(given, padding_value=value)
+            assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize(
+    "options", [(1, 0.0, "right"), (True, "0", "right"), (True, 0.0, "top"), (True, 0.0, ["left"])]
+)
+def test_wrong_options_are_refused_as_by_pytorch(options: tuple[Any, ...]) -> None:
+    for sequences in ([torch.ones(2)], [torch.ones(2), torch.ones(1)], [torch.ones(2)] * 20):
+        try:
+            expected = rnn.pad_sequence(sequences, *options)
+        except (TypeError, RuntimeError) as error:
+            with pytest.raises(type(error)) as ours:
+                ds.pad_sequence(sequences, *options)
+            assert str(ours.value) == str(error)  # noqa: PT017  # what PyTorch says is known here only
+        else:
+            assert_same_bits(ds.pad_sequence(sequences, *options), expected)
+
+
+def test_lazily_conjugated_and_negated_sequences_are_packed_by_value() -> None:
+    numbers = torch.randn(12, 2, dtype=torch.complex64)
+    for lazy in (numbers.conj(), numbers.conj().imag):
+        for sequences in ([lazy], [lazy, lazy[:5]], [lazy[: 1 + place % 12] for place in range(20)]):
+            assert_same_bits(ds.pad_sequence(sequences), rnn.pad_sequence(sequences))
+            assert_same_bits(ds.pack_sequence(sequences, False), rnn.pack_sequence(sequences, False))
+        assert_same_bits(
+            ds.pack_padded_sequence(lazy[:, :, None], [2] * 12, True),
+            rnn.pack_padded_sequence(lazy[:, :, None], [2] * 12, True),
+        )
+
+
+@pytest.mark.parametrize("lengths", [[3, 0], [4, 2], [2, 3], [3], [3, 2, 1], [[3, 2]], [3.7, 2.2]])
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("enforce_sorted", [False, True])
+def test_lengths_that_do_not_fit_are_refused_as_by_pytorch(lengths: Any, graph: bool, enforce_sorted: bool) -> None:
+    for time in (3, 20):
+        scaled = (torch.tensor(lengths) * (time // 3)).tolist()
+        for given in (scaled, torch.tensor(scaled)):
+            padded = torch.randn(2, time, 3, requires_grad=graph)
+            try:
+                expected = rnn.pack_padded_sequence(padded, given, True, enforce_sorted)
+            except (RuntimeError, IndexError) as error:
+                with pytest.raises(type(error)) as ours:
+                    ds.pack_padded_sequence(padded, given, True, enforce_sorted)
+                assert str(ours.value) == str(error)  # noqa: PT017  # what PyTorch says is known here only
+            else:
+                assert_same_bits(ds.pack_padded_sequence(padded, given, True, enforce_sorted), expected)
+
+
+def test_gradients_in_a_batch_and_a_graph_of_the_gradient_are_there() -> None:
+    rows = torch.randn(20, 3, requires_grad=True)
+    padded = ds.pad_sequence([rows, rows[:7], rows[:3], rows[:2], rows[:1]])
+    many = torch.randn(4, *padded.shape)
+    (batched,) = torch.autograd.grad(padded, rows, many, is_grads_batched=True, retain_graph=True)
+    for grad, weight in zip(batched, many, strict=True):
+        torch.testing.assert_close(grad, torch.autograd.grad(padded, rows, weight, retain_graph=True)[0])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_every_dtype_and_device_is_kept(dtype: Any, device: str) -> None:

@@ -197,3 +197,17 @@ def test_a_leak_report_tells_who_holds_it() -> None:
         assert [record.kind for record in group.records] == ["torch.nn.utils.rnn.PackedSequence"]
         assert group.holder.endswith(".HELD[0][0]")
         HELD.clear()
+
+
+def test_what_is_packed_and_padded_counts_against_the_budget() -> None:
+    given = [torch.ones(1000) for _ in range(20)]
+    with ds.dispose_scope(budget="100KiB") as scope:
+        packed = ds.pack_sequence(given)
+        for call in (
+            lambda: ds.pad_sequence(given),
+            lambda: ds.unpack_sequence(packed),
+            lambda: ds.pack_sequence(given),
+        ):
+            with pytest.raises(MemoryError):
+                call()
+        assert len(scope) == 1

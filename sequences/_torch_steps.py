@@ -1,0 +1,218 @@
+"""Between a padded batch of PyTorch's and the rows of a packed one, there and back: each is the other's gradient.
+
+PyTorch's own kernels go from one length to the next: they are the fastest where there are few lengths, or much to move
+for each. Otherwise it is one gather. Their gradients go step by step (packing) or copy the whole batch for each length
+(padding); here the way back of the one is the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._layout import batch_sizes_of, inverse_of, steps_of
+from ._torch_rows import Index, apply_function, from_numpy, gather
+from ._torch_watch import Undisturbed, needs_grad
+
+__all__ = ["kernel_pack", "kernel_pad", "packed_rows", "padded_rows"]
+
+_VF: Final[Any] = torch._VF
+kernel_pack: Final[Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]] = _VF._pack_padded_sequence
+"""PyTorch's kernel: data and batch sizes of a padded batch, given lengths in descending order."""
+kernel_pad: Final[Callable[[Tensor, Tensor, bool, float, int], tuple[Tensor, Tensor]]] = _VF._pad_packed_sequence
+"""PyTorch's kernel: the padded batch in order of descending length, and these lengths."""
+
+# Measured; see benchmarks/bench_pack.py.
+_MANY: Final = 16
+_FEW_STEPS: Final = 8
+_MANY_STEPS: Final = 64
+_WIDE: Final = 128
+_LARGE: Final = 256 << 10
+_LARGE_SORTED: Final = 512 << 10
+
+
+def packed_rows(
+    padded: Tensor, lengths: Tensor, order: Tensor | None, back: Tensor | None, batch_first: bool
+) -> tuple[Tensor, Tensor]:
+    """Data and batch sizes of a padded batch, with history.
+
+    Parameters
+    ----------
+    padded : Tensor, shape (time, batch, *) or, with `batch_first`, (batch, time, *)
+        A dense tensor on the CPU, not empty.
+    lengths : Tensor of int64, shape (batch,)
+        In descending order, from `time` to 1.
+    order, back : Tensor of int64, shape (batch,), optional
+        Which sequence each length belongs to, where they are not in order already; and its inverse.
+    batch_first : bool
+        The layout.
+    """
+    if needs_grad((padded,)):
+        data: Tensor = _apply_pack(padded, lengths, order, back, batch_first)
+        return data, cast(Any, data.grad_fn).batch_sizes
+    return _pack(padded, lengths, order, batch_first)
+
+
+def padded_rows(
+    data: Tensor,
+    batch_sizes: Tensor,
+    order: Tensor | None,
+    back: Tensor | None,
+    batch_first: bool,
+    fill: float,
+    time: int,
+) -> tuple[Tensor, Tensor]:
+    """The padded batch of packed data, with history, in the order given; and the lengths, in descending order.
+
+    Parameters
+    ----------
+    data : Tensor, shape (rows, *)
+        A dense tensor on the CPU.
+    batch_sizes : Tensor of int64, shape (steps,)
+        In descending order, positive, `rows` together.
+    order, back : Tensor of int64, shape (batch,), optional
+        As for `packed_rows`.
+    batch_first : bool
+        The layout of the result.
+    fill : float
+        What fills the rest.
+    time : int
+        The length of the result, at least that of the longest sequence.
+    """
+    if needs_grad((data,)):
+        padded: Tensor = _apply_pad(data, batch_sizes, order, back, batch_first, fill, time)
+        return padded, cast(Any, padded.grad_fn).lengths
+    return _pad(data, batch_sizes, back, batch_first, fill, time)
+
+
+def gathers_packed(padded: Tensor, batch: int, time: int, ordered: bool, batch_first: bool) -> bool:
+    """Whether a gather is faster than PyTorch's kernel where a padded batch is packed."""
+    if time < _FEW_STEPS or batch == 1:
+        return False
+    if batch >= _MANY:
+        if batch_first or (not ordered and time >= _MANY_STEPS):
+            return True
+    elif ordered and not batch_first:
+        return False
+    nbytes = padded.numel() * padded.element_size()
+    if ordered and not batch_first:
+        return time >= _MANY_STEPS and nbytes >= _WIDE * time * batch
+    return nbytes >= _LARGE
+
+
+def gathers_padded(data: Tensor, steps: int, ordered: bool, batch_first: bool) -> bool:
+    """Whether a gather is faster than PyTorch's kernel where packed data is padded."""
+    if steps < _FEW_STEPS:
+        return False
+    nbytes = data.numel() * data.element_size()
+    many = data.shape[0] >= steps * (_MANY // 2)
+    if ordered:
+        return many and nbytes <= _LARGE_SORTED
+    return many or nbytes >= _LARGE
+
+
+def _pack(padded: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool) -> tuple[Tensor, Tensor]:
+    batch, time = padded.shape[:2] if batch_first else padded.shape[1::-1]
+    if not gathers_packed(padded, batch, time, order is None, batch_first):
+        if order is not None:
+            padded = padded.index_select(0 if batch_first else 1, order)
+        return kernel_pack(padded, lengths, batch_first)
+    batch_sizes = batch_sizes_of(lengths.numpy())
+    _, times, ranks = steps_of(batch_sizes)
+    if order is not None:
+        ranks = order.numpy()[ranks]
+    # Rows lie one after another along one of the two axes, or they are brought into that order first.
+    transposed = padded.transpose(0, 1)
+    flipped = not padded.is_contiguous() and transposed.is_contiguous()
+    rows = (transposed if flipped else padded).flatten(0, 1)
+    index = ranks * time + times if batch_first != flipped else times * batch + ranks
+    return rows.index_select(0, from_numpy(index)), from_numpy(batch_sizes)
+
+
+def _pad(
+    data: Tensor, batch_sizes: Tensor, back: Tensor | None, batch_first: bool, fill: float, time: int
+) -> tuple[Tensor, Tensor]:
+    steps = batch_sizes.shape[0]
+    if not gathers_padded(data, steps, back is None, batch_first):
+        padded, lengths = kernel_pad(data.contiguous(), batch_sizes, batch_first, fill, time)
+        return padded if back is None else padded.index_select(0 if batch_first else 1, back), lengths
+    sizes: Index = batch_sizes.numpy()
+    batch = int(sizes[0])
+    counts = batch_sizes_of(sizes)
+    rows = data.shape[0]
+    starts = sizes.cumsum() - sizes
+    if time > steps:
+        starts = np.concatenate([starts, np.zeros(time - steps, dtype=np.int64)])
+    if back is None:
+        places, lengths_here = np.arange(batch), counts
+    else:
+        places = back.numpy()
+        lengths_here = counts[places]
+    moments = np.arange(time)
+    if batch_first:
+        index = np.where(moments < lengths_here[:, None], starts + places[:, None], rows)
+    else:
+        index = np.where(moments[:, None] < lengths_here, starts[:, None] + places, rows)
+    padded = gather(data, from_numpy(index.reshape(-1)), fill if rows < index.size or fill != 0 else None)
+    return padded.view(*index.shape, *data.shape[1:]), from_numpy(counts)
+
+
+def _added(grad: Tensor, added: bool) -> Tensor:
+    """A gradient as if it had been added to zeros, as PyTorch's indexing adds it: none of its zeros is negative."""
+    return grad + 0 if added else grad
+
+
+class _Pack(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, padded: Tensor, lengths: Tensor, order: Tensor | None, back: Tensor | None, batch_first: bool
+    ) -> Tensor:
+        data, ctx.batch_sizes = _pack(padded, lengths, order, batch_first)
+        ctx.rest = order, back, batch_first, padded.shape[1 if batch_first else 0]
+        return data
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        order, back, batch_first, time = ctx.rest
+        with Undisturbed():
+            # Step after step, which is how the rows lie, whatever the layout: a view of that is no worse a gradient.
+            padded, _ = padded_rows(_added(grads[0], order is not None), ctx.batch_sizes, order, back, False, 0.0, time)
+            if batch_first:
+                padded = padded.transpose(0, 1)
+        return padded, None, None, None, None
+
+
+class _Pad(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        data: Tensor,
+        batch_sizes: Tensor,
+        order: Tensor | None,
+        back: Tensor | None,
+        batch_first: bool,
+        fill: float,
+        time: int,
+    ) -> Tensor:
+        padded, ctx.lengths = _pad(data, batch_sizes, back, batch_first, fill, time)
+        # PyTorch adds what comes back from the copy for each length.
+        ctx.added = back is not None or bool(batch_sizes[0] != batch_sizes[-1])
+        ctx.rest = order, back, batch_first
+        return padded
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        order, back, batch_first = ctx.rest
+        if back is not None and order is None:
+            order = from_numpy(inverse_of(back.numpy()))
+        with Undisturbed():
+            data, _ = packed_rows(_added(grads[0], ctx.added), ctx.lengths, order, back, batch_first)
+        return data, None, None, None, None, None, None
+
+
+_apply_pack: Final[Callable[..., Tensor]] = apply_function(None, _Pack)
+_apply_pad: Final[Callable[..., Tensor]] = apply_function(None, _Pad)

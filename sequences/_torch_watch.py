@@ -1,0 +1,90 @@
+"""Whether anybody looks on while PyTorch's tensors are packed and padded, and whether a graph is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ..tensors._torch_births import MODE
+
+__all__ = [
+    "Undisturbed",
+    "fast_dtypes",
+    "is_plain_cpu",
+    "needs_grad",
+    "only_ours_look_on",
+    "plain_classes",
+    "quietly",
+    "unwatched",
+]
+
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_forward_ad: Final[Any] = torch.autograd.forward_ad
+_function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
+_function_mode_at: Final[Callable[[int], Any]] = _C._get_function_stack_at
+_dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
+_transform: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
+_tracing: Final[Callable[[], Any]] = _C._get_tracing_state
+_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+
+Undisturbed: Final[Any] = _C.DisableTorchFunction
+"""Inside of this nobody sees what is made on the way: what comes out is born as a whole."""
+
+plain_classes: Final = frozenset({Tensor, torch.nn.Parameter})
+"""Classes whose tensors behave as PyTorch's own."""
+
+fast_dtypes: Final = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
+        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    }
+)  # fmt: skip
+
+
+def only_ours_look_on() -> bool:
+    """Whether no function mode is on but this library's: another one shall see PyTorch's own functions called."""
+    depth = _function_modes()
+    return not depth or (depth == 1 and _function_mode_at(0) is MODE)
+
+
+def unwatched() -> bool:
+    """Whether tensors may be moved here by other calls than PyTorch's own functions make.
+
+    Under a mode or a transform of PyTorch's, while a graph is traced, and while derivatives go forward, PyTorch's
+    functions must be called themselves.
+    """
+    depth = _function_modes()
+    return (
+        (not depth or (depth == 1 and _function_mode_at(0) is MODE))
+        and not _dispatch_modes()
+        and _transform() is None
+        and _tracing() is None
+        and _forward_ad._current_level < 0
+        and not torch.compiler.is_compiling()
+    )
+
+
+def is_plain_cpu(tensor: Tensor) -> bool:
+    """Whether a tensor of a plain class is dense, on the CPU, of a common dtype, and has a first axis."""
+    return (
+        tensor.is_cpu
+        and tensor.dtype in fast_dtypes
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.dim() > 0
+    )
+
+
+def needs_grad(tensors: Iterable[Tensor]) -> bool:
+    """Whether what is made of some tensors has a history."""
+    return _grad_enabled() and any([tensor.requires_grad for tensor in tensors])  # noqa: C419  # as above
+
+
+def quietly(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
+    """Around a call of PyTorch's own function: nothing on the way is born, unless somebody else shall see it."""
+    ours = plain_classes.issuperset(map(type, tensors)) and only_ours_look_on()
+    return Undisturbed() if ours and not torch.compiler.is_compiling() else nullcontext()
