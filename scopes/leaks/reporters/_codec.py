@@ -70,10 +70,10 @@ def schema_of(cls: Any) -> dict[str, Any]:
     return {**schema, "$defs": dict(sorted(definitions.items()))}
 
 
-def _decoded_tuple(items: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+def _decoded_tuple(items: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
     if type(value) is not list:
         raise _wrong(where, value, "an array")
-    values = tuple[Any, ...](value)
+    values: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
     if len(items) == 2 and items[1] is ...:
         return tuple(decoded(items[0], part, f"{where}[{index}]") for index, part in enumerate(values))
     if len(values) != len(items):
