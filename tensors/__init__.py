@@ -1,6 +1,7 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
 from . import _arena_service as _arena_service
+from . import _array_edges as _array_edges
 from . import _object_arrays as _object_arrays
 from . import _torch_arrival as _torch_arrival
 from ._arena_statistics import ArenaStatistics, arena_statistics

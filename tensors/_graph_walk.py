@@ -18,7 +18,7 @@ import torch
 from ._graph_guard import guard_release
 from ._torch_storage import storages_behind
 
-__all__ = ["ACCUMULATE", "Graph", "walk_graph"]
+__all__ = ["ACCUMULATE", "Graph", "saved_under", "walk_graph"]
 
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 """The node at the end of every path: where the gradient of a leaf is added up."""
@@ -132,7 +132,7 @@ def _measure(graph: Graph) -> None:
         before = len(found)
         fresh = 0
         for name in raw:
-            for tensor in _saved_under(node, name):
+            for tensor in saved_under(node, name):
                 for identity, nbytes in storages_behind(tensor):
                     if identity not in found:
                         found[identity] = nbytes
@@ -147,7 +147,7 @@ def _measure(graph: Graph) -> None:
                     graph.attribute_bytes += nbytes
 
 
-def _saved_under(node: Any, name: str) -> Iterator[Any]:
+def saved_under(node: Any, name: str) -> Iterator[Any]:
     """The tensors that a node saved under a name."""
     try:
         saved: Any = getattr(node, name)

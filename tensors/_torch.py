@@ -16,6 +16,7 @@ from ._torch_charges import charges_of
 from ._torch_compact import make_compact
 from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
+from ._torch_edges import show_edges
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
 from ._torch_storage import storages_behind, used_bytes
@@ -94,4 +95,5 @@ def teach() -> None:
     watch_threads()
     keep_fast_paths()
     allow_swaps()
+    show_edges()
     see_births(KIND)

@@ -11,25 +11,24 @@ from typing import Final, final
 from .._entry import Entry
 from ._comparison import nbytes_of
 from ._facts import Settings
-from ._holders import NOT_FOUND, find_holders
+from ._holders import Holders, Reason
 from ._leak import Excerpt, Leak, LeakKind, Sureness, fingerprint_of
 from ._leftovers import leftovers_among
 from ._live import live_sites
 from ._records import Record, State
 from ._report import Report
-from ._sightings import Seen
 from ._site import Site
+from ._subject import Subject
 
 __all__ = ["excerpt_of", "report_of"]
 
 RECORDS_KEPT: Final = 20
 _LINES_AROUND: Final = 2
-_GONE: Final = "gone while the report was made"
 
 
 def report_of(
     records: tuple[Record, ...],
-    entries: tuple[Entry | Seen, ...],
+    entries: tuple[Subject, ...],
     closings: tuple[int | None, ...],
     *,
     time_limit_s: float,
@@ -45,18 +44,26 @@ def report_of(
         if entries[index]() is not None:
             key = (record.site, record.state, record.kind, record.op, record.is_view, entries[index] in left)
             groups.setdefault(key, []).append(index)
-    oldest = [entry for indices in groups.values() if isinstance(entry := entries[indices[0]], Entry)]
-    holders = find_holders(oldest, time_limit_s=time_limit_s, object_limit=object_limit)
     leaks: list[Leak] = []
     leftovers: list[Leak] = []
-    for (*_, is_left), indices in groups.items():
-        entry = entries[indices[0]]
-        holder = holders.get(entry, _GONE) if isinstance(entry, Entry) else NOT_FOUND
-        leak = _leak([records[index] for index in indices], holder, is_left)
-        (leftovers if is_left else leaks).append(leak)
+    counted: list[Record] = []
+    with Holders(
+        [[entries[index] for index in indices] for indices in groups.values()],
+        time_limit_s=time_limit_s,
+        object_limit=object_limit,
+    ) as holders:
+        for (*_, is_left), indices in groups.items():
+            by_reason: dict[Reason, list[int]] = {}
+            for index in indices:
+                by_reason.setdefault(holders.reason_of(entries[index]), []).append(index)
+            for reason, those in by_reason.items():
+                found = [records[index] for index in those]
+                leak = _leak(found, [entries[index] for index in those], reason, holders, is_left)
+                (leftovers if is_left else leaks).append(leak)
+                if not is_left:
+                    counted += found
     leaks.sort(key=_badness)
     leftovers.sort(key=_badness)
-    counted = [records[index] for (*_, is_left), indices in groups.items() if not is_left for index in indices]
     return Report(
         settings=Settings(time_limit_s=time_limit_s),
         count=len(counted),
@@ -88,11 +95,13 @@ class _Verdict:
     explanation: str
 
 
-def _leak(records: Sequence[Record], holder: str, is_left: bool) -> Leak:
+def _leak(
+    records: Sequence[Record], subjects: Sequence[Subject], reason: Reason, holders: Holders, is_left: bool
+) -> Leak:
     oldest = records[0]
-    verdict = _verdict(oldest, holder, is_left)
+    verdict = _verdict(oldest, reason, is_left)
     ages = [record.age_s for record in records if record.age_s is not None]
-    cycle = holder.removeprefix("cycle: ").removesuffix(", until the next gc.collect()")
+    cycle = holders.cycle_of(subjects) if reason == "cycle" else None
     return Leak(
         kind=verdict.kind,
         sure=verdict.sure,
@@ -112,9 +121,9 @@ def _leak(records: Sequence[Record], holder: str, is_left: bool) -> Leak:
         newest_age_s=min(ages, default=None),
         generation=oldest.generation,
         trend=None,
-        holders=(holder,),
-        carriers=(),
-        members=(cycle,) if verdict.kind == "cycle" else (),
+        holders=holders.chains_of(subjects),
+        carriers=holders.carriers_of(subjects) if reason == "graph" else (),
+        members=() if cycle is None else (cycle.loop,),
         explanation=verdict.explanation,
         fingerprint=fingerprint_of(verdict.kind, oldest.kind, oldest.site, oldest.op),
         pid=os.getpid(),
@@ -123,7 +132,7 @@ def _leak(records: Sequence[Record], holder: str, is_left: bool) -> Leak:
     )
 
 
-def _verdict(oldest: Record, holder: str, is_left: bool) -> _Verdict:
+def _verdict(oldest: Record, reason: Reason, is_left: bool) -> _Verdict:
     if oldest.state == "disposed":
         if is_left:
             return _Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it.")
@@ -133,7 +142,7 @@ def _verdict(oldest: Record, holder: str, is_left: bool) -> _Verdict:
             "Its scope has ended, and the holder still references it: the next use raises DisposedError. Let the "
             "holder go, or move it out of its scope.",
         )
-    if holder.startswith("cycle: "):
+    if reason == "cycle":
         return _Verdict(
             "cycle", "certain", "Nothing reaches it, but it waits for the next gc.collect(): break the cycle."
         )
@@ -143,7 +152,7 @@ def _verdict(oldest: Record, holder: str, is_left: bool) -> _Verdict:
             "likely",
             "A small view keeps the whole storage alive: keep a copy of what is used.",
         )
-    if ".__traceback__" in holder or holder.startswith(("exception in flight", "sys.last_")):
+    if reason == "exception":
         return _Verdict(
             "exception",
             "certain",

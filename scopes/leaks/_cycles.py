@@ -6,20 +6,46 @@ import gc
 import time
 import types
 from collections import deque
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from .._entry import Entry
-from ._edges import HIDDEN_TYPES, is_module, is_namespace, referents_of
+from ._edges import HIDDEN_TYPES, IN_GRAPH, action_of, class_of, is_module, is_namespace, referents_of
 from ._paths import called, spelled, steps
 
-__all__ = ["cycle_around"]
+__all__ = ["Cycle", "cycle_around"]
 
 _ANCESTOR_LIMIT: Final = 2_000
 _SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
 
 
-def cycle_around(entry: Entry, deadline: float) -> str | None:
-    """The cycle that keeps a resource, printed by the types and attributes of its members; None where there is none.
+@final
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A cycle that nothing leads to.
+
+    Attributes
+    ----------
+    loop : str
+        Its members, by types and attributes.
+    hold : str
+        How the first member leads to what is kept; empty where it is what is kept.
+    collectable : bool
+        Whether the garbage collector frees it: not where it leads through a graph.
+    """
+
+    loop: str
+    hold: str
+    collectable: bool
+
+    def __str__(self) -> str:
+        held = f", holds {self.hold}" if self.hold else ""
+        end = "until the next gc.collect()" if self.collectable else "never collected, because it leads through a graph"
+        return f"cycle: {self.loop}{held}, {end}"
+
+
+def cycle_around(entry: Entry, deadline: float, ours: object) -> Cycle | None:
+    """The cycle that keeps a resource; None where there is none.
 
     Parameters
     ----------
@@ -27,11 +53,13 @@ def cycle_around(entry: Entry, deadline: float) -> str | None:
         A resource that was not found from any root of the user's.
     deadline : float
         When to give up, on the monotonic clock.
+    ours : object
+        A container that is no holder.
     """
     target = entry()
     if target is None:
         return None
-    ancestors = _ancestors_of(target, deadline)
+    ancestors = _ancestors_of(target, deadline, ours)
     if ancestors is None:
         return None
     members = [target, *ancestors]
@@ -44,12 +72,13 @@ def cycle_around(entry: Entry, deadline: float) -> str | None:
             first = next((index for index, thing in enumerate(loop) if type(thing) not in _SILENT), 0)
             loop = [*loop[first:-1], *loop[: first + 1]]
             hold = None if loop[0] is target else _path(loop[0], target, island)
-            held = "" if hold is None else f", holds {spelled(hold, '').removeprefix(', ')}"
-            return f"cycle: {_spelled_loop(loop)}{held}, until the next gc.collect()"
+            held = "" if hold is None else spelled(hold, "").removeprefix(", ")
+            collectable = all(action_of(class_of(thing)) != IN_GRAPH for thing in loop)
+            return Cycle(_spelled_loop(loop), held, collectable)
     return None
 
 
-def _ancestors_of(target: object, deadline: float) -> list[object] | None:
+def _ancestors_of(target: object, deadline: float, ours: object) -> list[object] | None:
     """All that leads to an object, nearest first; None where that is no island, and so no garbage."""
     ancestors: list[object] = []
     met = {id(target)}
@@ -60,7 +89,9 @@ def _ancestors_of(target: object, deadline: float) -> list[object] | None:
         nearest: list[object] = []
         referrers = gc.get_referrers(*frontier)
         for referrer in referrers:
-            if referrer is ancestors or referrer is nearest or referrer is frontier or id(referrer) in met:
+            if referrer is ancestors or referrer is nearest or referrer is frontier or referrer is ours:
+                continue
+            if id(referrer) in met:
                 continue
             if type(referrer) in HIDDEN_TYPES:
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
+from _thread import _local as _thread_local
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -12,15 +13,25 @@ from typing import Any, Final, cast
 from .._entry import Entry, StrongEntry
 from .._scope import DisposeScope
 from .._trees import LEAF_TYPES, WALKERS
+from ._frameworks import ACTIONS, framework_of
 
 __all__ = [
+    "CLASS",
+    "EDGES_PLAIN",
+    "GENERATORS",
     "HIDDEN_TYPES",
+    "IN_EXCEPTION",
+    "IN_GRAPH",
+    "SKIPPED",
+    "SUSPENDED",
+    "action_of",
     "attributes_of",
     "class_of",
     "instance_dict_of",
     "is_exception",
     "is_module",
     "is_namespace",
+    "is_thread_local",
     "locals_of",
     "mro_of",
     "namespace_of",
@@ -32,6 +43,8 @@ __all__ = [
 HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
 """Types of this library that know resources: what they refer to is never told as a holder."""
 
+GENERATORS: Final = frozenset({types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType})
+
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
 _Getter = Callable[[object], Any]
@@ -39,6 +52,47 @@ _qualname: Final[_Getter] = vars(type)["__qualname__"].__get__
 _mro: Final[_Getter] = vars(type)["__mro__"].__get__
 _class_namespace: Final[_Getter] = vars(type)["__dict__"].__get__
 _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
+
+
+EDGES_PLAIN: Final = 0
+SUSPENDED: Final = 1
+IN_EXCEPTION: Final = 2
+IN_GRAPH: Final = 3
+SKIPPED: Final = -1
+CLASS: Final = -2
+
+_REMEMBERED: Final = 10_000
+
+
+def action_of(cls: type) -> int:
+    """What a search does with the instances of a type.
+
+    Returns
+    -------
+    int
+        `SKIPPED` for what leads nowhere, `CLASS` for a class, or what it means to come through an instance:
+        `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or nothing in particular (`EDGES_PLAIN`).
+    """
+    try:
+        return ACTIONS[cls]
+    except KeyError:
+        if len(ACTIONS) >= _REMEMBERED:
+            ACTIONS.clear()
+        action = ACTIONS[cls] = _judge(cls)
+        return action
+
+
+def _judge(cls: type) -> int:
+    if cls in _WITHOUT or cls in HIDDEN_TYPES or issubclass(cls, types.ModuleType):
+        return SKIPPED
+    if issubclass(cls, type):
+        return CLASS
+    if issubclass(cls, (BaseException, types.TracebackType)):
+        return IN_EXCEPTION
+    if cls in GENERATORS:
+        return SUSPENDED
+    known = framework_of(cls)
+    return IN_GRAPH if known is not None and known[1] == "node" else EDGES_PLAIN
 
 
 def referents_of(node: Any) -> list[object]:
@@ -57,13 +111,18 @@ def referents_of(node: Any) -> list[object]:
         return []
     if issubclass(cls, type):
         return list(namespace_of(node).values())
+    if issubclass(cls, _thread_local):
+        return _of_thread_local(node)
     found = gc.get_referents(node)
-    if not found:
+    known = framework_of(cls)
+    if known is not None:
+        found += [child for _, child in known[0].edges(node)]
+    if not found or known is not None:
         # Arrays of objects are not seen by the garbage collector.
         for walker in WALKERS:
             children = walker(node)
             if children is not None:
-                return [child for _, child in children]
+                return [*found, *(child for _, child in children)]
     return found
 
 
@@ -123,6 +182,9 @@ def attributes_of(node: object) -> list[tuple[str, object]]:
 
 def instance_dict_of(node: object) -> dict[str, object] | None:
     """The ``__dict__`` of an instance, read past any property of that name."""
+    if is_thread_local(node):
+        # It makes one for this thread where there is none, and may call the program's __init__ for it.
+        return None
     for base in mro_of(node):
         descriptor = namespace_of(base).get("__dict__")
         if type(descriptor) in _DESCRIPTORS and base is not type:
@@ -151,6 +213,11 @@ def qualified_name_of(cls: type) -> str:
     return cast("str", _qualname(cls))
 
 
+def is_thread_local(node: object) -> bool:
+    """Whether an object holds something for each thread."""
+    return issubclass(type(node), _thread_local)
+
+
 def is_exception(node: object) -> bool:
     """Whether an object is an exception, by its real type."""
     return issubclass(type(node), BaseException)
@@ -163,6 +230,15 @@ def _of_function(node: types.FunctionType) -> list[object]:
 
 def _of_frame(node: types.FrameType) -> list[object]:
     return [] if runs_module(node) else list(locals_of(node).values())
+
+
+def _of_thread_local(node: object) -> list[object]:
+    # What it holds for each thread: dicts, behind the references of a dict of its own.
+    found = gc.get_referents(node)
+    for child in found.copy():
+        if type(child) is dict:
+            found += [held for held in cast("dict[object, object]", child).values() if type(held) is dict]
+    return found
 
 
 def _of_traceback(node: types.TracebackType) -> list[object]:

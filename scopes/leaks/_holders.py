@@ -1,184 +1,197 @@
-"""Who still holds a resource: one chain from something a person can find, searched forward, breadth first.
-
-Forward, because arrays and the dicts and tuples that hold only such are unknown to ``gc.get_referrers``. What no root
-reaches is looked at from behind, for a reference cycle.
-"""
+"""Who still holds something, and in which way: the reason why it is there."""
 
 from __future__ import annotations
 
-import sys
+import re
 import time
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final, final
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self, final
 
+from .._arrivals import AWAITED, look_for_arrivals
 from .._entry import Entry, StrongEntry, anchor_entry_of
-from ._cycles import cycle_around
-from ._edges import is_module, namespace_of, referents_of
-from ._paths import spelled
-from ._roots import Root, count_names, is_of_library, library_roots, user_roots
+from ._cycles import Cycle, cycle_around
+from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
+from ._roots import library_roots, user_roots
+from ._search import Search, references_to
+from ._subject import Subject
 
-__all__ = ["find_holders", "references_to"]
+__all__ = ["Holders", "Reason", "references_to"]
+
+Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
+"""By what something is held: by variables and what they lead to, only by suspended generators and coroutines, only by
+exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or the search ended early or in vain."""
 
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
 OWNED: Final = "its scope, because it cannot be weakly referenced"
-_LOOK_AT_CLOCK: Final = 512
+
+_CHAINS: Final = 3
+_LOOKED_AT: Final = 12
+_CYCLES: Final = 16
+_CYCLES_SHARE: Final = 0.4
+_REASONS: Final[dict[int, Reason]] = {
+    EDGES_PLAIN: "held",
+    SUSPENDED: "suspended",
+    IN_EXCEPTION: "exception",
+    IN_GRAPH: "graph",
+}
+_KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+")
 
 
-def find_holders(entries: Sequence[Entry], *, time_limit_s: float, object_limit: int) -> dict[Entry, str]:
-    """One holder of each resource that is still there, printed as code.
+@final
+@dataclass(slots=True)
+class _Told:
+    reason: Reason
+    cycle: Cycle | None = None
+
+
+@final
+class Holders:
+    """Finds what holds some things when its block is entered, and can be asked for it until the block is left.
 
     Parameters
     ----------
-    entries : sequence of Entry
-        The resources, live or disposed.
+    groups : sequence of sequence of Entry or UnheldMemory
+        Resources, live or disposed, and storages; those that belong together in one sequence, oldest first.
     time_limit_s : float
         When to give up.
     object_limit : int
         How many objects are looked at.
-
-    Returns
-    -------
-    dict
-        A text for every entry. Where the search ended too early or found nothing, the text says so.
+    sizes : dict, optional
+        Storages with their bytes: `whole` tells which of them an object uses as a whole.
     """
-    anchors = {entry: anchor for entry in entries if (anchor := anchor_entry_of(entry)) is not entry}
-    if anchors:
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Subject]],
+        *,
+        time_limit_s: float,
+        object_limit: int,
+        sizes: dict[Hashable, int] | None = None,
+    ) -> None:
+        if AWAITED:
+            look_for_arrivals()
+        self._time_limit_s = time_limit_s
+        self._object_limit = object_limit
+        self._started_at = time.monotonic()
         # A tuple is rebuilt whenever it is asked for: who holds its anchor holds it.
-        asked = dict.fromkeys(anchors.get(entry, entry) for entry in entries)
-        found_for = find_holders(list(asked), time_limit_s=time_limit_s, object_limit=object_limit)
-        return {entry: found_for[anchors.get(entry, entry)] for entry in entries}
-    search = _Search(entries, time.monotonic() + time_limit_s, object_limit)
-    search.from_roots(user_roots(), libraries=False)
-    search.settle_for_names()
-    if search.wanted and not search.stopped:
-        # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk through all libraries.
-        search.forget_nodes_reachable()
-        for entry in list(search.wanted.values()):
-            found = cycle_around(entry, search.deadline)
-            if found is not None:
-                search.found[entry] = found
-                del search.wanted[entry.key]
-    if search.wanted and not search.stopped:
-        search.from_roots(library_roots(), libraries=True)
-        search.settle_for_names()
-    for entry in search.wanted.values():
-        if type(entry) is StrongEntry:
-            search.found[entry] = OWNED
-        elif search.stopped:
-            search.found[entry] = f"not found within {time_limit_s:g} s and {object_limit:,} objects"
-        else:
-            search.found[entry] = NOT_FOUND
-    return search.found
+        self._anchors: dict[Subject, Subject] = {
+            subject: anchor
+            for group in groups
+            for subject in group
+            if isinstance(subject, Entry) and (anchor := anchor_entry_of(subject)) is not subject
+        }
+        self._groups = [[self._anchors.get(subject, subject) for subject in group] for group in groups]
+        self._search = Search(
+            (subject for group in self._groups for subject in group),
+            self._started_at + time_limit_s,
+            object_limit,
+            sizes or {},
+        )
+        self._told: dict[Subject, _Told] = {}
 
+    def __enter__(self) -> Self:
+        try:
+            self._find()
+        except BaseException:
+            self._search.close()
+            raise
+        return self
 
-@final
-class _Search:
-    """One search. It holds what it has met, so that no address comes back under it, and is dropped afterwards."""
+    def __exit__(self, *_exception: object) -> None:
+        self._search.close()
 
-    def __init__(self, entries: Sequence[Entry], deadline: float, object_limit: int) -> None:
-        self.deadline = deadline
-        self.object_limit = object_limit
-        self.wanted: dict[int, Entry] = {entry.key: entry for entry in entries if entry() is not None}
-        self.found: dict[Entry, str] = {}
-        self.stopped = False
-        self._met: dict[int, object] = {}
-        # For each object met, the one that led to it, or how a root is written.
-        self._links: dict[int, int | str] = {}
-        self._named: dict[Entry, str] = {}
-        names = count_names(self.wanted)
-        # A variable that is the only holder is the answer; any other variable may be a passer-by.
-        self._only_names = {key for key, entry in self.wanted.items() if references_to(entry) == names.get(key, 0)}
+    def _find(self) -> None:
+        search = self._search
+        search.from_roots(user_roots(), libraries=False)
+        if not search.stopped and search.left:
+            # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk through all
+            # libraries.
+            self._look_for_cycles()
+        if not search.stopped and search.left:
+            search.from_roots(library_roots(), libraries=True)
+        for subject in search.left:
+            reason: Reason = "unfinished" if search.stopped else "unknown"
+            self._told.setdefault(subject, _Told("owned" if type(subject) is StrongEntry else reason))
 
-    def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
-        """Search everything that is reached from some roots, until all is found or a limit is met."""
-        pending: deque[object] = deque()
-        thing: object = None
-        for name, thing in roots:
-            entry = self.wanted.get(id(thing))
-            if entry is not None and entry() is thing:
-                self._named.setdefault(entry, name)
-                if id(thing) in self._only_names:
-                    self._settle(entry, name)
-                    continue
-            if is_module(thing) or (not libraries and _is_library_class(thing)):
+    @property
+    def whole(self) -> set[Hashable]:
+        """Of the storages that were asked for, those that some object uses as a whole."""
+        return self._search.whole
+
+    def reason_of(self, subject: Subject) -> Reason:
+        """By what something is held."""
+        subject = self._anchors.get(subject, subject)
+        told = self._told.get(subject)
+        if told is not None:
+            return told.reason
+        storey = self._search.storeys.get(subject)
+        return "unknown" if storey is None else _REASONS[storey]
+
+    def cycle_of(self, subjects: Sequence[Subject]) -> Cycle | None:
+        """The cycle that keeps the first of some things of which one is known."""
+        for subject in subjects:
+            told = self._told.get(self._anchors.get(subject, subject))
+            if told is not None and told.cycle is not None:
+                return told.cycle
+        return None
+
+    def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """How code reaches some things that are held in the same way, those of the first things first.
+
+        At most three chains, which differ in more than an index.
+        """
+        chains: dict[str, str] = {}
+        for subject in _spread(subjects):
+            for chain in self._chains_of_one(self._anchors.get(subject, subject)):
+                chains.setdefault(_KEYS.sub("[]", chain), chain)
+            if len(chains) >= _CHAINS:
+                break
+        return tuple(chains.values())[:_CHAINS]
+
+    def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
+        """The tensors whose graphs hold some things: at most three."""
+        carriers: dict[str, str] = {}
+        for subject in _spread(subjects):
+            for carrier in self._search.carriers_of(self._anchors.get(subject, subject)):
+                carriers.setdefault(_KEYS.sub("[]", carrier), carrier)
+            if len(carriers) >= _CHAINS:
+                break
+        return tuple(carriers.values())[:_CHAINS]
+
+    def _chains_of_one(self, subject: Subject) -> list[str]:
+        told = self._told.get(subject)
+        if told is None:
+            return self._search.chains_of(subject)
+        if told.cycle is not None:
+            return [str(told.cycle)]
+        if told.reason == "owned":
+            return [OWNED]
+        if told.reason == "unfinished":
+            return [f"not found within {self._time_limit_s:g} s and {self._object_limit:,} objects"]
+        return [NOT_FOUND]
+
+    def _look_for_cycles(self) -> None:
+        search = self._search
+        now = time.monotonic()
+        deadline = now + (search.deadline - now) * _CYCLES_SHARE
+        left = set(search.left)
+        asked = 0
+        for group in self._groups:
+            those = [subject for subject in group if subject in left and isinstance(subject, Entry)]
+            if not those or asked >= _CYCLES:
                 continue
-            if id(thing) not in self._met:
-                self._met[id(thing)] = thing
-                if entry is None:
-                    self._links[id(thing)] = name
-                    pending.append(thing)
-        thing = None
-        steps = 0
-        while pending and self.wanted:
-            node = pending.popleft()
-            steps += 1
-            if (steps % _LOOK_AT_CLOCK == 0 and time.monotonic() > self.deadline) or len(self._met) > self.object_limit:
-                self.stopped = True
-                return
-            for child in referents_of(node):
-                key = id(child)
-                entry = self.wanted.get(key)
-                if entry is not None and entry() is child:
-                    self._links[key] = id(node)
-                    self._settle(entry, self._spelled(child))
-                elif key in self._met or (not libraries and _is_library_class(child)):
-                    continue
-                else:
-                    self._links.setdefault(key, id(node))
-                self._met[key] = child
-                pending.append(child)
-
-    def settle_for_names(self) -> None:
-        """Take a variable for the holder of what nothing else was found to hold."""
-        for entry, name in self._named.items():
-            if entry.key in self.wanted:
-                self._settle(entry, name)
-
-    def forget_nodes_reachable(self) -> None:
-        """Let go of what has been met, so that it does not look like a holder from behind."""
-        self._met.clear()
-        self._links.clear()
-
-    def _settle(self, entry: Entry, holder: str) -> None:
-        self.found[entry] = holder
-        self.wanted.pop(entry.key, None)
-
-    def _spelled(self, target: object) -> str:
-        chain = [target]
-        link = self._links[id(target)]
-        while type(link) is int:
-            chain.append(self._met[link])
-            link = self._links[link]
-        chain.reverse()
-        return spelled(chain, str(link))
+            asked += 1
+            cycle = cycle_around(those[0], deadline, search.ours)
+            if cycle is None:
+                continue
+            for subject in those:
+                # The others of the group are no more reachable than the first.
+                self._told[subject] = _Told("cycle", cycle)
+                search.settle(subject)
 
 
-def references_to(entry: Entry) -> int:
-    """How many strong references there are to a resource."""
-    return max(0, _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry))
-
-
-def _count(entry: Entry) -> int:
-    resource = entry()
-    return 0 if resource is None else sys.getrefcount(resource)
-
-
-class _Probe:
-    __slots__ = ("__weakref__",)
-
-
-def _measure_own_references() -> int:
-    # How many of the references that getrefcount sees are its caller's depends on the interpreter: it is measured.
-    probe = _Probe()
-    held = [probe]
-    entry = Entry(probe)
-    del probe
-    return _count(entry) - len(held)
-
-
-_OWN_REFERENCES: Final = _measure_own_references()
-
-
-def _is_library_class(thing: object) -> bool:
-    return issubclass(type(thing), type) and is_of_library(namespace_of(thing).get("__module__"))
+def _spread(subjects: Sequence[Subject]) -> Sequence[Subject]:
+    """The first of some things, and others from all over them."""
+    step = max(1, len(subjects) // _LOOKED_AT)
+    return subjects[::step]

@@ -15,8 +15,8 @@ from typing import Final, final
 
 from .._entry import Entry, anchor_entry_of
 from ._edges import HIDDEN_TYPES, is_namespace, mro_of, namespace_of, referents_of
-from ._holders import references_to
 from ._roots import count_names
+from ._search import references_to
 
 __all__ = ["leftovers_among"]
 

@@ -8,7 +8,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-from ._edges import attributes_of, class_of, instance_dict_of, is_exception, locals_of, namespace_of, qualified_name_of
+from ._edges import (
+    attributes_of,
+    class_of,
+    instance_dict_of,
+    is_exception,
+    is_thread_local,
+    locals_of,
+    namespace_of,
+    qualified_name_of,
+)
+from ._frameworks import framework_of
 from ._site import shown
 
 __all__ = ["called", "spelled", "steps"]
@@ -16,6 +26,7 @@ __all__ = ["called", "spelled", "steps"]
 _TEXT_LIMIT: Final = 40
 _STEPS_SHOWN: Final = 40
 _ENDS: Final = 15
+_NODES_SHOWN: Final = 6
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _GENERATORS: Final[dict[type, str]] = {
     types.GeneratorType: "gi",
@@ -35,8 +46,34 @@ def spelled(chain: list[object], start: str) -> str:
     start : str
         How the first one is written.
     """
-    pieces = steps(chain) if len(chain) <= _STEPS_SHOWN else [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
+    first, last = _nodes_in(chain)
+    if last - first > _NODES_SHOWN:
+        # A way through a graph: where it goes in and where it ends.
+        before = chain[: first + 2]
+        pieces = [*steps(before), " … ", *steps(chain[last - 2 :])]
+        if len(before) > _STEPS_SHOWN:
+            pieces = [*steps(before[:_ENDS]), " … ", *steps(before[-_ENDS:]), *pieces[len(before) - 1 :]]
+    elif len(chain) > _STEPS_SHOWN:
+        pieces = [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
+    else:
+        pieces = steps(chain)
     return start + "".join(pieces)
+
+
+def _nodes_in(chain: list[object]) -> tuple[int, int]:
+    """Where in a chain the longest run of nodes of a graph at its end begins and ends."""
+    last = len(chain) - 1
+    while last > 0 and not _is_node(chain[last]):
+        last -= 1
+    first = last
+    while first > 0 and _is_node(chain[first - 1]):
+        first -= 1
+    return first, last
+
+
+def _is_node(thing: object) -> bool:
+    known = framework_of(class_of(thing))
+    return known is not None and known[1] == "node"
 
 
 def steps(chain: list[object]) -> list[str]:
@@ -61,12 +98,19 @@ def _step(before: object, parent: Any, child: object) -> str:
     """One step, from an object to one that it refers to; what came before tells what is the interpreter's own."""
     cls = class_of(parent)
     if cls is dict:
-        if before is not None and _is_instance_dict(before, parent):
+        if before is not None and (is_thread_local(before) or _is_instance_dict(before, parent)):
             return _attribute(parent, child)
         return _item(parent.copy().items(), child)
     step = _STEPS.get(cls)
     if step is not None:
         return step(before, parent, child)
+    if is_thread_local(parent):
+        return ""
+    known = framework_of(cls)
+    if known is not None:
+        for text, value in known[0].edges(parent):
+            if value is child:
+                return text
     if cls in _GENERATORS:
         return _generator_step(parent, child)
     if issubclass(cls, type):

@@ -7,14 +7,15 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import FrameType
-from typing import Final
+from typing import Any, Final, cast
+from weakref import WeakSet
 
-from ._edges import HIDDEN_TYPES, is_module, locals_of, namespace_of, runs_module
+from ._edges import HIDDEN_TYPES, class_of, is_module, locals_of, namespace_of, runs_module
 from ._site import is_inside, shown
 
-__all__ = ["count_names", "is_of_library", "library_roots", "user_roots"]
+__all__ = ["count_names", "is_library_class", "is_of_library", "library_roots", "user_roots"]
 
 Root = tuple[str, object]
 """How a person would write it, and the object."""
@@ -37,9 +38,7 @@ def user_roots() -> Iterator[Root]:
         where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
         for name, value in locals_of(frame).items():
             yield f"{where}: local {name!r}", value
-    in_flight = sys.exc_info()[1]
-    if in_flight is not None:
-        yield "exception in flight", in_flight
+    yield from _exceptions_in_flight()
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
         if value is not None:
@@ -48,6 +47,7 @@ def user_roots() -> Iterator[Root]:
     for variable, value in contextvars.copy_context().items():
         if type(value) not in HIDDEN_TYPES:
             yield f"context variable {variable.name!r}", value
+    yield from _tasks()
 
 
 def library_roots() -> Iterator[Root]:
@@ -91,6 +91,43 @@ def is_of_library(module: object) -> bool:
     return any(part in file for part in _LIBRARY_PARTS) or file.startswith(_LIBRARY_FOLDERS)
 
 
+def is_library_class(thing: object) -> bool:
+    """Whether an object is a class of a library."""
+    return issubclass(type(thing), type) and is_of_library(namespace_of(thing).get("__module__"))
+
+
+def _exceptions_in_flight() -> Iterator[Root]:
+    here = threading.get_ident()
+    handled = cast("Mapping[int, object]", sys._current_exceptions())  # pyright: ignore[reportPrivateUsage]
+    for thread, given in handled.items():
+        # Before Python 3.12 the three of sys.exc_info().
+        error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
+        if error is not None:
+            yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
+
+
+def _tasks() -> Iterator[Root]:
+    """The tasks of event loops. What a task that waits has in its frames is in no frame that runs."""
+    asyncio_tasks = sys.modules.get("asyncio.tasks")
+    if asyncio_tasks is None or not is_module(asyncio_tasks):
+        return
+    namespace = namespace_of(asyncio_tasks)
+    # The one in C, whose get_name() and all_tasks() are known to run nothing of the program's.
+    task_type = namespace.get("_CTask")
+    for name in ("_scheduled_tasks", "_all_tasks"):
+        tasks = namespace.get(name)
+        if type(tasks) is WeakSet:
+            for reference in list(cast("Any", tasks).data):
+                task: Any = reference()
+                if task is not None and _is_of(task, task_type) and not task.done():
+                    yield f"task {task.get_name()!r}", task
+            return
+
+
+def _is_of(thing: object, cls: Any) -> bool:
+    return class_of(thing) is cls
+
+
 def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
     modules = dict(sys.modules)
     main = modules.pop("__main__", None)
@@ -103,7 +140,7 @@ def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
 
 def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
     for name, value in namespace.items():
-        yield f"{module}.{name}", value
+        yield f"module {module}.{name}", value
 
 
 def _user_frames() -> Iterator[FrameType]:

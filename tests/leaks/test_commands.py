@@ -173,14 +173,14 @@ def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGINT
     assert stderr.count("KeyboardInterrupt") == 1
     assert "_program.py" not in stderr
-    assert "held by __main__.KEPT[0]" in stderr
+    assert "held by module __main__.KEPT[0]" in stderr
 
 
 def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK + "def f():\n    batch = ds.ones(20)\n    raise ValueError\nf()\n")
     done = report(tmp_path, "run", "--fail-on", "any", name)
     assert done.returncode == 1, "the program did not succeed: its own status counts"
-    assert "held by __main__.KEPT[0]" in done.stderr
+    assert "held by module __main__.KEPT[0]" in done.stderr
     last = "last_exc" if sys.version_info >= (3, 12) else "last_value"
     assert f"held by sys.{last}.__traceback__ frame program.py:5 f(): local 'batch'" in done.stderr
 
@@ -261,8 +261,8 @@ def test_what_is_born_in_exit_functions_and_threads_is_seen_at_the_end(tmp_path:
         "threading.Thread(target=lambda: KEPT.setdefault('thread', ds.zeros(3))).start()\n",
     )
     stderr = report(tmp_path, "run", name).stderr
-    assert "held by __main__.KEPT['exit']" in stderr
-    assert "held by __main__.KEPT['thread']" in stderr
+    assert "held by module __main__.KEPT['exit']" in stderr
+    assert "held by module __main__.KEPT['thread']" in stderr
 
 
 def test_errors_under_the_command_tell_both_sites(tmp_path: Path) -> None:
@@ -318,4 +318,4 @@ def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK + "print('first', flush=True)\n")
     done = execute(tmp_path, ["sh", "-c", f"{' '.join(COMMANDS)} run {name} | head -n 1"])
     assert done.stdout == "first\n"
-    assert "held by __main__.KEPT[0]" in done.stderr
+    assert "held by module __main__.KEPT[0]" in done.stderr

@@ -17,9 +17,9 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._holders import find_holders, references_to
+from disposescope.scopes.leaks._holders import Holders, references_to
 
-HERE = __name__
+HERE = f"module {__name__}"
 BOX: dict[str, Any] = {}
 
 
@@ -448,7 +448,8 @@ def test_references_are_counted_without_our_own() -> None:
     assert references_to(entry) == 1
     two = [one, one]
     assert references_to(entry) == 3
-    assert find_holders([entry], time_limit_s=5.0, object_limit=10**6)[entry].endswith(": local 'two'[0]")
+    with Holders([[entry]], time_limit_s=5.0, object_limit=10**6) as holders:
+        assert holders.chains_of([entry])[0].endswith(": local 'two'[0]")
     del one, two
     assert references_to(entry) == 0
     gc.collect()

@@ -184,8 +184,8 @@ def test_a_line_tells_the_course_where_there_is_no_terminal(tmp_path: Path) -> N
     ("option", "words"),
     [
         ("--summary", ["1 leak at 1 site", "program.py:2"]),
-        ("--table", ["view", "80.0 kB", "program.py:2", "__main__.KEPT[0]"]),
-        ("--tree", ["program.py", "line 2: 1 × Tensor", "view (", "__main__.KEPT[0]"]),
+        ("--table", ["view", "80.0 kB", "program.py:2", "module __main__.KEPT[0]"]),
+        ("--tree", ["program.py", "line 2: 1 × Tensor", "view (", "module __main__.KEPT[0]"]),
         ("--json", ['"format": "disposescope-leak-report"']),
     ],
 )

@@ -1,0 +1,308 @@
+"""The search for holders: one walk forward from all roots, which tells by what everything that is wanted is held.
+
+Forward, because arrays and the dicts and tuples that hold only such are unknown to ``gc.get_referrers``. What is held
+in several ways is told by the plainest: a tensor that a list holds as well as a graph is the list's. So the walk has
+storeys, each of which is walked to its end before the next: what variables lead to, what only suspended generators and
+coroutines hold, what only exceptions hold, what only graphs hold.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Hashable, Iterable
+from contextlib import ExitStack
+from typing import Any, Final, final
+
+from .._entry import Entry, StrongEntry
+from ._edges import CLASS, EDGES_PLAIN, IN_GRAPH, SKIPPED, action_of, class_of, referents_of
+from ._frameworks import FRAMEWORKS, Framework, framework_of
+from ._paths import spelled
+from ._roots import Root, count_names, is_library_class
+from ._subject import Subject
+
+__all__ = ["Search", "references_to"]
+
+_CHAINS: Final = 3
+_LOOK_AT_CLOCK: Final = 512
+_AFTER_THE_LAST_S: Final = 0.25
+_OTHERS: Final = 10_000
+
+_Link = tuple[int, str]
+"""An object by its ``id``, and the step from it where the chain of objects does not tell."""
+
+
+@final
+class Search:
+    """One search. It holds what it has met, so that no address comes back under it, and lets go when it is closed.
+
+    Attributes
+    ----------
+    storeys : dict
+        For what has been found, where: one of the actions of `_edges`.
+    stopped : bool
+        Whether the search ended at a limit.
+    whole : set
+        Of the storages that were asked for, those that some object uses as a whole.
+    """
+
+    def __init__(
+        self, subjects: Iterable[Subject], deadline: float, object_limit: int, sizes: dict[Hashable, int]
+    ) -> None:
+        self.deadline = deadline
+        self.object_limit = object_limit
+        self.stopped = False
+        self.storeys: dict[Subject, int] = {}
+        self.whole: set[Hashable] = set()
+        self._sizes = sizes
+        self._wanted: dict[int, Entry] = {}
+        self._wanted_memory: dict[Hashable, list[Subject]] = {}
+        self._found: dict[int, Entry] = {}
+        for subject in subjects:
+            if subject() is None:
+                continue
+            if not isinstance(subject, Entry):
+                self._wanted_memory.setdefault(subject.identity, []).append(subject)
+            else:
+                self._wanted[subject.key] = subject
+        self._met: dict[int, object] = {}
+        # For each object met, the one that led to it, or how a root is written.
+        self._links: dict[int, int | str] = {}
+        self._others: dict[Subject, list[_Link]] = {}
+        self._named: dict[Entry, str] = {}
+        self._nodes: dict[int, Any] = {}
+        self._node_edges: dict[int, list[int]] = {}
+        self._pending: tuple[deque[object], ...] = tuple(deque() for _ in range(IN_GRAPH + 1))
+        self._quiet = ExitStack()
+        for framework in FRAMEWORKS:
+            self._quiet.enter_context(framework.quiet())
+
+    def close(self) -> None:
+        """Let go of everything, having made sure that the graphs that were walked can be released."""
+        nodes = self._nodes
+        if nodes:
+            edges = {key: [child for child in below if child in nodes] for key, below in self._node_edges.items()}
+            for framework in FRAMEWORKS:
+                framework.walked(nodes, edges)
+        self._quiet.close()
+        self._node_edges.clear()
+        self._nodes = nodes = {}
+        self._found.clear()
+        self._links.clear()
+        self._met.clear()
+        self._clear()
+
+    @property
+    def left(self) -> list[Subject]:
+        """What has not been found."""
+        return [*self._wanted.values(), *(subject for those in self._wanted_memory.values() for subject in those)]
+
+    @property
+    def ours(self) -> dict[int, object]:
+        """What the search holds: no holder."""
+        return self._met
+
+    def settle(self, subject: Subject) -> None:
+        """Look no longer for something."""
+        if not isinstance(subject, Entry):
+            self._wanted_memory.pop(subject.identity, None)
+        else:
+            self._wanted.pop(subject.key, None)
+
+    # ------------------------------------------------------------------ the walk
+
+    def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
+        """Search everything that is reached from some roots, until all is found or a limit is met."""
+        thing: object = None
+        for name, thing in roots:
+            key = id(thing)
+            entry = self._wanted.get(key)
+            if entry is not None and entry() is thing:
+                # A variable may be a passer-by: it is the answer where nothing else holds.
+                self._named.setdefault(entry, name)
+                continue
+            action = action_of(class_of(thing))
+            if action == SKIPPED or (action == CLASS and not libraries and is_library_class(thing)):
+                continue
+            if key not in self._met:
+                self._met[key] = thing
+                self._links[key] = name
+                self._pending[max(action, EDGES_PLAIN)].append(thing)
+        thing = None
+        self._settle_only_names()
+        for storey, pending in enumerate(self._pending):
+            if storey == IN_GRAPH and pending:
+                self._want_what_graphs_saved()
+            self._walk(storey, pending, libraries)
+            if storey == EDGES_PLAIN and self._named:
+                self._settle_names()
+                self._walk(storey, pending, libraries)
+
+    def _walk(self, storey: int, pending: deque[object], libraries: bool) -> None:
+        met, links, wanted, found = self._met, self._links, self._wanted, self._found
+        graph = storey == IN_GRAPH
+        overtime = 0.0
+        steps = 0
+        while pending:
+            node = pending.popleft()
+            steps += 1
+            if steps % _LOOK_AT_CLOCK == 0 or len(met) > self.object_limit:
+                now = time.monotonic()
+                late = now > self.deadline or len(met) > self.object_limit
+                if wanted or self._wanted_memory:
+                    self.stopped = self.stopped or late
+                elif not overtime:
+                    # All is found; what else holds it is told as far as that costs little.
+                    overtime = now + _AFTER_THE_LAST_S
+                elif now > overtime:
+                    late = True
+                if late:
+                    self._clear()
+                    return
+            parent = id(node)
+            known = framework_of(class_of(node))
+            below: list[int] | None = None
+            if known is not None:
+                self._look_at_memory(node, known[0], storey)
+                if graph and known[1] == "node":
+                    self._nodes[parent] = node
+                    self._node_edges[parent] = below = []
+            for child in referents_of(node):
+                action = action_of(class_of(child))
+                if action == SKIPPED:
+                    continue
+                key = id(child)
+                if below is not None and action == IN_GRAPH:
+                    below.append(key)
+                if key in wanted and wanted[key]() is child:
+                    entry = found[key] = wanted.pop(key)
+                    self.storeys[entry] = storey
+                elif key in met:
+                    if key in found:
+                        self._add_other(found[key], parent, "", storey)
+                    continue
+                elif action == CLASS and not libraries and is_library_class(child):
+                    continue
+                links[key] = parent
+                met[key] = child
+                self._pending[action if action > storey else storey].append(child)
+
+    def _look_at_memory(self, node: object, framework: Framework, storey: int) -> None:
+        if not self._wanted_memory and not self._sizes:
+            return
+        for step, identity, used_nbytes in framework.memory(node):
+            if used_nbytes >= self._sizes.get(identity, sys.maxsize):
+                self.whole.add(identity)
+            for subject in self._wanted_memory.pop(identity, ()):
+                self.storeys[subject] = storey
+                self._others[subject] = [(id(node), step)]
+                if isinstance(subject, Entry):
+                    self._wanted.pop(subject.key, None)
+
+    def _add_other(self, entry: Subject, parent: int, step: str, storey: int) -> None:
+        others = self._others.get(entry)
+        if self.storeys[entry] != storey:
+            return
+        if others is None:
+            if len(self._others) < _OTHERS:
+                self._others[entry] = [(parent, step)]
+        elif len(others) < _CHAINS - 1 and (parent, step) not in others:
+            others.append((parent, step))
+
+    def _want_what_graphs_saved(self) -> None:
+        """Look for tensors that no Python object holds by their storages from now on."""
+        for entry in self._wanted.values():
+            resource = entry()
+            if resource is not None and framework_of(class_of(resource)) is not None:
+                for identity, _ in entry.kind.storages(resource):
+                    self._wanted_memory.setdefault(identity, []).append(entry)
+
+    def _settle_only_names(self) -> None:
+        """Take the variables that are the only holders for that."""
+        names = count_names({entry.key for entry in self._named})
+        for entry in list(self._named):
+            if references_to(entry) == names.get(entry.key, 0):
+                self._settle_name(entry)
+
+    def _settle_names(self) -> None:
+        """Take a variable for the holder of what nothing else was found to hold."""
+        for entry in list(self._named):
+            self._settle_name(entry)
+
+    def _settle_name(self, entry: Entry) -> None:
+        name = self._named.pop(entry)
+        thing = entry()
+        if thing is not None and self._wanted.pop(entry.key, None) is not None:
+            self._found[entry.key] = entry
+            self.storeys[entry] = EDGES_PLAIN
+            self._met[entry.key] = thing
+            self._links[entry.key] = name
+            self._pending[EDGES_PLAIN].append(thing)
+
+    def _clear(self) -> None:
+        for pending in self._pending:
+            pending.clear()
+
+    # ------------------------------------------------------------------ what is told
+
+    def chains_of(self, subject: Subject) -> list[str]:
+        """How code reaches something that was found: at most three chains, the shortest first."""
+        return [spelled(chain, start) + step for start, chain, step in self._chains(subject)]
+
+    def carriers_of(self, subject: Subject) -> list[str]:
+        """The tensors whose graphs hold something, as code."""
+        carriers: dict[str, None] = {}
+        for start, chain, _ in self._chains(subject):
+            for index in range(len(chain) - 1, 0, -1):
+                if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
+                    carriers[spelled(chain[: index + 1], start)] = None
+                    break
+        return list(carriers)
+
+    def _chains(self, subject: Subject) -> list[tuple[str, list[object], str]]:
+        found: list[tuple[str, list[object], str]] = []
+        if isinstance(subject, Entry) and subject.key in self._links:
+            found.append((*self._chain(subject.key), ""))
+        for parent, step in self._others.get(subject, ()):
+            start, chain = self._chain(parent)
+            if isinstance(subject, Entry) and not step:
+                chain.append(self._met[subject.key])
+            found.append((start, chain, step))
+        return found[:_CHAINS]
+
+    def _chain(self, key: int) -> tuple[str, list[object]]:
+        """The objects that lead to one, itself last, and how the first is written."""
+        chain = [self._met[key]]
+        link = self._links[key]
+        while type(link) is int:
+            chain.append(self._met[link])
+            link = self._links[link]
+        chain.reverse()
+        return str(link), chain
+
+
+def references_to(entry: Entry) -> int:
+    """How many strong references there are to a resource."""
+    return max(0, _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry))
+
+
+def _count(entry: Entry) -> int:
+    resource = entry()
+    return 0 if resource is None else sys.getrefcount(resource)
+
+
+class _Probe:
+    __slots__ = ("__weakref__",)
+
+
+def _measure_own_references() -> int:
+    # How many of the references that getrefcount sees are its caller's depends on the interpreter: it is measured.
+    probe = _Probe()
+    held = [probe]
+    entry = Entry(probe)
+    del probe
+    return _count(entry) - len(held)
+
+
+_OWN_REFERENCES: Final = _measure_own_references()

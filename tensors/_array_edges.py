@@ -1,0 +1,49 @@
+"""What NumPy's arrays hold, for the search of who holds what."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, final
+
+import numpy as np
+
+from ..scopes.leaks._frameworks import Memory, Part, add_framework
+from ._storage import storage_of
+
+__all__ = ["ArrayEdges"]
+
+_namespace: Final[Any] = vars(np.ndarray)
+# Past the attributes of subclasses.
+_base: Final[Any] = _namespace["base"].__get__
+_nbytes: Final[Any] = _namespace["nbytes"].__get__
+
+
+@final
+class ArrayEdges:
+    """The one instance is among the frameworks."""
+
+    __slots__ = ()
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """See `Framework.quiet`."""
+        return nullcontext()
+
+    def part(self, cls: type) -> Part | None:
+        """See `Framework.part`."""
+        return "tensor" if issubclass(cls, np.ndarray) else None
+
+    def edges(self, thing: Any) -> list[tuple[str, object]]:
+        """See `Framework.edges`."""
+        base = _base(thing)
+        return [] if base is None else [(".base", base)]
+
+    def memory(self, thing: Any) -> list[Memory]:
+        """See `Framework.memory`."""
+        identity, _ = storage_of(thing)
+        return [Memory("", identity, _nbytes(thing))]
+
+    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
+        """See `Framework.walked`."""
+
+
+add_framework(ArrayEdges())

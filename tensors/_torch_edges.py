@@ -1,0 +1,126 @@
+"""What PyTorch's tensors and the nodes of its graphs hold, for the search of who holds what."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Final, cast, final
+
+import torch
+from torch import Tensor
+
+from ..scopes.leaks._frameworks import Memory, Part, add_framework
+from ._graph_guard import guard_release
+from ._graph_walk import ACCUMULATE, saved_under
+from ._torch_disposal import DisposedTorchTensor
+from ._torch_storage import storages_behind
+
+__all__ = ["show_edges"]
+
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+# Past the attributes of subclasses.
+_Base: Final[Any] = _C.TensorBase
+_grad_fn: Final[Any] = _Base.grad_fn.__get__
+_grad: Final[Any] = _Base._grad.__get__
+_base: Final[Any] = _Base._base.__get__
+_is_leaf: Final[Any] = _Base.is_leaf.__get__
+_retains_grad: Final[Any] = _Base.retains_grad.__get__
+_hooks: Final[Any] = _Base._backward_hooks.__get__
+_layout: Final[Any] = _Base.layout.__get__
+_no_dispatch: Final[Any] = getattr(Tensor, "__torch_dispatch__")  # noqa: B009
+_RAW: Final = "_raw_saved_"
+
+
+@final
+class TorchEdges:
+    """The one instance is among the frameworks."""
+
+    __slots__ = ("_asked", "_names")
+
+    _names: dict[type, list[str]]
+    _asked: dict[type, bool]
+
+    def __init__(self) -> None:
+        self._names = {}
+        self._asked = {}
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """See `Framework.quiet`."""
+        stack = ExitStack()
+        stack.enter_context(_C.DisableTorchFunction())
+        stack.enter_context(torch.no_grad())
+        return stack
+
+    def part(self, cls: type) -> Part | None:
+        """See `Framework.part`."""
+        if _is_tensor(cls):
+            return None if cls is DisposedTorchTensor else "tensor"
+        if issubclass(cls, _C._FunctionBase):
+            return "node"
+        names: Any = cast("Any", cls).__dict__
+        # The types of nodes written in C++ have no base of their own.
+        return "node" if "next_functions" in names and "_input_metadata" in names else None
+
+    def edges(self, thing: Any) -> list[tuple[str, object]]:
+        """See `Framework.edges`."""
+        if _is_tensor(type(thing)):
+            found: list[tuple[str, object]] = [
+                (".grad_fn", _grad_fn(thing)),
+                ("._base", _base(thing)),
+                ("._backward_hooks", _hooks(thing)),
+            ]
+            if _is_leaf(thing) or _retains_grad(thing):
+                # That of others is asked for with a warning.
+                found.append((".grad", _grad(thing)))
+            return [edge for edge in found if edge[1] is not None]
+        following: Any = thing.next_functions or ()
+        edges: list[tuple[str, object]] = [
+            (f".next_functions[{index}][0]", node) for index, (node, _) in enumerate(following) if node is not None
+        ]
+        if not following and thing.name() == ACCUMULATE:
+            edges.append((".variable", thing.variable))
+        return edges
+
+    def memory(self, thing: Any) -> list[Memory]:
+        """See `Framework.memory`."""
+        cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType]
+        if _is_tensor(cls):
+            return self._of_tensor(thing, cls)
+        names = self._names.get(cls)
+        if names is None:
+            names = self._names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
+        return [
+            Memory(f"._saved_{name.removeprefix(_RAW)}", identity, nbytes)
+            for name in names
+            for tensor in saved_under(thing, name)
+            for identity, nbytes in storages_behind(tensor)
+        ]
+
+    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
+        """See `Framework.walked`."""
+        guard_release(nodes, edges)
+
+    def _of_tensor(self, tensor: Any, cls: Any) -> list[Memory]:
+        if cls is not Tensor:
+            # A subclass that handles operators itself would be asked for sizes: what it holds are attributes.
+            asked = self._asked.get(cls)
+            if asked is None:
+                asked = self._asked[cls] = cls.__torch_dispatch__ is not _no_dispatch
+            if asked:
+                return []
+        if _layout(tensor) is not torch.strided:
+            return [Memory("", identity, nbytes) for identity, nbytes in storages_behind(tensor)]
+        try:
+            storage = _Base.untyped_storage(tensor)
+        except (NotImplementedError, RuntimeError):
+            return []
+        return [Memory("", ("torch", storage._cdata), _Base.numel(tensor) * _Base.element_size(tensor))]
+
+
+def _is_tensor(cls: Any) -> bool:
+    # A function, so that type checkers do not take what follows for unreachable.
+    return issubclass(cls, Tensor)
+
+
+def show_edges() -> None:
+    """Let searches for holders see through PyTorch's objects."""
+    add_framework(TorchEdges())
