@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ._html import Html
 from ._run import Run
 from ._show import Show
 
@@ -18,7 +19,7 @@ exit status:
   the program's own    run: what the program ended with
   0                    the others: done, and nothing was found that should not be
   3                    run --fail-on: the program succeeded, and leaked
-  2                    usage: an unknown option or file, or a file that is no report
+  2                    usage: an unknown option or file, a file that is no report, an output that exists
 """
 
 
@@ -33,7 +34,7 @@ class Verb(Protocol):
         ...
 
 
-VERBS: Final[dict[str, type[Verb]]] = {"run": Run, "show": Show}
+VERBS: Final[dict[str, type[Verb]]] = {"run": Run, "show": Show, "html": Html}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

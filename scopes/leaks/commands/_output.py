@@ -1,0 +1,74 @@
+"""Writing what a verb makes: never over a file that is there, unless that was asked for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ..reporters._text import bytes_text
+
+__all__ = ["add_output_arguments", "check_output", "write_output"]
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, *, default: str | None) -> None:
+    """``-o`` and ``--force``; without a default ``-o`` must be given."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        required=default is None,
+        help="the file to write, - for standard output" + ("" if default is None else f" (default: {default})"),
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite OUT where it exists")
+
+
+def check_output(output: str, force: bool, parser: argparse.ArgumentParser) -> None:
+    """End the program where a file could not, or may not, be written: before the work is done."""
+    if output == "-":
+        return
+    path = Path(output)
+    if path.is_dir():
+        parser.error(f"cannot write {output!r}: it is a folder")
+    if not path.parent.is_dir():
+        parser.error(f"cannot write {output!r}: its folder does not exist")
+    if path.is_file() and not force:
+        parser.error(f"{output!r} exists already; --force overwrites it")
+
+
+def write_output(output: str, content: str | bytes, parser: argparse.ArgumentParser) -> None:
+    """Write a file as a whole or not at all; standard output for ``"-"``, and pipes, are written to as they are."""
+    content = content.encode("utf-8") if isinstance(content, str) else content
+    if output == "-":
+        _to_standard_output(content)
+        return
+    path = Path(output)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        _replace(path, content)
+    except OSError as error:
+        parser.error(f"cannot write {output!r}: {error.strerror}")
+    print(f"leak-report: wrote {output} ({bytes_text(len(content))})", file=sys.stderr)
+
+
+def _to_standard_output(content: bytes) -> None:
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,220 @@
+"""The HTML report in a real browser: no error, nothing asked of the network, by keyboard, by night, on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disposescope.scopes.leaks import Report
+from disposescope.scopes.leaks.reporters._html import html_of
+from tests.browser import Page, needs_chromium
+from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
+
+pytestmark = needs_chromium
+
+ROWS = "document.querySelectorAll('#leak-rows tr.leak').length"
+SHOWN = "document.getElementById('shown').textContent"
+FOCUSED = "document.activeElement.id || document.activeElement.className"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with Page() as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser: Page, tmp_path: Path) -> Iterator[Page]:
+    """A page of the training run, of which at the end no error is known, and which asked for nothing but its file."""
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.resize(1280, 900)
+    browser.prefer(prefers_color_scheme="light")
+    show(browser, tmp_path, training_report())
+    yield browser
+    assert browser.errors == []
+    assert [url for url in browser.requests if not url.startswith(("file://", "data:"))] == []
+
+
+def show(page: Page, folder: Path, report: Report) -> None:
+    file = folder / "report.html"
+    file.write_text(html_of(report), encoding="utf-8")
+    page.open(file)
+
+
+def test_the_page_draws_all_of_its_parts(page: Page) -> None:
+    assert page.js("document.title") == "python train.py --epochs 3"
+    assert page.js("document.documentElement.lang") == "en"
+    assert page.js("document.getElementById('verdict').textContent").startswith("370.9 MB leaked. The worst: 182.4 MB")
+    assert page.js(ROWS) == 7
+    time = page.js("document.querySelector('#time-chart svg').textContent")
+    assert "resident memory" in time
+    assert "live on cuda:0" in time
+    assert "epoch" in time
+    boxes = page.js("document.querySelector('#live-chart svg').textContent")
+    assert "model/encoder.py" in boxes
+    assert "182.4 MB" in boxes
+
+
+def test_headings_are_in_order_and_controls_have_names(page: Page) -> None:
+    assert page.js("[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join(' ')") == "H1 H2 H2 H2 H2 H2"
+    nameless = page.js(
+        "[...document.querySelectorAll('input, select, button')].filter(e => !(e.labels?.length || e.getAttribute("
+        "'aria-label') || e.textContent.trim())).length"
+    )
+    assert nameless == 0
+    assert page.js("new Set([...document.querySelectorAll('[id]')].map(e => e.id)).size") == page.js(
+        "document.querySelectorAll('[id]').length"
+    )
+
+
+def test_the_search_works_with_the_keyboard_alone(page: Page) -> None:
+    page.press("/")
+    assert page.js(FOCUSED) == "query"
+    page.type("encoder linear")
+    page.wait_for(f"{ROWS} === 1")
+    assert "Graph-retained" in page.js("document.querySelector('#leak-rows').textContent")
+    page.press("ArrowDown")
+    assert page.js(FOCUSED) == "opener"
+    page.press("Enter")
+    page.wait_for("document.querySelector('tr.detail .trend svg')")
+    assert page.js("document.activeElement.getAttribute('aria-expanded')") == "true"
+    detail = page.js("document.querySelector('tr.detail').textContent")
+    for words in ("module train.trainer.total", "x = self.linear(x)", "loss.detach()", "growth"):
+        assert words in detail
+    page.press("Enter")
+    assert page.js("document.querySelectorAll('tr.detail').length") == 0
+    page.press("ArrowUp")
+    assert page.js(FOCUSED) == "query"
+    page.press("Escape")
+    page.wait_for(f"{ROWS} === 7")
+
+
+def test_all_words_must_occur_and_nothing_found_is_said(page: Page) -> None:
+    page.press("/")
+    page.type("encoder evaluate")
+    page.wait_for(f"{ROWS} === 0")
+    assert page.js(SHOWN) == "0 of 7 shown"
+    assert "No leak matches" in page.js("document.querySelector('#leak-rows').textContent")
+
+
+def test_the_tab_key_visits_what_can_be_used_in_reading_order(page: Page) -> None:
+    page.js("document.body.focus()")
+    seen: list[str] = []
+    for _ in range(13):
+        page.press("Tab")
+        seen.append(
+            page.js("document.activeElement.id || document.activeElement.className || document.activeElement.tagName")
+        )
+    assert seen[:2] == ["skip", "theme"]
+    order = [name for name in seen if name in ("query", "list", "device", "sure", "least", "chip")]
+    assert list(dict.fromkeys(order)) == ["query", "list", "device", "sure", "least", "chip"]
+
+
+def test_filters_and_orders(page: Page) -> None:
+    page.js("document.querySelector('[data-kind=\"view\"]').click()")
+    assert page.js(ROWS) == 1
+    assert page.js("document.activeElement.getAttribute('aria-pressed')") == "true"
+    page.js("document.activeElement.click()")
+    choose = (
+        "(() => { const e = document.getElementById('%s'); e.value = '%s'; e.dispatchEvent(new Event('change')); })()"
+    )
+    page.js(choose % ("device", "cuda:0"))
+    assert page.js(ROWS) == 1
+    page.js(choose % ("device", ""))
+    page.js(choose % ("sure", "possible"))
+    assert page.js(ROWS) == 1
+    page.js(choose % ("sure", ""))
+    page.js(choose % ("least", "10000000"))
+    assert page.js(ROWS) == 4
+    page.js(choose % ("least", "0"))
+    page.js(choose % ("list", "suppressed"))
+    assert page.js(ROWS) == 1
+    page.js(choose % ("list", "leaks"))
+    first = "document.querySelector('#leak-rows .c-bytes').firstChild.textContent"
+    assert page.js(first) == "182.4 MB"
+    page.js("document.querySelectorAll('.sorter')[2].click()")
+    assert page.js(first) == "0 bytes"
+    assert page.js("document.querySelectorAll('#leak-head th')[3].getAttribute('aria-sort')") == "ascending"
+
+
+def test_the_tables_beside_the_charts_say_the_same(page: Page) -> None:
+    page.js("document.getElementById('live-table').open = true")
+    page.wait_for("document.querySelectorAll('#live-table tbody tr').length === 9")
+    assert "182.4 MB" in page.js("document.querySelector('#live-table').textContent")
+    page.js("document.getElementById('time-table').open = true")
+    page.wait_for("document.querySelectorAll('#time-table tbody tr').length > 100")
+    page.js("document.querySelector('#live-table .link').click()")
+    assert page.js("document.getElementById('query').value") == "/home/ada/speech/model/encoder.py:112"
+    assert page.js(ROWS) == 1
+
+
+def test_it_follows_the_colours_of_the_system_until_told_otherwise(page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.js(background)
+    page.prefer(prefers_color_scheme="dark")
+    page.wait_for("document.documentElement.dataset.theme === 'dark'")
+    dark = page.js(background)
+    assert dark != light
+    page.js("document.getElementById('theme').click()")
+    assert page.js(background) == light
+    assert page.js("document.getElementById('theme').getAttribute('aria-label')") == "Colours: light"
+    page.js("document.getElementById('theme').click()")
+    assert page.js(background) == dark
+    page.js("document.getElementById('theme').click()")
+    assert page.js("document.getElementById('theme').getAttribute('aria-label')") == "Colours: as the system"
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_on_a_narrow_screen_nothing_must_be_scrolled_sideways(page: Page, width: int) -> None:
+    page.resize(width, 812, 2, mobile=True)
+    page.js("[...document.querySelectorAll('.opener')].slice(0, 3).forEach(e => e.click())")
+    page.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    page.wait_for(f"document.querySelector('#time-chart svg').getBoundingClientRect().width < {width}")
+    assert page.js("document.documentElement.scrollWidth") <= width
+    heights = "[...document.querySelectorAll('.opener, .chip, select, #theme')].filter(e => e.offsetParent)"
+    assert page.js(f"Math.min(...{heights}.map(e => e.getBoundingClientRect().height))") >= 32
+
+
+def test_hostile_texts_are_shown_and_not_obeyed(page: Page, tmp_path: Path) -> None:
+    show(page, tmp_path, hostile_report())
+    page.js("document.querySelector('.opener').click()")
+    page.js("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    assert page.js("window.hurt") is None
+    assert page.js("document.querySelectorAll('script').length") == 4
+    shown = page.js("document.querySelector('#leaks').textContent")
+    assert HOSTILE.partition("\u2028")[0] in shown
+
+
+def test_an_empty_report_says_that_there_are_no_leaks(page: Page, tmp_path: Path) -> None:
+    show(page, tmp_path, Report())
+    assert page.js("document.getElementById('verdict').textContent") == "No leaks."
+    assert "holds no time line" in page.js("document.getElementById('time').textContent")
+    assert "Nothing was live" in page.js("document.getElementById('live').textContent")
+
+
+def test_a_hundred_thousand_records_are_paged_and_searched(page: Page, tmp_path: Path) -> None:
+    show(page, tmp_path, big_report(5_000, 20))
+    interactive_ms = page.js("performance.getEntriesByName('leak-report-interactive')[0].startTime")
+    print(f"100,000 records: {interactive_ms:.0f} ms until the table can be used")
+    # Two seconds are promised and measured in benchmarks/; here a machine may be busy.
+    assert interactive_ms < 20_000
+    assert page.js(ROWS) == 50
+    assert page.js(SHOWN).startswith("1–50 of 5,000")
+    page.js("document.querySelector('[data-go=\"last\"]').click()")
+    assert page.js(SHOWN).startswith("4,951–5,000 of 5,000")
+    page.press("/")
+    page.type("part7.cache[7]")
+    page.wait_for(f"{ROWS} === 1")
+
+
+def test_a_damaged_file_says_so(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "damaged.html"
+    file.write_text(html_of(training_report()).replace('"leaks":[[', '"leaks":[[[', 1), encoding="utf-8")
+    page.call("Page.navigate", url=file.as_uri())
+    page.wait_for("document.getElementById('broken')?.hidden === false")
+    assert "The file may be damaged" in page.js("document.getElementById('broken').textContent")
+    assert len(page.errors) == 1
+    page.errors.clear()
