@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import CodeType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast, final, overload
 
@@ -16,7 +17,10 @@ from ._snapshot import Snapshot
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["assert_no_leaks"]
+    from ._leak import Leak
+    from ._report import Report
+
+__all__ = ["assert_no_leaks", "check_nothing_is_left"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -141,7 +145,24 @@ class NoLeaks:
             )
 
 
+def check_nothing_is_left(
+    detector: LeakDetector, *, allowed: Callable[[Leak], bool], time_limit_s: float = 5.0
+) -> None:
+    """Raise `LeakError` where what was born under a detector is there, unless it is of a leak that is allowed."""
+    with collection_paused():
+        report = detector.take_snapshot().report(time_limit_s=time_limit_s)
+        leaks = tuple(leak for leak in report.leaks if not allowed(leak))
+        if len(leaks) < len(report.leaks):
+            rest = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
+            count = sum(leak.count for leak in leaks)
+            report = replace(report, leaks=leaks, count=count, nbytes=max(0, report.nbytes - rest))
+        _refuse(report)
+
+
 def _check(snapshot: Snapshot, time_limit_s: float) -> None:
-    report = snapshot.report(time_limit_s=time_limit_s)
+    _refuse(snapshot.report(time_limit_s=time_limit_s))
+
+
+def _refuse(report: Report) -> None:
     if report.leaks:
         raise LeakError(str(report), count=report.count, nbytes=report.nbytes)

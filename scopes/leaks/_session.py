@@ -66,7 +66,7 @@ class Session:
         self.module = module
         self.settings = settings
         self.output = output
-        self.detector = LeakDetector()
+        self.detector = _detector_of(settings)
         self.is_worker = False
         self._at_exit = at_exit
         self._folder: Path | None = None
@@ -148,7 +148,7 @@ class Session:
         """The same, in a process that was forked: what the parent knows is the parent's to tell."""
         self.become_worker()
         self.detector.__exit__(None, None, None)
-        self.detector = LeakDetector()
+        self.detector = _detector_of(self.settings)
         self.detector.__enter__()
         self._begin()
 
@@ -201,6 +201,10 @@ def write_report(report: Report, output: Path) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _detector_of(settings: Settings) -> LeakDetector:
+    return LeakDetector(frames=settings.frames, sample_nbytes=settings.sample_nbytes)
 
 
 def _of_worker(leak: Leak) -> Leak:

@@ -1,0 +1,163 @@
+"""The pytest plugin fails tests that leave tensors behind, with the report as the failure's text."""
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+import pytest
+
+import disposescope
+
+pytest_plugins = ["pytester"]
+
+LEAKY = """\
+import disposescope as ds
+import pytest
+KEPT = []
+
+def keep():
+    KEPT.append(ds.zeros((10, 10)))
+
+@pytest.mark.no_tensor_leaks
+def test_leaks():
+    keep()
+
+@pytest.mark.no_tensor_leaks
+def test_is_clean():
+    with ds.dispose_scope():
+        float((ds.ones(3) * 2).sum())
+
+def test_is_not_watched():
+    keep()
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    root = str(Path(disposescope.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
+    try:
+        installed = any(point.name == "disposescope" for point in importlib.metadata.entry_points(group="pytest11"))
+    except importlib.metadata.PackageNotFoundError:
+        installed = False
+    plugin = [] if installed else ["-p", "disposescope.scopes.leaks._pytest"]
+
+    def run_tests(text: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(text)
+        return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *options)
+
+    return run_tests
+
+
+def test_a_marked_test_that_leaks_fails_with_the_report_and_others_do_not(run) -> None:
+    result = run(LEAKY)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*the test leaves tensors behind: 1 leak at 1 site, 800 bytes pinned*",
+            "*born at *.py:6 in keep()*",
+            "*held by *KEPT[[]0]",
+            "*= tensor leaks =*",
+            "*::test_leaks: 1 tensors, 800 bytes",
+        ]
+    )
+
+
+def test_the_option_watches_every_test(run) -> None:
+    run(LEAKY, "--tensor-leaks").assert_outcomes(passed=1, failed=2)
+
+
+def test_it_works_in_the_processes_of_xdist(run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    result = run(LEAKY, "-n", "2")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*= tensor leaks =*", "*::test_leaks: 1 tensors, 800 bytes"])
+
+
+def test_a_run_before_fills_the_caches(run) -> None:
+    text = """\
+import functools
+import disposescope as ds
+import pytest
+
+@functools.lru_cache
+def table(size):
+    return ds.zeros(size)
+
+@pytest.fixture
+def size():
+    return 10
+
+@pytest.mark.no_tensor_leaks(warmup=1)
+def test_uses_a_cache(size):
+    assert len(table(size)) == 10
+
+@pytest.mark.no_tensor_leaks
+def test_fills_a_cache():
+    table(20)
+"""
+    run(text).assert_outcomes(passed=1, failed=1)
+
+
+def marked(*markers: str) -> str:
+    """One leaking test for each marker, all of which leak in the same line."""
+    tests = [
+        f"@pytest.mark.no_tensor_leaks({mark})\ndef test_{number}():\n    keep()\n"
+        for number, mark in enumerate(markers)
+    ]
+    return LEAKY.partition("@pytest")[0] + "\n".join(tests)
+
+
+def test_what_is_allowed_is_no_failure(run) -> None:
+    allowed = ["allow='alive'", "allow='keep'", "allow='*test_*.py'", "allow=['*.py:6']"]
+    refused = ["allow=['view', '*::nothing']", "allow='*.py:7'"]
+    run(marked(*allowed, *refused)).assert_outcomes(passed=4, failed=2)
+
+
+def test_a_mistyped_marker_is_an_error_that_names_it(run) -> None:
+    result = run(marked("'view'", "allow=3", "warmup=-1", "kinds='view'", "allow=[3]"))
+    assert result.ret != 0
+    result.assert_outcomes(failed=5)
+    result.stdout.fnmatch_lines(
+        [
+            "*no_tensor_leaks takes allow= and warmup=, not 'view'*",
+            "*no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not 3*",
+            "*no_tensor_leaks: warmup= is a number of runs, not -1*",
+            "*no_tensor_leaks takes allow= and warmup=, not 'kinds'*",
+            "*no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not [[]3]*",
+        ]
+    )
+
+
+def test_a_test_that_fails_for_a_reason_of_its_own_says_that(run) -> None:
+    text = """\
+import disposescope as ds
+import pytest
+KEPT = []
+
+@pytest.mark.no_tensor_leaks
+def test_fails():
+    KEPT.append(ds.zeros(10))
+    assert 1 == 2
+"""
+    result = run(text)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*assert 1 == 2*"])
+    result.stdout.no_fnmatch_line("*leaves tensors behind*")
+
+
+def test_the_fixture_is_an_open_detector(run) -> None:
+    text = """\
+import disposescope as ds
+
+def test_asks(tensor_leaks):
+    kept = ds.zeros(10)
+    assert [record.nbytes for record in tensor_leaks.take_snapshot()] == [80]
+    del kept
+    ds.assert_no_leaks(tensor_leaks)
+"""
+    run(text).assert_outcomes(passed=1)
+
+
+def test_the_marker_is_known_where_markers_are_strict(run) -> None:
+    run(LEAKY, "--strict-markers", "-W", "error", "-k", "clean").assert_outcomes(passed=1)
