@@ -1,91 +1,137 @@
-"""What the arena gains: ``(a * 2 + b - 1) / 3`` by plain NumPy, in a scope, and by hand-written ``out=``, by size."""
+"""What the arena gains: ``(a * 2 + b - 1) / 3`` by size, and programs; with ``out=`` and other allocators beside it.
+
+Each side runs in fresh processes of its own, in turns: so a program would start, for the C library learns from what a
+process frees. The table shows medians of all rounds of all processes. Peers are jemalloc and mimalloc, where
+ARENA_JEMALLOC and ARENA_MIMALLOC name their shared libraries, and the package numpy-allocator, where it is installed;
+programs that call pandas and scikit-learn are measured where these are. In a terminal:
+
+    python benchmarks/bench_arena.py [all | expression | programs] [processes]
+"""
 
 from __future__ import annotations
 
-import gc
+import importlib.util
+import json
+import os
+import platform
 import statistics
-import time
+import subprocess
+import sys
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-import disposescope as ds
-
+WORKER = Path(__file__).with_name("arena_worker.py")
 SIZES = sorted({64 << shift for shift in range(0, 23, 2)} | {512 << 10, 2 << 20, 32 << 20})
 """Bytes of one array: 64 B to 256 MiB, most by factors of four."""
+PROGRAMS = {"k-means": None, "image pyramid": None, "perceptron": None, "pandas": "pandas", "scikit-learn": "sklearn"}
+"""Programs, and the package that each needs."""
+FLOORS = {
+    "out=": "hand-written, one scratch array",
+    "out= as is": "hand-written, the passes that NumPy makes of the expression",
+}
+PRELOADED = {"jemalloc": "ARENA_JEMALLOC", "mimalloc": "ARENA_MIMALLOC"}
 
 
-def plain(a: Any, b: Any) -> Any:
-    return (a * 2 + b - 1) / 3
+@dataclass(frozen=True)
+class Taken:
+    """The median seconds of a step, and the peak of the processes' resident memory."""
+
+    seconds: float
+    peak_nbytes: int
 
 
-def written_out(a: Any, b: Any, result: Any, scratch: Any) -> Any:
-    np.multiply(a, 2, out=scratch)
-    np.add(scratch, b, out=scratch)
-    np.subtract(scratch, 1, out=scratch)
-    return np.divide(scratch, 3, out=result)
+def peers() -> dict[str, str]:
+    """The other allocators that can be had, and the library to preload for each."""
+    found = {name: os.environ[variable] for name, variable in PRELOADED.items() if variable in os.environ}
+    if importlib.util.find_spec("numpy_allocator") is not None:
+        found["numpy-allocator"] = ""
+    return found
 
 
-def seconds(run: Callable[[], Any], times: int) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        result = run()
-        del result
-    return (time.perf_counter() - start) / times
-
-
-def medians(sides: dict[str, Callable[[], Any]], nbytes: int) -> dict[str, float]:
-    """The median of each side; they take turns."""
-    times = max(1, min(2000, (4 << 20) // nbytes))
-    rounds = 9 if nbytes >= 16 << 20 else 41
-    taken: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, run in sides.items():
-            if name == "scope":
-                with ds.dispose_scope():
-                    seconds(run, 1)
-                    taken[name].append(seconds(run, times))
-            else:
-                seconds(run, 1)
-                taken[name].append(seconds(run, times))
-    return {name: statistics.median(values) for name, values in taken.items()}
-
-
-def compare(nbytes: int) -> dict[str, float]:
-    count = nbytes // 4
-    rng = np.random.default_rng(0)
-    a, b = rng.random(count, dtype="float32"), rng.random(count, dtype="float32")
-    result, scratch = np.empty_like(a), np.empty_like(a)
-    with ds.dispose_scope():
-        np.testing.assert_array_equal(plain(a, b), written_out(a, b, result, scratch))
-    return medians(
-        {
-            "plain": lambda: plain(a, b),
-            "scope": lambda: plain(a, b),
-            "out=": lambda: written_out(a, b, result, scratch),
-        },
-        nbytes,
+def run(case: str, nbytes: int, side: str) -> tuple[list[float], int]:
+    preloaded = os.environ.get(PRELOADED.get(side, ""), "")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "LD_PRELOAD": preloaded}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(WORKER.parents[1]), os.environ.get("PYTHONPATH", "")])
     )
+    answer = subprocess.run(
+        [sys.executable, str(WORKER), case, str(nbytes), side], env=environment, capture_output=True, text=True
+    )
+    if answer.returncode:
+        raise RuntimeError(f"{case}, {nbytes} bytes, {side}: {answer.stderr}")
+    told = json.loads(answer.stdout)
+    return told["seconds"], told["peak_nbytes"]
+
+
+def compare(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str, Taken]:
+    """All sides in turns."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    peaks: dict[str, list[int]] = {side: [] for side in sides}
+    for process in range(processes):
+        for side in sides if process % 2 == 0 else reversed(sides):
+            taken, peak = run(case, nbytes, side)
+            seconds[side] += taken
+            peaks[side].append(peak)
+    return {side: Taken(statistics.median(seconds[side]), int(statistics.median(peaks[side]))) for side in sides}
+
+
+def record(taken: dict[str, Taken], record_property: Callable[[str, object], None]) -> None:
+    for side, figures in taken.items():
+        record_property(f"{side} seconds", figures.seconds)
+        record_property(f"{side} peak_nbytes", figures.peak_nbytes)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_expression(nbytes: int, record_property: Callable[[str, object], None]) -> None:
-    gc.collect()
-    for name, taken in compare(nbytes).items():
-        record_property(name, taken)
+    record(compare("expression", nbytes, ["plain", "scope", *FLOORS], 1), record_property)
 
 
-def main() -> None:
-    print("      bytes    plain us    scope us     out= us   plain/scope   scope/out=")
-    for nbytes in SIZES:
-        taken = {name: value * 1e6 for name, value in compare(nbytes).items()}
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program(program: str, record_property: Callable[[str, object], None]) -> None:
+    needed = PROGRAMS[program]
+    if needed is not None:
+        pytest.importorskip(needed)
+    record(compare(program, 0, ["plain", "scope"], 1), record_property)
+
+
+def show(rows: list[tuple[str, dict[str, Taken]]]) -> None:
+    """One row a case: times of plain NumPy, and of the others as a share of it; then peaks likewise."""
+    sides = [side for side in rows[0][1] if side != "plain"]
+    print(f"| case | plain | {' | '.join(sides)} | scope / out= | peak: {' | peak: '.join(sides)} |")
+    print("|---" * (2 * len(sides) + 3) + "|")
+    for name, taken in rows:
+        plain, floor = taken["plain"], taken.get("out=")
+        times = [f"{taken[side].seconds / plain.seconds:.3f}" for side in sides]
+        peaks = [f"{taken[side].peak_nbytes / plain.peak_nbytes:.2f}" for side in sides]
+        over = f"{taken['scope'].seconds / floor.seconds:.2f}" if floor else ""
         print(
-            f"{nbytes:>11}  {taken['plain']:>10.2f}  {taken['scope']:>10.2f}  {taken['out=']:>10.2f}"
-            f"  {taken['plain'] / taken['scope']:>12.2f}  {taken['scope'] / taken['out=']:>11.2f}"
+            f"| {name} | {plain.seconds * 1e6:.2f} us | {' | '.join(times)} | {over} | {' | '.join(peaks)} |",
+            flush=True,
         )
 
 
+def main(what: str = "all", processes: str = "3") -> None:
+    others = list(peers())
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}; peers: {', '.join(others) or 'none'}")
+    if what != "programs":
+        sides = ["plain", "scope", *FLOORS, *others]
+        rows = [("np.empty(16)", compare("empty", 128, sides, int(processes)))]
+        rows += [(f"{nbytes:,} B", compare("expression", nbytes, sides, int(processes))) for nbytes in SIZES]
+        show(rows)
+    if what != "expression":
+        rows = []
+        for program, needed in PROGRAMS.items():
+            if needed is not None and importlib.util.find_spec(needed) is None:
+                print(f"{program}: NOT MEASURED, {needed} is not installed")
+            else:
+                rows.append((program, compare(program, 0, ["plain", "scope", *others], int(processes))))
+        show(rows)
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
