@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import inspect
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Any, Final, cast, get_args
 
 import pytest
@@ -88,8 +88,7 @@ def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
         given = repr(marker.args[0] if marker.args else sorted(unknown)[0])
         raise pytest.UsageError(f"no_tensor_leaks takes allow= and warmup=, not {given}")
     allow: Any = marker.kwargs.get("allow", ())
-    alone = isinstance(allow, str) or not isinstance(allow, Iterable)
-    patterns = cast("tuple[Any, ...]", (allow,) if alone else tuple(allow))
+    patterns: tuple[Any, ...] = (allow,) if type(allow) in (str, int) else tuple(allow)
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise pytest.UsageError(f"no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not {allow!r}")
     warmup: Any = marker.kwargs.get("warmup", 0)
