@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._compiled import HOT
 from ._composites import Plan, absorb_members, plan_members
 from ._current import CLOSED, CURRENT, resolve
 from ._deaths import died, track
@@ -13,7 +14,7 @@ from ._statistics import LOCAL
 __all__ = ["born", "born_composite"]
 
 
-def born(resource: object, kind: Kind) -> Entry:
+def born_in_python(resource: object, kind: Kind, /) -> Entry:
     """Record the birth of a resource; the current scope owns it from now on.
 
     Parameters
@@ -54,6 +55,11 @@ def born(resource: object, kind: Kind) -> Entry:
         for listener in LISTENERS:
             listener.born(entry)
     return entry
+
+
+born = born_in_python
+if HOT is not None:
+    born = HOT.born
 
 
 def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._compiled import HOT
 from ._current import CLOSED, OPEN
 from ._entry import LIVE, Entry
 from ._estates import ESTATES, settle
@@ -57,22 +58,32 @@ def hand_over_memory(scope: DisposeScope, failures: list[BaseException], in_flig
             del escaped
 
 
+def release_newest_in_python(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
+    """Release entries, the newest first, until none is left; what releases raise goes to the failures."""
+    while True:
+        try:
+            entry, _ = entries.popitem()
+        except KeyError:
+            return
+        failure = release(entry)
+        if failure is not None:
+            failures.append(failure)
+            # This frame is reached from its traceback: kept here, it would be a cycle.
+            failure = None
+
+
+release_newest = release_newest_in_python
+if HOT is not None:
+    release_newest = HOT.release_newest
+
+
 def release_owned(scope: DisposeScope) -> list[BaseException]:
     """Release the newest first, as ``contextlib.ExitStack`` does, until nothing is left."""
     failures: list[BaseException] = []
     entries = scope._entries
     while True:
         try:
-            while True:
-                try:
-                    entry, _ = entries.popitem()
-                except KeyError:
-                    break
-                failure = release(entry)
-                if failure is not None:
-                    failures.append(failure)
-                    # This frame is reached from its traceback: kept here, it would be a cycle.
-                    failure = None
+            release_newest(entries, failures)
             if not ESTATES:
                 return failures
             # A composite of this scope died by a release above: its members are still this scope's to release.

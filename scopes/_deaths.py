@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 from weakref import ref
 
+from ._compiled import HOT
 from ._entry import DEAD, LIVE, AnchoredEntry, Entry, StrongEntry, Token
 from ._estates import ESTATES, SHARED, settle
 from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind
 from ._statistics import LOCAL
 
-__all__ = ["died", "track"]
+__all__ = ["died", "part_died", "track"]
 
 
 _SETTLE_AT: Final = 512
 
 
-def died(
+def died_in_python(
     entry: Entry,
     # Bound here, because module globals may be gone when the last tensors die at interpreter exit.
     live: dict[int, Entry] = LIVE,
@@ -56,7 +57,7 @@ def died(
             if entry.members:
                 estates.append(entry)
             if anchored:
-                _part_died(entry)
+                part_died(entry)
     elif dead.get(key) is entry:
         del dead[key]
     if listeners:
@@ -64,7 +65,12 @@ def died(
             listener.died(entry)
 
 
-def _part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
+died = died_in_python
+if HOT is not None:
+    died = HOT.died
+
+
+def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
     """Take note that a tuple is gone: it held its elements, and one of them has died."""
     for unit in (member.unit, *shared.pop(member, ())):
         if unit is not None and unit.kind.anchor is not None and live.get(unit.key) is unit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._compiled import HOT
 from ._entry import DEAD, LIVE, Entry, StrongEntry, dead_entry_of, entry_of
 from ._errors import DisposedError
 from ._estates import heir_of
@@ -10,10 +11,10 @@ from ._kinds import Kind
 from ._parts import named_members
 from ._statistics import LOCAL
 
-__all__ = ["check_alive", "disposed_error", "is_released", "release", "story_of"]
+__all__ = ["check_alive", "disposed_error", "is_released", "release", "release_in_python", "story_of"]
 
 
-def release(entry: Entry, with_members: bool = True) -> BaseException | None:
+def release_in_python(entry: Entry, with_members: bool = True, /) -> BaseException | None:
     """Release a resource, its members with it. Idempotent; whoever takes the entry out of `LIVE` does the work.
 
     Returns
@@ -57,6 +58,11 @@ def release(entry: Entry, with_members: bool = True) -> BaseException | None:
         failure = None
 
 
+release = release_in_python
+if HOT is not None:
+    release = HOT.release
+
+
 def _release_members(unit: Entry, failure: BaseException | None) -> BaseException | None:
     """Release the members of a composite and theirs, also below one that has died, and collect what fails."""
     failures = [] if failure is None else [failure]
@@ -66,7 +72,7 @@ def _release_members(unit: Entry, failure: BaseException | None) -> BaseExceptio
         member = pending.pop()
         if heir_of(member) is not None:
             continue
-        failed = release(member, with_members=False)
+        failed = release(member, False)
         if failed is not None:
             failures.append(failed)
         if member.members:

@@ -9,6 +9,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, final, overload
 from warnings import warn
 
 from ._arrivals import AWAITED, look_for_arrivals, modules_seen
+from ._binding import quicken
 from ._budget import parse_budget
 from ._closing import hand_over_memory, shut
 from ._current import (
@@ -185,6 +186,15 @@ class DisposeScope(ScopeVerbs):
             self._direct = False
             if not self._entries:
                 return False
+        try:
+            self._end(exc)
+        finally:
+            # This frame is reached from the failures' tracebacks, and they from the exception in flight.
+            del exc, traceback
+        return False
+
+    def _end(self, exc: BaseException | None) -> None:
+        """Release what the block leaves behind, and hand its plain memory over."""
         failures = shut(self)
         if self._account is not None:
             hand_over_memory(self, failures, exc)
@@ -192,9 +202,7 @@ class DisposeScope(ScopeVerbs):
             try:
                 raise_failures(failures, f"leaving {self._called()}", exc)
             finally:
-                # This frame is reached from the failures' tracebacks, and they from the exception in flight.
-                del exc, traceback
-        return False
+                del exc
 
     def close(self) -> None:
         """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
@@ -276,6 +284,8 @@ class DisposeScope(ScopeVerbs):
             scope=repr(self),
         )
 
+
+quicken(DisposeScope)
 
 # What refers to a scope does not hide what the scope owns.
 LEAF_TYPES.add(DisposeScope)

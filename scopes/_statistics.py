@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, Final, final
 from weakref import WeakSet
 
+from ._compiled import HOT
+
 __all__ = ["COUNTERS", "LOCAL", "DeviceStatistics", "Ledger", "Statistics", "clear_process", "counts_of_process"]
 
 COUNTERS: Final = (
@@ -150,8 +152,11 @@ class _Retire:
         retired: list[tuple[int, ...]] = _retired,
         many: int = _MANY,
         lock: Any = _lock,
+        forget: Any = None if HOT is None else HOT.forget_ledger,
     ) -> None:
         ledger = self._ledger
+        if forget is not None:
+            forget(ledger)
         with lock:
             retired.append(tuple(getattr(ledger, counter) for counter in counters))
             # Resources born on the thread still name the ledger as their home: it must not be counted twice.

@@ -1,0 +1,75 @@
+/* The module `_hot`: the paths that every birth, death and block goes through, compiled. Documented in _hot.pyi. */
+#include "_hot_births.h"
+#include "_hot_blocks.h"
+#include "_hot_bound.h"
+#include "_hot_releases.h"
+
+static PyObject *bind(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (is_bound() || !PyDict_CheckExact(things)) {
+        PyErr_SetString(PyExc_RuntimeError, "bind() takes a dict, once in a process");
+        return NULL;
+    }
+    if (bind_all(things) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *bound_already(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyBool_FromLong(is_bound());
+}
+
+static PyObject *forget(PyObject *module, PyObject *ledger)
+{
+    (void)module;
+    forget_ledger(ledger);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_O, NULL},
+    {"is_bound", bound_already, METH_NOARGS, NULL},
+    {"born", (PyCFunction)(void (*)(void))hot_born, METH_FASTCALL, NULL},
+    {"died", hot_died, METH_O, NULL},
+    {"forget_ledger", forget, METH_O, NULL},
+    {"quicken", hot_quicken, METH_O, NULL},
+    {"release", (PyCFunction)(void (*)(void))hot_release, METH_FASTCALL, NULL},
+    {"release_newest", (PyCFunction)(void (*)(void))hot_release_newest, METH_FASTCALL, NULL},
+    {0},
+};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_hot", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+#ifdef Py_GIL_DISABLED
+    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
+    return NULL;
+#else
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "the compiled hot paths serve the main interpreter only");
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) {
+        return NULL;
+    }
+    PyObject *died = PyObject_GetAttrString(module, "died");
+    if (died == NULL) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    if (died_function == NULL) {
+        died_function = died;
+    }
+    else {
+        Py_DECREF(died);
+    }
+    return module;
+#endif
+}

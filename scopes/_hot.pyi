@@ -1,0 +1,36 @@
+"""The hot paths, compiled: births, deaths, releases, and the straight ways into and out of a scope.
+
+Each does what the function or method of the same name in Python does, which stands in for it where this module was not
+built or is not wanted: see `_compiled`. One copy of the package, in the main interpreter, can be bound to it.
+"""
+
+from typing import Any
+
+from ._entry import Entry
+from ._kinds import Kind
+from ._scope import DisposeScope
+from ._statistics import Ledger
+
+def bind(things: dict[str, Any], /) -> None:
+    """Get to know the tables, lists, functions and classes of the Python part, by their names."""
+
+def is_bound() -> bool:
+    """Whether `bind` has been called in this process."""
+
+def born(resource: object, kind: Kind, /) -> Entry:
+    """See `_births.born`."""
+
+def died(entry: Entry, /) -> None:
+    """See `_deaths.died`."""
+
+def forget_ledger(ledger: Ledger, /) -> None:
+    """A thread has ended, and its ledger with it."""
+
+def quicken(scope_type: type[DisposeScope], /) -> None:
+    """Give the class of scopes the compiled methods."""
+
+def release(entry: Entry, with_members: bool = True, /) -> BaseException | None:
+    """See `_releases.release`."""
+
+def release_newest(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
+    """See `_closing.release_newest`."""

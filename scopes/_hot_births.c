@@ -1,0 +1,175 @@
+#include "_hot_births.h"
+
+PyObject *died_function;
+
+static PyObject *make_entry(PyObject *resource, PyObject *kind, PyObject *ledger, PyObject *scope)
+{
+    PyObject *key = PyLong_FromVoidPtr(resource);
+    PyObject *arguments = key == NULL ? NULL : PyTuple_Pack(2, resource, died_function);
+    /* What calling the type does, less an __init__ that only looks at the arguments again. */
+    PyObject *entry = arguments == NULL ? NULL : entry_type->tp_new(entry_type, arguments, NULL);
+    Py_XDECREF(arguments);
+    if (entry != NULL) {
+        put(entry, ENTRY_KEY, key);
+        put(entry, ENTRY_KIND, kind);
+        put(entry, ENTRY_OWNER, scope == NULL ? Py_None : scope);
+        put(entry, ENTRY_HOME, ledger);
+        put(entry, ENTRY_UNIT, Py_None);
+        put(entry, ENTRY_MEMBERS, empty_tuple);
+        put(entry, ENTRY_COUNTED, Py_True);
+    }
+    Py_XDECREF(key);
+    return entry;
+}
+
+/* Into the tables and the list of its owner, all or nothing. Runs no Python code but what dies by a replaced entry. */
+static int record(PyObject *entry, PyObject *ledger, PyObject *scope)
+{
+    PyObject *key = get(entry, ENTRY_KEY);
+    if (PyDict_SetItem(bound[LIVE], key, entry) < 0) {
+        return -1;
+    }
+    if (scope == NULL) {
+        return count(ledger, LEDGER_CREATED_UNSCOPED);
+    }
+    if (own(scope, entry) == 0) {
+        if (count(ledger, LEDGER_CREATED_IN_SCOPE) < 0) {
+            return -1;
+        }
+        if (get(scope, SCOPE_STATE) == state_closed) {
+            /* Another thread closed it while Python code looked for it: the entry goes where the next birth will. */
+            PyObject *taken = PyObject_CallMethodOneArg(scope, name_take, entry);
+            Py_XDECREF(taken);
+            return taken == NULL ? -1 : 0;
+        }
+        return 0;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    put(entry, ENTRY_OWNER, Py_None);
+    if (PyDict_DelItem(bound[LIVE], key) < 0) {
+        PyErr_Clear();
+    }
+    PyErr_Restore(type, value, traceback);
+    return -1;
+}
+
+PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 2) {
+        PyErr_SetString(PyExc_TypeError, "born() takes a resource and its kind");
+        return NULL;
+    }
+    if (!is_bound()) {
+        PyErr_SetString(PyExc_RuntimeError, "born() has not been bound");
+        return NULL;
+    }
+    /* What can run other code comes first, and the rest is one step for every other thread. */
+    PyObject *ledger = ledger_here();
+    if (ledger == NULL) {
+        return NULL;
+    }
+    PyObject *scope = current();
+    PyObject *entry = NULL;
+    if (scope != NULL || !PyErr_Occurred()) {
+        entry = make_entry(arguments[0], arguments[1], ledger, scope);
+        if (entry != NULL && record(entry, ledger, scope) < 0) {
+            Py_CLEAR(entry);
+        }
+    }
+    Py_DECREF(ledger);
+    Py_XDECREF(scope);
+    if (entry != NULL && PyList_GET_SIZE(bound[LISTENERS]) != 0 &&
+        tell(bound[LISTENERS], name_born, entry, NULL) < 0) {
+        Py_CLEAR(entry);
+    }
+    return entry;
+}
+
+/* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1 with an error set. */
+static int taken_out_of(PyObject *table, PyObject *entry)
+{
+    PyObject *key = get(entry, ENTRY_KEY);
+    PyObject *found = PyDict_GetItemWithError(table, key);
+    if (found == entry) {
+        return PyDict_DelItem(table, key) < 0 ? -1 : 1;
+    }
+    return found == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* The end of a resource that was alive: `_deaths.died` says why each thing is done. */
+static int leave_owner(PyObject *entry, PyObject *ledger)
+{
+    PyObject *members = get(entry, ENTRY_MEMBERS);
+    bool composite = PyTuple_CheckExact(members) && PyTuple_GET_SIZE(members) != 0;
+    if (get(entry, ENTRY_UNIT) != Py_None) {
+        if (composite && PyList_Append(bound[ESTATES], entry) < 0) {
+            return -1;
+        }
+        if (PyList_GET_SIZE(bound[ANCHORED]) != 0) {
+            PyObject *done = PyObject_CallOneArg(bound[PART_DIED], entry);
+            Py_XDECREF(done);
+            return done == NULL ? -1 : 0;
+        }
+        return 0;
+    }
+    PyObject *owner = get(entry, ENTRY_OWNER);
+    if (owner == Py_None || !is_scope(owner)) {
+        if (count(ledger, LEDGER_DISPOSED_UNSCOPED) < 0) {
+            return -1;
+        }
+    }
+    else {
+        Py_INCREF(owner);
+        int failed = disown(owner, entry);
+        Py_DECREF(owner);
+        if (failed < 0 || count(ledger, LEDGER_DISPOSED_IN_SCOPE) < 0) {
+            return -1;
+        }
+    }
+    if (!composite) {
+        put(entry, ENTRY_OWNER, Py_None);
+        return 0;
+    }
+    if (PyList_Append(bound[ESTATES], entry) < 0) {
+        return -1;
+    }
+    if (PyList_GET_SIZE(bound[ESTATES]) >= 512) {
+        PyObject *done = PyObject_CallNoArgs(bound[SETTLE]);
+        Py_XDECREF(done);
+        return done == NULL ? -1 : 0;
+    }
+    return 0;
+}
+
+PyObject *hot_died(PyObject *module, PyObject *entry)
+{
+    (void)module;
+    if (!is_bound() || !PyObject_TypeCheck(entry, entry_type)) {
+        PyErr_SetString(PyExc_TypeError, "died() takes an entry");
+        return NULL;
+    }
+    PyObject *ledger = ledger_here();
+    if (ledger == NULL) {
+        return NULL;
+    }
+    /* A dying object lends its reference to the callback, and the tables may hold the only others. */
+    Py_INCREF(entry);
+    int alive = taken_out_of(bound[LIVE], entry);
+    if (alive > 0) {
+        alive = leave_owner(entry, ledger);
+    }
+    else if (alive == 0) {
+        alive = taken_out_of(bound[DEAD], entry);
+    }
+    Py_DECREF(ledger);
+    if (alive >= 0 && PyList_GET_SIZE(bound[LISTENERS]) != 0) {
+        alive = tell(bound[LISTENERS], name_died, entry, NULL);
+    }
+    Py_DECREF(entry);
+    if (alive < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,13 @@
+/* Births and deaths: `_births.born` and `_deaths.died`, compiled. */
+#ifndef DISPOSESCOPE_HOT_BIRTHS_H
+#define DISPOSESCOPE_HOT_BIRTHS_H
+
+#include "_hot_bound.h"
+
+/* The callback of every entry, a function object of the module; set when the module is made. */
+extern PyObject *died_function;
+
+PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *hot_died(PyObject *module, PyObject *entry);
+
+#endif

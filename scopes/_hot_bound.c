@@ -1,0 +1,304 @@
+#include "_hot_bound.h"
+
+#include <structmember.h>
+
+PyObject *bound[OBJECTS];
+Py_ssize_t offsets[SLOTS];
+PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type;
+PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
+PyObject *name_born, *name_disposed, *name_died, *name_opened, *name_take, *name_popitem, *name_entered, *name_left, *name_end,
+    *name_keep;
+static PyObject *name_ledger, *name_pop;
+
+static PyObject *remembered_ledger;
+static uint64_t remembered_thread;
+
+static const char *const object_names[OBJECTS] = {
+    [LIVE] = "LIVE",         [DEAD] = "DEAD",         [ESTATES] = "ESTATES", [LISTENERS] = "LISTENERS",
+    [ANCHORED] = "ANCHORED", [LOCAL] = "LOCAL",       [CURRENT] = "CURRENT", [MEMORY] = "MEMORY",
+    [ENTERED] = "ENTERED",   [LEFT] = "LEFT",         [AWAITED] = "AWAITED", [ENTERING] = "ENTERING",
+    [RESOLVE] = "resolve",   [SETTLE] = "settle",     [RELEASE] = "release", [PART_DIED] = "part_died",
+    [MODULES_SEEN] = "modules_seen",
+};
+
+static const char *const slot_names[SLOTS] = {
+    [ENTRY_KEY] = "key",
+    [ENTRY_KIND] = "kind",
+    [ENTRY_OWNER] = "owner",
+    [ENTRY_HOME] = "home",
+    [ENTRY_UNIT] = "unit",
+    [ENTRY_MEMBERS] = "members",
+    [ENTRY_COUNTED] = "counted",
+    [KIND_RELEASE] = "release",
+    [SCOPE_ACCOUNT] = "_account",
+    [SCOPE_ARENA] = "_arena",
+    [SCOPE_BELOW] = "_below",
+    [SCOPE_DIRECT] = "_direct",
+    [SCOPE_ENTRIES] = "_entries",
+    [SCOPE_FRAME] = "_frame",
+    [SCOPE_OUTER] = "_outer",
+    [SCOPE_PARTICULAR] = "_particular",
+    [SCOPE_PASSED_OVER] = "_passed_over",
+    [SCOPE_SERVED] = "_served",
+    [SCOPE_STATE] = "_state",
+    [SCOPE_BUDGET] = "budget",
+    [SCOPE_GRAPH] = "graph",
+    [SCOPE_KEEP_PAGES] = "keep_pages",
+    [SCOPE_NAME] = "name",
+    [SCOPE_STRICT] = "strict",
+    [LEDGER_CREATED_IN_SCOPE] = "created_in_scope",
+    [LEDGER_CREATED_UNSCOPED] = "created_unscoped",
+    [LEDGER_DISPOSED_IN_SCOPE] = "disposed_in_scope",
+    [LEDGER_DISPOSED_UNSCOPED] = "disposed_unscoped",
+};
+
+bool is_bound(void) { return entry_type != NULL; }
+
+/* What each object must be, so that the paths that use it need not ask. */
+static bool fits(enum object which, PyObject *object)
+{
+    switch (which) {
+    case LIVE:
+    case DEAD:
+    case AWAITED:
+        return PyDict_CheckExact(object);
+    case CURRENT:
+        return PyContextVar_CheckExact(object);
+    case ENTERING:
+        return PyFrozenSet_CheckExact(object);
+    case LOCAL:
+        return true;
+    case RESOLVE:
+    case SETTLE:
+    case PART_DIED:
+    case RELEASE:
+        return PyCallable_Check(object);
+    default:
+        return PyList_CheckExact(object);
+    }
+}
+
+static int find_slots(PyTypeObject *type, enum slot first, enum slot last)
+{
+    for (enum slot slot = first; slot <= last; slot++) {
+        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, slot_names[slot]);
+        if (descriptor == NULL) {
+            return -1;
+        }
+        const PyMemberDef *member =
+            Py_TYPE(descriptor) == &PyMemberDescr_Type ? ((PyMemberDescrObject *)descriptor)->d_member : NULL;
+        if (member == NULL || member->type != T_OBJECT_EX) {
+            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, slot_names[slot]);
+            Py_DECREF(descriptor);
+            return -1;
+        }
+        offsets[slot] = member->offset;
+        Py_DECREF(descriptor);
+    }
+    return 0;
+}
+
+static PyTypeObject *type_in(PyObject *things, const char *name)
+{
+    PyObject *type = PyDict_GetItemString(things, name);
+    if (type == NULL || !PyType_Check(type)) {
+        PyErr_Format(PyExc_TypeError, "bind() wants the type %s", name);
+        return NULL;
+    }
+    return (PyTypeObject *)type;
+}
+
+static int make_constants(void)
+{
+    static const struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&name_born, "born"},       {&name_disposed, "disposed"}, {&name_died, "died"},       {&name_opened, "opened"},
+        {&name_take, "_take"},      {&name_popitem, "popitem"},   {&name_entered, "entered"}, {&name_left, "left"},
+        {&name_end, "_end"}, {&name_pop, "pop"},        {&name_keep, "keep"},         {&name_ledger, "ledger"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (*names[i].place == NULL && (*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
+    }
+    if (empty_tuple == NULL && (empty_tuple = PyTuple_New(0)) == NULL) {
+        return -1;
+    }
+    /* Small integers are immortal, or at least never freed. */
+    if ((state_unopened = PyLong_FromLong(0)) == NULL || (state_open = PyLong_FromLong(1)) == NULL ||
+        (state_closed = PyLong_FromLong(2)) == NULL) {
+        return -1;
+    }
+    return 0;
+}
+
+int bind_all(PyObject *things)
+{
+    PyTypeObject *entry = type_in(things, "Entry"), *kind = NULL, *scope = NULL, *ledger = NULL;
+    if (entry == NULL || (kind = type_in(things, "Kind")) == NULL || (scope = type_in(things, "ScopeView")) == NULL ||
+        (ledger = type_in(things, "Ledger")) == NULL || make_constants() < 0) {
+        return -1;
+    }
+    if (!PyType_IsSubtype(entry, &_PyWeakref_RefType)) {
+        PyErr_SetString(PyExc_TypeError, "an entry is a weak reference");
+        return -1;
+    }
+    if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(kind, KIND_RELEASE, KIND_RELEASE) < 0 ||
+        find_slots(scope, SCOPE_ACCOUNT, SCOPE_STRICT) < 0 ||
+        find_slots(ledger, LEDGER_CREATED_IN_SCOPE, LEDGER_DISPOSED_UNSCOPED) < 0) {
+        return -1;
+    }
+    for (enum object which = 0; which < OBJECTS; which++) {
+        PyObject *object = PyDict_GetItemString(things, object_names[which]);
+        if (object == NULL || !fits(which, object)) {
+            PyErr_Format(PyExc_TypeError, "bind() wants %s", object_names[which]);
+            return -1;
+        }
+    }
+    for (enum object which = 0; which < OBJECTS; which++) {
+        bound[which] = Py_NewRef(PyDict_GetItemString(things, object_names[which]));
+    }
+    kind_type = (PyTypeObject *)Py_NewRef((PyObject *)kind);
+    scope_type = (PyTypeObject *)Py_NewRef((PyObject *)scope);
+    ledger_type = (PyTypeObject *)Py_NewRef((PyObject *)ledger);
+    entry_type = (PyTypeObject *)Py_NewRef((PyObject *)entry);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ ledgers */
+
+PyObject *ledger_here(void)
+{
+    uint64_t thread = PyThreadState_GetID(PyThreadState_Get());
+    if (thread == remembered_thread && remembered_ledger != NULL) {
+        return Py_NewRef(remembered_ledger);
+    }
+    PyObject *ledger = PyObject_GetAttr(bound[LOCAL], name_ledger);
+    if (ledger == NULL) {
+        return NULL;
+    }
+    if (Py_TYPE(ledger) != ledger_type) {
+        PyErr_SetString(PyExc_TypeError, "the ledger of this thread is none");
+        Py_DECREF(ledger);
+        return NULL;
+    }
+    PyObject *before = remembered_ledger;
+    remembered_ledger = Py_NewRef(ledger);
+    remembered_thread = thread;
+    Py_XDECREF(before);
+    return ledger;
+}
+
+void forget_ledger(PyObject *ledger)
+{
+    if (remembered_ledger == ledger) {
+        remembered_thread = 0;
+        Py_CLEAR(remembered_ledger);
+    }
+}
+
+int count(PyObject *ledger, enum slot counter)
+{
+    long long value = PyLong_AsLongLong(get(ledger, counter));
+    if (value == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    PyObject *sum = PyLong_FromLongLong(value + 1);
+    if (sum == NULL) {
+        return -1;
+    }
+    put(ledger, counter, sum);
+    Py_DECREF(sum);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ the current scope */
+
+PyObject *top(void)
+{
+    PyObject *scope;
+    if (PyContextVar_Get(bound[CURRENT], Py_None, &scope) < 0) {
+        return NULL;
+    }
+    if (scope != Py_None && !is_scope(scope)) {
+        PyErr_Format(PyExc_TypeError, "the current scope is a %s", Py_TYPE(scope)->tp_name);
+        Py_DECREF(scope);
+        return NULL;
+    }
+    return scope;
+}
+
+PyObject *current(void)
+{
+    PyObject *scope = top();
+    if (scope == NULL) {
+        return NULL;
+    }
+    if (scope != Py_None && get(scope, SCOPE_DIRECT) != Py_True) {
+        PyObject *found = PyObject_CallOneArg(bound[RESOLVE], scope);
+        Py_DECREF(scope);
+        if (found == NULL) {
+            return NULL;
+        }
+        scope = found;
+        if (scope != Py_None && !is_scope(scope)) {
+            PyErr_Format(PyExc_TypeError, "the current scope is a %s", Py_TYPE(scope)->tp_name);
+            Py_DECREF(scope);
+            return NULL;
+        }
+    }
+    if (scope == Py_None) {
+        Py_DECREF(scope);
+        return NULL;
+    }
+    return scope;
+}
+
+/* ------------------------------------------------------------------ the list of a scope */
+
+int own(PyObject *scope, PyObject *entry)
+{
+    PyObject *entries = get(scope, SCOPE_ENTRIES);
+    if (PyDict_CheckExact(entries)) {
+        return PyDict_SetItem(entries, entry, Py_None);
+    }
+    Py_INCREF(entries);
+    int failed = PyObject_SetItem(entries, entry, Py_None);
+    Py_DECREF(entries);
+    return failed;
+}
+
+int disown(PyObject *scope, PyObject *entry)
+{
+    PyObject *entries = get(scope, SCOPE_ENTRIES);
+    if (PyDict_CheckExact(entries)) {
+        int held = PyDict_Contains(entries, entry);
+        return held <= 0 ? held : PyDict_DelItem(entries, entry);
+    }
+    Py_INCREF(entries);
+    PyObject *popped = PyObject_CallMethodObjArgs(entries, name_pop, entry, Py_None, NULL);
+    Py_DECREF(entries);
+    Py_XDECREF(popped);
+    return popped == NULL ? -1 : 0;
+}
+
+/* ------------------------------------------------------------------ listeners */
+
+int tell(PyObject *listeners, PyObject *method, PyObject *first, PyObject *second)
+{
+    /* As a for statement goes through a list: what is added meanwhile is told as well. */
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(listeners); i++) {
+        PyObject *listener = Py_NewRef(PyList_GET_ITEM(listeners, i));
+        PyObject *arguments[] = {listener, first, second};
+        PyObject *told = method == NULL ? PyObject_CallOneArg(listener, first)
+                                        : PyObject_VectorcallMethod(method, arguments, second == NULL ? 2 : 3, NULL);
+        Py_DECREF(listener);
+        if (told == NULL) {
+            return -1;
+        }
+        Py_DECREF(told);
+    }
+    return 0;
+}
