@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections import UserDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,9 @@ SAMPLES = [{"text": torch.arange(length), "label": length} for length in LENGTHS
 CONTEXTS = [(0, None), (1, "fork"), (2, "fork"), (1, "spawn")]
 
 
-def shared_files() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")}
+def shared_files(*pids: int) -> set[str]:
+    """Files of shared memory that processes have made and nobody has removed: this one's, or those of some others."""
+    return {path.name for pid in pids or (os.getpid(),) for path in Path("/dev/shm").glob(f"torch_{pid}_*")}
 
 
 @pytest.fixture(autouse=True)
@@ -108,11 +111,12 @@ def test_what_a_worker_raises_arrives_and_nothing_is_left(workers: int, monkeypa
     assert [ds.is_disposed(batch) for batch in seen] == [True]
 
 
-def test_no_process_grows_over_fifty_epochs() -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_process_grows_over_fifty_epochs(workers: int) -> None:
     samples = [torch.ones(1 + index % 50, 64) for index in range(64)]
     loader = data.DataLoader(
-        samples, batch_size=16, collate_fn=ds.pack_collate("all"), num_workers=1, persistent_workers=True,
-        multiprocessing_context="fork",
+        samples, batch_size=16, collate_fn=ds.pack_collate("all"), num_workers=workers,
+        persistent_workers=workers > 0, multiprocessing_context="fork" if workers else None,
     )  # fmt: skip
     sizes: list[list[int]] = []
     here = psutil.Process()
@@ -148,6 +152,136 @@ def test_user_dicts_and_dataclasses_of_torch_tensors_move_as_trees() -> None:
         assert kept[0]["ids"].tolist() == [1.0, 1.0]
         assert kept[1].text.data.sum() == 5
     assert ds.is_disposed(kept[1].text)
+
+
+@pytest.mark.parametrize(("workers", "context"), CONTEXTS)
+def test_a_wrapped_collate_of_pytorchs_own_leaves_the_batch_alone(workers: int, context: str | None) -> None:
+    loader = data.DataLoader(
+        [sample["text"] for sample in SAMPLES],
+        batch_size=3,
+        collate_fn=ds.ScopedCollate(functools.partial(rnn.pack_sequence, enforce_sorted=False)),
+        num_workers=workers,
+        multiprocessing_context=context,
+    )
+    seen: list[Any] = []
+    for batch in ds.scoped_batches(loader):
+        scope = ds.current_scope()
+        assert scope is not None
+        assert scope.live == (batch,)
+        assert int(batch.batch_sizes[0]) == len(ds.unpack_sequence(batch))
+        seen.append(batch)
+    assert len(seen) == 3
+    assert all(map(ds.is_disposed, seen))
+
+
+class Reporting(data.Dataset):  # type: ignore[misc,name-defined]  # PyTorch is optional for the type checker too
+    """Samples that tell which process made them."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1 + index % 5, 256), float(index)), os.getpid()
+
+
+# With named files, what was fetched ahead and never asked for is removed by PyTorch when the process ends.
+@pytest.mark.parametrize(
+    ("strategy", "leave"),
+    [
+        ("file_descriptor", "at the end"),
+        ("file_descriptor", "by break"),
+        ("file_descriptor", "by an exception"),
+        ("file_system", "at the end"),
+    ],
+)
+def test_no_file_of_shared_memory_is_left_by_any_worker(strategy: str, leave: str) -> None:
+    before = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    pids: set[int] = set()
+    try:
+        loader = data.DataLoader(
+            Reporting(), batch_size=2, collate_fn=ds.pack_collate(pack=["0"]), num_workers=2,
+            multiprocessing_context="fork",
+        )  # fmt: skip
+        with suppress(ZeroDivisionError):
+            for number, (text, makers) in enumerate(ds.scoped_batches(loader)):
+                pids |= set(makers.tolist())
+                assert text.data.shape[1] == 256
+                if number == 3 and leave != "at the end":
+                    if leave == "by break":
+                        break
+                    raise ZeroDivisionError
+        assert ds.is_disposed(text)
+        assert os.getpid() not in pids
+        del loader
+        gc.collect()
+        assert len(pids) == 2
+        assert shared_files(*pids) == set()
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+
+
+class Encoded:
+    """A collate function that makes what Hugging Face's tokenizers make; found by workers that are spawned."""
+
+    def __call__(self, samples: list[Any]) -> BatchEncoding:
+        texts = [sample["text"] for sample in samples]
+        return BatchEncoding(ids=rnn.pad_sequence(texts, batch_first=True), packed=rnn.pack_sequence(texts, False))
+
+
+class Listed:
+    """A collate function whose batch is a dataclass."""
+
+    def __call__(self, samples: list[Any]) -> Batch:
+        texts = [sample["text"] for sample in samples]
+        return Batch(rnn.pack_sequence(texts, False), torch.tensor([sample["label"] for sample in samples]))
+
+
+@pytest.mark.parametrize("collate", [Encoded, Listed])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_user_dicts_and_dataclasses_come_through_a_loader_as_trees(
+    collate: Any, workers: int, pin_memory: bool
+) -> None:
+    loader = data.DataLoader(
+        SAMPLES, batch_size=3, collate_fn=ds.ScopedCollate(collate()), num_workers=workers, pin_memory=pin_memory,
+        multiprocessing_context="fork" if workers else None,
+    )  # fmt: skip
+    kept: list[Any] = []
+    with ds.dispose_scope("run") as run:
+        for batch in ds.scoped_batches(loader):
+            scope = ds.current_scope()
+            assert scope is not None
+            parts = list(batch.values()) if isinstance(batch, UserDict) else [batch.text, batch.label]
+            assert len(scope) == 2
+            assert all(part in scope for part in parts)
+            if not kept:
+                kept.append(ds.move_to_outer(batch))
+        assert len(run) == 2
+        assert all(map(ds.is_disposed, parts))
+    assert ds.is_disposed(kept[0]["packed"] if collate is Encoded else kept[0].text)
+
+
+def test_without_an_accelerator_pinning_is_what_it_is_without_a_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator, which pins")
+    packed = rnn.pack_sequence([torch.ones(3), torch.ones(2)], enforce_sorted=False)
+    with pytest.raises(RuntimeError) as plain:
+        packed.pin_memory()
+    with ds.dispose_scope() as scope, pytest.raises(RuntimeError) as scoped:
+        scope.attach(packed)
+        packed.pin_memory()
+    assert str(plain.value) == str(scoped.value)
+    # Where there is one, what comes back is a copy.
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.clone())
+    with ds.dispose_scope("outer") as outer:
+        with ds.dispose_scope() as scope:
+            packed = ds.pack_sequence([torch.ones(3), torch.ones(2)], enforce_sorted=False)
+            pinned = scope.move_to_outer(packed.pin_memory())
+        assert ds.is_disposed(packed)
+        assert outer.live == (pinned,)
+        assert [row.tolist() for row in ds.unpack_sequence(pinned)] == [[1.0] * 3, [1.0] * 2]
+    assert all(map(ds.is_disposed, pinned))
 
 
 def test_stacked_packed_sequences_are_refused_where_default_collate_makes_them() -> None:
