@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, final
@@ -68,8 +69,36 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
     return ScopedBatches(loader, name)
 
 
+class _Closing(ABC):
+    """A context manager that closes what is still open when it is left."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Dispose the batches that are still open, and end every pass. Idempotent.
+
+        Raises
+        ------
+        ExceptionGroup
+            Releases failed. All others were done.
+        """
+        self._close(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        self._close(exc)
+
+    @abstractmethod
+    def _close(self, in_flight: BaseException | None) -> None:
+        """Close, while an exception may be on its way."""
+
+
 @final
-class ScopedBatches(Generic[T]):
+class ScopedBatches(_Closing, Generic[T]):
     """What `scoped_batches` makes: an iterable of batches, and a context manager that closes their scopes."""
 
     __slots__ = ("__weakref__", "_iterators", "_loader", "_name")
@@ -99,16 +128,6 @@ class ScopedBatches(Generic[T]):
     def __bool__(self) -> bool:
         return True
 
-    def close(self) -> None:
-        """Close every iterator that is still open, and dispose its batch. Idempotent.
-
-        Raises
-        ------
-        ExceptionGroup
-            Releases failed. All others were done.
-        """
-        self._close(None)
-
     def _close(self, in_flight: BaseException | None) -> None:
         failures: list[BaseException] = []
         for iterator in list(self._iterators):
@@ -119,20 +138,12 @@ class ScopedBatches(Generic[T]):
         if failures:
             raise failures[0] if len(failures) == 1 else BaseExceptionGroup("closing scoped batches failed", failures)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        self._close(exc)
-
     def __repr__(self) -> str:
         return f"scoped_batches({self._loader!r})"
 
 
 @final
-class BatchIterator(Iterator[T]):
+class BatchIterator(_Closing, Iterator[T]):
     """One pass over the batches. Closes the scope of its batch when it is advanced, exhausted, closed, or dies."""
 
     __slots__ = ("__weakref__", "_name", "_scope", "_source")
@@ -165,16 +176,6 @@ class BatchIterator(Iterator[T]):
             raise
         return batch
 
-    def close(self) -> None:
-        """Dispose the batch and end the pass. Idempotent.
-
-        Raises
-        ------
-        ExceptionGroup
-            Releases failed. All others were done.
-        """
-        self._close(None)
-
     def _close(self, in_flight: BaseException | None) -> None:
         try:
             self._leave(in_flight)
@@ -186,14 +187,6 @@ class BatchIterator(Iterator[T]):
         scope, self._scope = self._scope, None
         if scope is not None:
             scope.__exit__(type(in_flight) if in_flight is not None else None, in_flight, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> None:
-        self._close(exc)
 
     def __del__(self) -> None:
         self._close(None)
