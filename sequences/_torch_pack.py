@@ -140,7 +140,11 @@ def _packed_batch(input: Tensor, lengths: Any, batch_first: bool, enforce_sorted
             if graph and batch == 1 and 0 < counts[0] <= time:
                 length = int(counts[0])
                 rows = input.flatten(0, 1)
-                data = rows.index_select(0, torch.arange(length)) if order is not None else rows[:length].clone()
+                data = (
+                    rows.index_select(0, torch.arange(length))
+                    if order is not None
+                    else torch.cat((rows if length == time else rows.narrow(0, 0, length),))
+                )
                 sizes: Index = np.ones(length, dtype=np.int64)
                 return _packed(data, from_numpy(sizes), order)
             gathers = gathers_packed(input, batch, time, order is None, batch_first)

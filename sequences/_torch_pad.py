@@ -259,7 +259,7 @@ def _padded(
     if time < steps:
         return None
     graph = needs_grad((data,))
-    if (graph and steps >= _FEW_STEPS) or (not graph and gathers_padded(data, steps, back is None, batch_first)):
+    if (graph and steps >= _FEW_STEPS) or (not graph and gathers_padded(data, steps, back is None)):
         whole = opened(packed)
         if whole is None or not data.numel():
             return None

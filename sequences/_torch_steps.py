@@ -104,15 +104,12 @@ def gathers_packed(padded: Tensor, batch: int, time: int, ordered: bool, batch_f
     return nbytes >= _LARGE
 
 
-def gathers_padded(data: Tensor, steps: int, ordered: bool, batch_first: bool) -> bool:
+def gathers_padded(data: Tensor, steps: int, ordered: bool) -> bool:
     """Whether a gather is faster than PyTorch's kernel where packed data is padded."""
     if steps < _FEW_STEPS:
         return False
-    nbytes = data.numel() * data.element_size()
     many = data.shape[0] >= steps * (_MANY // 2)
-    if ordered:
-        return many and nbytes <= _LARGE_SORTED
-    return many or nbytes >= _LARGE
+    return many and (not ordered or data.numel() * data.element_size() <= _LARGE_SORTED)
 
 
 def _pack(padded: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -137,7 +134,7 @@ def _pad(
     data: Tensor, batch_sizes: Tensor, back: Tensor | None, batch_first: bool, fill: float, time: int
 ) -> tuple[Tensor, Tensor]:
     steps = batch_sizes.shape[0]
-    if not gathers_padded(data, steps, back is None, batch_first):
+    if not gathers_padded(data, steps, back is None):
         padded, lengths = kernel_pad(data.contiguous(), batch_sizes, batch_first, fill, time)
         return padded if back is None else padded.index_select(0 if batch_first else 1, back), lengths
     sizes: Index = batch_sizes.numpy()
@@ -199,18 +196,18 @@ class _Pad(torch.autograd.Function):
         time: int,
     ) -> Tensor:
         padded, ctx.lengths = _pad(data, batch_sizes, back, batch_first, fill, time)
-        # PyTorch adds what comes back from the copy for each length.
-        ctx.added = back is not None or bool(batch_sizes[0] != batch_sizes[-1])
-        ctx.rest = order, back, batch_first
+        ctx.rest = batch_sizes, order, back, batch_first
         return padded
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        order, back, batch_first = ctx.rest
+        batch_sizes, order, back, batch_first = ctx.rest
         if back is not None and order is None:
             order = from_numpy(inverse_of(back.numpy()))
         with Undisturbed():
-            data, _ = packed_rows(_added(grads[0], ctx.added), ctx.lengths, order, back, batch_first)
+            # PyTorch adds what comes back from the copy for each length.
+            added = back is not None or bool(batch_sizes[0] != batch_sizes[-1])
+            data, _ = packed_rows(_added(grads[0], added), ctx.lengths, order, back, batch_first)
         return data, None, None, None, None, None, None
 
 
