@@ -1,10 +1,12 @@
-"""What is never captured: parameters, registered buffers, gradients, and what an optimizer makes while it steps.
+"""What is never captured: parameters, registered buffers, gradients, and what an optimizer has or makes while it steps.
 
 They are born in a scope often, in the first step, and belong to the model.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from typing import Any, final
 
@@ -15,17 +17,42 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._torch_births import LOCAL, ThreadState, give_up, pause_births, resume_after_a_failed_step, resume_births
+from ._torch_births import (
+    LOCAL,
+    ThreadState,
+    _flattened,
+    give_up,
+    pause_births,
+    resume_after_a_failed_step,
+    resume_births,
+)
 
 __all__ = ["exclude_what_models_own"]
 
 
 def exclude_what_models_own() -> None:
-    """Hear of every registration of a parameter or buffer, and of every step of an optimizer."""
+    """Hear of every registration of a parameter or buffer, and of every step of an optimizer and what it is given."""
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)
     register_optimizer_step_pre_hook(_step_begins)
     register_optimizer_step_post_hook(_step_is_over)
+    optimizer: Any = torch.optim.Optimizer
+    # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
+    optimizer.add_param_group = _keeping(optimizer.add_param_group)
+    optimizer.__setstate__ = _keeping(optimizer.__setstate__)
+
+
+def _keeping(method: Callable[..., None]) -> Callable[..., None]:
+    """The same method of an optimizer; the tensors that it has afterwards are no scope's."""
+
+    @functools.wraps(method)
+    def kept(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        method(optimizer, *args, **kwargs)
+        for leaf in (*_flattened(optimizer.param_groups, 4), *_flattened(optimizer.state, 4)):
+            if isinstance(leaf, torch.Tensor):
+                give_up(leaf)
+
+    return kept
 
 
 def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:

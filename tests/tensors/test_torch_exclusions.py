@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import warnings
 
 import pytest
@@ -191,9 +193,7 @@ def test_schedulers_in_scopes(make_scheduler, tensor_lr):
 
     plain = train(False, make, make_scheduler)
     assert_same(plain, train(True, make, make_scheduler))
-    # A learning rate that user code makes inside of a scope as a tensor is the scope's, and not part of this promise.
-    if not tensor_lr:
-        assert_same(plain, train(True, make, make_scheduler, build_inside=True))
+    assert_same(plain, train(True, make, make_scheduler, build_inside=True))
 
 
 def adam(model):
@@ -294,6 +294,69 @@ def test_state_dicts_that_are_loaded_in_a_scope():
         optimizer.load_state_dict(saved[1])
     model(torch.rand(2, 3)).sum().backward()
     optimizer.step()
+
+
+def saved(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    # An LBFGS that was copied or unpickled does not work anywhere.
+    [("LBFGS", "load"), *((name, way) for name in ("Adam", "SGD") for way in ("load", "pickle", "deepcopy"))],
+)
+def test_an_optimizer_that_is_restored_in_a_scope_goes_on_after_it(name, way):
+    def run(scoped):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        options = {"momentum": 0.9} if name == "SGD" else {}
+        optimizer = getattr(torch.optim, name)(model.parameters(), **options)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        file = saved(optimizer.state_dict())
+        with scope_if(scoped):
+            if way == "load":
+                optimizer.load_state_dict(torch.load(file))
+            else:
+                both = model, optimizer
+                model, optimizer = pickle.loads(pickle.dumps(both)) if way == "pickle" else copy.deepcopy(both)
+        optimizer.step(closure)
+        optimizer.step(closure)
+        return dict(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+
+    assert_same(run(False), run(True))
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.SGD])
+def test_a_learning_rate_that_was_made_in_a_scope_is_the_optimizers(make):
+    weight = nn.Parameter(torch.ones(3))
+    with ds.dispose_scope():
+        optimizer = make([{"params": [weight], "lr": torch.tensor(0.5)}], foreach=False)
+    with ds.dispose_scope():
+        weight.sum().backward()
+        optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_every_optimizer_and_scheduler_of_pytorch_is_in_these_tests():
+    def names(module, base):
+        found = {name: thing for name, thing in vars(module).items() if isinstance(thing, type)}
+        return {name for name, thing in found.items() if issubclass(thing, base) and thing.__name__ == name} - {
+            base.__name__
+        }
+
+    assert names(torch.optim, torch.optim.Optimizer) - {name for name, _ in OPTIMIZERS} == {"SparseAdam", "Muon"}
+    assert names(schedulers, schedulers.LRScheduler) - {"_LRScheduler"} <= SCHEDULERS.keys()
+    assert names(torch.optim.swa_utils, schedulers.LRScheduler) <= SCHEDULERS.keys()
 
 
 def test_an_optimizer_of_the_users_keeps_what_its_step_makes():
