@@ -8,7 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ._diff import Diff
+from ._export import Export
 from ._html import Html
+from ._merge import Merge
 from ._run import Run
 from ._show import Show
 
@@ -34,7 +37,14 @@ class Verb(Protocol):
         ...
 
 
-VERBS: Final[dict[str, type[Verb]]] = {"run": Run, "show": Show, "html": Html}
+VERBS: Final[dict[str, type[Verb]]] = {
+    "run": Run,
+    "show": Show,
+    "html": Html,
+    "diff": Diff,
+    "merge": Merge,
+    "export": Export,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

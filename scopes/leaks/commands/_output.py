@@ -39,7 +39,9 @@ def check_output(output: str, force: bool, parser: argparse.ArgumentParser) -> N
 
 def write_output(output: str, content: str | bytes, parser: argparse.ArgumentParser) -> None:
     """Write a file as a whole or not at all; standard output for ``"-"``, and pipes, are written to as they are."""
-    content = content.encode("utf-8") if isinstance(content, str) else content
+    if isinstance(content, str):
+        # Bytes of a path that are no text have no other way into a file of text.
+        content = content.encode("utf-8", "backslashreplace")
     if output == "-":
         _to_standard_output(content)
         return
