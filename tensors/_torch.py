@@ -19,6 +19,7 @@ from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_edges import show_edges
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
+from ._torch_sightings import watch_memory
 from ._torch_storage import storages_behind, used_bytes
 from ._torch_swaps import allow_swaps
 from ._torch_threads import watch_threads
@@ -97,3 +98,4 @@ def teach() -> None:
     allow_swaps()
     show_edges()
     see_births(KIND)
+    watch_memory(KIND)

@@ -33,11 +33,17 @@ from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
 
 __all__ = [
     "LOCAL",
+    "MODE",
+    "SIGHTINGS",
+    "add_mode",
     "births_in",
     "births_now",
+    "copies_a_module",
     "give_up",
+    "keeps_births",
     "pause_births",
     "put_on",
+    "remove_mode",
     "resume_after_a_failed_step",
     "resume_births",
     "see_births",
@@ -59,6 +65,9 @@ _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch
 _KIND: Final[list[Kind]] = []
 """The kind of ``torch.Tensor``, once `see_births` has been told."""
 
+SIGHTINGS: Final[list[Callable[[Any, Any, Any, Any], object]]] = []
+"""Told of what compiled functions and transforms return, and their arguments, while a leak detector is open."""
+
 
 @final
 class ThreadState:
@@ -68,8 +77,11 @@ class ThreadState:
     ----------
     scopes : list of DisposeScope
         The scopes that were entered on it and not left.
+    modes : tuple
+        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a scope is open, and
+        what a leak detector watches with.
     watched : bool
-        Whether one is open, so that the mode belongs onto the stack.
+        Whether there are any.
     compiled : frame, optional
         The frame of the outermost call of a compiled function, during which the mode is off the stack all the same.
     stepping : int
@@ -77,15 +89,17 @@ class ThreadState:
         well; 0 where none is. Not the frame: it shall die when the step is over.
     """
 
-    __slots__ = ("compiled", "scopes", "stepping", "watched")
+    __slots__ = ("compiled", "modes", "scopes", "stepping", "watched")
 
     scopes: list[DisposeScope]
+    modes: tuple[object, ...]
     watched: bool
     compiled: FrameType | None
     stepping: int
 
     def __init__(self) -> None:
         self.scopes = []
+        self.modes = ()
         self.watched = False
         self.compiled = None
         self.stepping = 0
@@ -193,7 +207,7 @@ def _births_count(frame: FrameType | None) -> bool:
         frame = frame.f_back and frame.f_back.f_back
         if frame is None:
             return True
-        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and _copies_a_module(frame):
+        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and copies_a_module(frame):
             return False
         code = frame.f_code
     return id(code) in _makers or (id(code) not in _keepers and _judge(frame))
@@ -210,12 +224,18 @@ def _judge(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__")
     if len(_makers) >= _REMEMBERED_AT_MOST:
         _makers.clear()
-    keeps = type(module) is str and module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+    keeps = type(module) is str and keeps_births(module, code)
     (_keepers if keeps else _makers)[id(code)] = code
     return not keeps
 
 
-def _copies_a_module(frame: FrameType) -> bool:
+def keeps_births(module: str, code: CodeType) -> bool:
+    """Whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+
+
+def copies_a_module(frame: FrameType) -> bool:
+    """Whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
     found: FrameType | None = frame
     while found is not None and found.f_globals.get("__name__") == "copy":
         if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
@@ -251,6 +271,8 @@ def births_in(
     MemoryError or None
         What to raise where a budget refuses; then nothing is recorded.
     """
+    for see in SIGHTINGS:
+        see(result, func, args, kwargs)
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
@@ -319,13 +341,8 @@ def entered(scope: DisposeScope) -> None:
         resume_after_a_failed_step(here)
     here.scopes.append(scope)
     watch_budget(scope)
-    if not here.watched:
-        here.watched = True
-        if here.compiled is None and not here.stepping:
-            if _depth():
-                put_on()
-            else:
-                _push(MODE)
+    if not here.modes or here.modes[-1] is not MODE:
+        add_mode(here, MODE)
 
 
 def left(scope: DisposeScope) -> None:
@@ -343,13 +360,39 @@ def left(scope: DisposeScope) -> None:
     while scopes and scopes[-1]._state == CLOSED:
         scopes.pop()
     if not scopes:
-        here.watched = False
-        if _depth() == 1 and here.compiled is None and not here.stepping:
-            _pop()
-        else:
-            take_off()
+        remove_mode(here, MODE)
     if PINNED:
         drop_pinned()
+
+
+def add_mode(here: ThreadState, mode: object) -> None:
+    """Have a mode on this thread's stack from now on; `MODE` above the others, for it shall see births after them."""
+    others = here.modes
+    here.modes = (*others, mode) if mode is MODE else (mode, *others)
+    here.watched = True
+    if here.compiled is None and not here.stepping:
+        if _depth() == len(others) and (mode is MODE or not others):
+            # The quick way: there is nothing to be put below another.
+            _push(mode)
+        else:
+            take_off()
+            put_on()
+
+
+def remove_mode(here: ThreadState, mode: object) -> None:
+    """Have a mode on this thread's stack no more."""
+    if not any(other is mode for other in here.modes):
+        return
+    quick = here.modes[-1] is mode and _depth() == len(here.modes)
+    before = here.modes
+    here.modes = tuple(other for other in before if other is not mode)
+    here.watched = bool(here.modes)
+    if here.compiled is None and not here.stepping:
+        if quick:
+            _pop()
+        else:
+            _take_off(before)
+            put_on()
 
 
 def pause_births(reason: int) -> None:
@@ -381,37 +424,48 @@ def resume_after_a_failed_step(here: ThreadState) -> None:
 
 
 def put_on() -> None:
-    """Put the mode at the bottom of this thread's stack, but above that of a default device, which must be there."""
+    """Put the modes at the bottom of this thread's stack, but above that of a default device, which must be there."""
+    modes = LOCAL.here.modes
+    if not modes:
+        return
     above = [_pop() for _ in range(_depth())]
     if above and isinstance(above[-1], DeviceContext):
         _push(above.pop())
-    _push(MODE)
+    for mode in modes:
+        _push(mode)
     for mode in reversed(above):
         _push(mode)
 
 
 def take_off() -> bool:
-    """Take the mode off this thread's stack; tells whether it was there."""
+    """Take the modes off this thread's stack; tells whether one was there."""
+    return _take_off(LOCAL.here.modes)
+
+
+def _take_off(modes: tuple[object, ...]) -> bool:
     above: list[Any] = []
-    found = False
-    while _depth():
+    left_to_find = len(modes)
+    while left_to_find and _depth():
         mode = _pop()
-        if mode is MODE:
-            found = True
-            break
-        above.append(mode)
+        if any(mode is ours for ours in modes):
+            left_to_find -= 1
+        else:
+            above.append(mode)
     for mode in reversed(above):
         _push(mode)
-    return found
+    return left_to_find < len(modes)
 
 
 def _forget_inherited() -> None:
     here = LOCAL.here
     take_off()
     here.scopes.clear()
-    here.watched = False
+    # A detector that is open in the parent is open in the child.
+    here.modes = tuple(mode for mode in here.modes if mode is not MODE)
+    here.watched = bool(here.modes)
     here.compiled = None
     here.stepping = 0
+    put_on()
 
 
 def see_births(kind: Kind) -> None:

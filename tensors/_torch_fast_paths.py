@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch.jit import _builtins  # pyright: ignore[reportPrivateUsage]
 
-from ._torch_births import MODE
+from ._torch_births import LOCAL
 
 __all__ = ["keep_fast_paths"]
 
@@ -29,13 +29,16 @@ def _has_torch_function(args: Any) -> bool:
     if torch.compiler.is_compiling():
         # Dynamo takes this test for a constant, and knows the same question by this name.
         return torch.overrides.has_torch_function_variadic(*args)
-    if _depth() != 1:
+    ours = LOCAL.here.modes
+    depth = _depth()
+    if not depth or depth > len(ours):
         return _asks(args)
-    mode = _pop()
+    modes = [_pop() for _ in range(depth)]
     try:
-        return mode is not MODE or _asks(args)
+        return any(not any(mode is one for one in ours) for mode in modes) or _asks(args)
     finally:
-        _push(mode)
+        for mode in reversed(modes):
+            _push(mode)
 
 
 def keep_fast_paths() -> None:

@@ -213,7 +213,7 @@ static int find_kind(PyObject *kind, struct kind *found, PyObject **held)
 
 static int sight(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device)
 {
-    if (!is_open || is_clearing || sightings_of(object) != NULL || !is_kept(nbytes)) {
+    if (!is_open || is_clearing || sightings_of(object) != NULL) {
         return 0;
     }
     /* All that may run the garbage collector first, and with it anything; then what runs nothing. */
@@ -357,7 +357,7 @@ static int is_told_by_its_memory(PyObject *entry, const struct kind *kind)
                 told = -1;
             }
             else if (nbytes != 0) {
-                told = sight(memory, NULL, nbytes, kind->name, device) < 0 ? -1 : 0;
+                told = !is_kept(nbytes) ? 0 : sight(memory, NULL, nbytes, kind->name, device) < 0 ? -1 : 0;
                 sighting = told < 0 ? NULL : sightings_of(memory);
             }
         }
@@ -482,7 +482,8 @@ static PyObject *sight_object(PyObject *module, PyObject *const *arguments, Py_s
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (sight(arguments[0], arguments[1] == Py_None ? NULL : arguments[1], nbytes, names_number(&kind_names, arguments[3]),
+    if (sightings_of(arguments[0]) == NULL && is_open && is_kept(nbytes) &&
+        sight(arguments[0], arguments[1] == Py_None ? NULL : arguments[1], nbytes, names_number(&kind_names, arguments[3]),
               names_number(&device_names, arguments[4])) < 0) {
         return NULL;
     }
@@ -870,6 +871,9 @@ static PyMethodDef functions[] = {
 };
 
 static bool api_is_open(void) { return is_open && !is_clearing; }
+static bool api_samples(void) { return samples; }
+static bool api_is_kept(size_t nbytes) { return is_kept(nbytes); }
+static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
 static uint16_t api_kind_number(PyObject *name) { return names_number(&kind_names, name); }
 static uint16_t api_device_number(PyObject *name) { return names_number(&device_names, name); }
 
@@ -878,7 +882,10 @@ static struct birthlog_api api = {
     .block_born = block_born,
     .block_died = block_died,
     .block_moved = block_moved,
+    .samples = api_samples,
+    .is_kept = api_is_kept,
     .sight = sight,
+    .is_known = api_is_known,
     .kind_number = api_kind_number,
     .device_number = api_device_number,
 };

@@ -160,8 +160,14 @@ struct birthlog_api {
     /* It is freed, or was moved in memory and changed its size. */
     void (*block_died)(void *address);
     void (*block_moved)(void *before, void *after, size_t nbytes);
-    /* An object that stands for memory was born; does nothing where it is known. 0, or -1 with an exception. */
+    /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for each. */
+    bool (*samples)(void);
+    bool (*is_kept)(size_t nbytes);
+    /* An object that stands for memory was born, and is to be kept; does nothing where it is known. 0, or -1 with an
+     * exception. */
     int (*sight)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+    /* Whether an object is known to stand for memory. */
+    bool (*is_known)(PyObject *object);
     /* The number of the name of a kind, and of a device. */
     uint16_t (*kind_number)(PyObject *name);
     uint16_t (*device_number)(PyObject *name);

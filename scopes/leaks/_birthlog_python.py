@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import getweakrefs, ref
 
-from ._site import GENERATED, KEEPER, THROUGH, USER
+from ._site import GENERATED, KEEPER, PASSING, THROUGH, USER
 
 if TYPE_CHECKING:
     from .._entry import Entry
@@ -435,18 +435,13 @@ class BirthLog:
                 frame = frame.f_back
                 continue
             rank = self._rank_of(frame)
-            if innermost and rank == THROUGH:
-                frame = frame.f_back
-                if frame is not None:
-                    called, frame = frame.f_code, frame.f_back
-                rank = USER if frame is None else self._rank_of(frame)
-                innermost = rank == KEEPER
-                if not innermost:
-                    continue
-            if innermost and rank == KEEPER:
+            if rank == KEEPER and innermost:
                 return (), None, True
-            if frame is None:
-                break
+            if innermost and rank in (THROUGH, PASSING):
+                frame = frame.f_back
+                if rank == THROUGH and frame is not None:
+                    called, frame = frame.f_code, frame.f_back
+                continue
             innermost = False
             here = frame.f_code, frame.f_lasti
             if rank == USER:

@@ -7,7 +7,7 @@
 /* ------------------------------------------------------------------ codes */
 
 /* What a code is to a person who looks for a line; as in _site.py. */
-enum rank { USER, GENERATED, LIBRARY, KEEPER, THROUGH, LOST };
+enum rank { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, LOST };
 
 /* Every code that was met, held so that its address stays its own. */
 struct code {
@@ -74,7 +74,7 @@ static enum rank rank_of(struct walk *walk)
     Py_XDECREF(told);
     PyErr_Clear();
     PyErr_Restore(type, value, traceback);
-    if (rank < USER || rank > THROUGH) {
+    if (rank < USER || rank > PASSING) {
         rank = USER;
     }
     if ((codes == NULL || count_of_codes + 1 > room_for_codes / 2) && grow_codes() < 0) {
@@ -179,17 +179,12 @@ static int places_here(struct place *places, uint32_t wanted, PyCodeObject **cal
             walk_end(&walk);
             return -1;
         }
-        if (innermost && rank == THROUGH) {
-            /* This frame and the one that asked for it stand between the caller and the function. */
+        if (innermost && (rank == THROUGH || rank == PASSING)) {
             walk_out(&walk);
-            if (!walk_ended(&walk)) {
+            if (rank == THROUGH && !walk_ended(&walk)) {
+                /* The function that asked for it stands between its caller and what is called. */
                 *called = walk_code(&walk);
                 walk_out(&walk);
-            }
-            innermost = false;
-            if (!walk_ended(&walk) && rank_of(&walk) == KEEPER) {
-                walk_end(&walk);
-                return -1;
             }
             continue;
         }

@@ -85,7 +85,7 @@ class Seen:
         The number of its birth: two are the same that have the same.
     """
 
-    __slots__ = ("__weakref__", "_is_there", "birth", "device", "identity", "kind", "nbytes", "number")
+    __slots__ = ("__weakref__", "_reference", "birth", "device", "identity", "kind", "nbytes", "number")
 
     key: Final = None
 
@@ -97,7 +97,7 @@ class Seen:
         nbytes: int,
         birth: Birth,
         number: int,
-        is_there: Callable[[], bool],
+        reference: Callable[[], object],
     ) -> None:
         self.identity = identity
         self.kind = kind
@@ -105,10 +105,10 @@ class Seen:
         self.nbytes = nbytes
         self.birth = birth
         self.number = number
-        self._is_there = is_there
+        self._reference = reference
 
     def __call__(self) -> Seen | None:
-        return self if self._is_there() else None
+        return None if self._reference() is None else self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seen) and other.number == self.number and other.identity == self.identity

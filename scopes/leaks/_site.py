@@ -13,6 +13,7 @@ __all__ = [
     "JUDGES",
     "KEEPER",
     "LIBRARY",
+    "PASSING",
     "THROUGH",
     "USER",
     "Mark",
@@ -33,8 +34,10 @@ GENERATED: Final = 1
 LIBRARY: Final = 2
 KEEPER: Final = 3
 THROUGH: Final = 4
+PASSING: Final = 5
 """What code is to a person who looks for a line: theirs; generated for theirs; a library's; a library's that keeps what
-it makes for itself, so that it makes no births; code that, with its caller, only passes a call on."""
+it makes for itself, so that it makes no births; code that, with its caller, only passes a call on; code that passes a
+call on by itself."""
 
 JUDGES: Final[list[Callable[[CodeType, str], int | None]]] = []
 """What frameworks say of code of theirs, given with the name of its module; None where they have nothing to say."""

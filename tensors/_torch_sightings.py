@@ -1,0 +1,236 @@
+"""Watching PyTorch's memory for a leak detector: on every thread, inside of scopes and outside, owned by nobody.
+
+What is watched is a tensor's storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever
+has it: views, graphs, NumPy and DLPack exports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from types import CodeType, FrameType, MethodWrapperType
+from typing import TYPE_CHECKING, Any, Final, final
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
+from torch.overrides import TorchFunctionMode
+
+from ..scopes._devices import device_name
+from ..scopes.leaks._log import LOG, ROWS, Row
+from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
+from ..scopes.leaks._watching import add_watcher
+from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
+
+if TYPE_CHECKING:
+    from ..scopes._entry import Entry
+    from ..scopes._kinds import Kind
+    from ..scopes.leaks._site import Mark
+
+__all__ = ["watch_memory"]
+
+_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_Undisturbed: Final[Any] = _C.DisableTorchFunction
+_storage_of: Final[Callable[[Any], Any]] = _C.TensorBase.untyped_storage
+_nbytes_of: Final[Callable[[Any], int]] = torch.UntypedStorage.nbytes
+_backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
+_NAME: Final = "torch.Tensor"
+_PLAIN: Final = (bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout)
+_MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
+_GRADIENTS: Final = frozenset({"grad", "_grad"})
+_DEEPCOPY: Final[Any] = vars(Tensor)["__deepcopy__"]
+_BELOW: Final = 3
+
+
+def _compiled() -> Any:
+    try:
+        return import_module("._torch_watch", __package__) if LOG.api is not None else None
+    except ImportError:
+        return None
+
+
+_COMPILED: Final[Any] = _compiled()
+
+
+class Watch(TorchFunctionMode):
+    """The mode, in Python: lets every call through, and puts the memory of its result down."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and put the memory of its result down."""
+        result = func(*args) if kwargs is None else func(*args, **kwargs)
+        if type(func) is MethodWrapperType:
+            if result is None:
+                _given(func, args)
+        elif type(result) is Tensor:
+            if func is _DEEPCOPY:
+                _see(result, func, args, kwargs)
+            elif _backward_running() == -1:
+                _sight(result, func, args, kwargs)
+        elif type(result) not in _PLAIN and result is not None and _backward_running() == -1:
+            _see(result, func, args, kwargs)
+        return result
+
+
+def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
+    """Put the memory of a tensor down, unless an argument has it."""
+    with _Undisturbed():
+        storage = _storage(tensor)
+        if storage is None or LOG.recall_memory(storage) is not None:
+            return
+        given: list[Any] = [*args, *(kwargs or {}).values()]
+        given += [one for argument in given if type(argument) in (list, tuple) for one in argument]
+        if any(isinstance(one, Tensor) and _storage(one) is storage for one in given):
+            return
+        nbytes, device = storage.nbytes(), _device_of(storage)
+    if nbytes and device is not None:
+        LOG.sight(storage, getattr(func, "__name__", None), nbytes, _NAME, device)
+
+
+_sight: Final[Callable[[Any, Any, Any, Any], None]] = _sight_in_python if _COMPILED is None else _COMPILED.sight
+
+
+def _storage(tensor: Any) -> Any:
+    try:
+        return _storage_of(tensor)
+    except (NotImplementedError, RuntimeError):
+        # A tensor inside of a transform, a sparse one, an opaque one: nothing that could be watched.
+        return None
+
+
+def _storage_undisturbed(tensor: Any) -> Any:
+    with _Undisturbed():
+        return _storage(tensor)
+
+
+def _device_of(storage: Any) -> str | None:
+    device = storage.device
+    return None if device.type == "meta" else device_name(device)
+
+
+def _see(result: Any, func: Any = None, args: Any = (), kwargs: Any = None) -> None:
+    """Put the memory of the tensors in what a call returned down."""
+    if func is _DEEPCOPY and _copies_a_module():
+        return
+    with _Undisturbed():
+        for tensor in _tensors_in(result, _BELOW):
+            _sight(tensor, func, args, kwargs)
+
+
+def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType]
+    if issubclass(cls, Tensor):
+        if not issubclass(cls, _MODELS_OWN):
+            yield tree
+    elif levels and issubclass(cls, (list, tuple, dict)):
+        for child in tree.values() if issubclass(cls, dict) else tree:
+            yield from _tensors_in(child, levels - 1)
+
+
+def _copies_a_module() -> bool:
+    frame: FrameType | None = _getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy":
+            return copies_a_module(frame)
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("torch", _OURS):
+            return False
+        frame = frame.f_back
+    return False
+
+
+_OURS: Final = __name__.partition(".")[0]
+
+
+def _given(func: Any, args: Any) -> None:
+    """A tensor that is assigned to ``.grad`` belongs to the parameter."""
+    if func.__name__ == "__set__" and getattr(func.__self__, "__name__", "") in _GRADIENTS and len(args) > 1:
+        _exclude(args[1])
+
+
+def _exclude(tensor: Any) -> None:
+    """Tell no more of the memory of a tensor: it is the model's."""
+    if isinstance(tensor, Tensor):
+        storage = _storage_undisturbed(tensor)
+        if storage is not None:
+            LOG.exclude(storage)
+
+
+def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
+    if tensor is not None and LOG.counts()[3]:
+        _exclude(tensor)
+
+
+def _judge(code: CodeType, module: str) -> int | None:
+    """What code of PyTorch is to births."""
+    if code is torch.overrides.handle_torch_function.__code__:
+        return THROUGH
+    if module == __name__ or code is BirthMode.__torch_function__.__code__:
+        return PASSING
+    if module.startswith("torch.nn.parameter") or code.co_name == "flatten_parameters" or keeps_births(module, code):
+        return KEEPER
+    return None
+
+
+WATCH: Final[Any] = Watch() if _COMPILED is None else _COMPILED.Watch()
+
+
+@final
+class TorchWatcher:
+    """The one instance is among the watchers: see `Watcher`."""
+
+    __slots__ = ("kind",)
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind: Kind | None = kind
+
+    def begin(self) -> None:
+        """Watch this thread."""
+        here = LOCAL.here
+        if not any(mode is WATCH for mode in here.modes):
+            add_mode(here, WATCH)
+        if _see not in SIGHTINGS:
+            SIGHTINGS.append(_see)
+
+    def end(self) -> None:
+        """Watch it no more. The mode of another thread lets everything through from now on."""
+        remove_mode(LOCAL.here, WATCH)
+        SIGHTINGS.clear()
+
+    def recall(self, entry: Entry) -> Row | None:
+        """What is known of the memory of a tensor."""
+        if entry.kind is not self.kind:
+            return None
+        tensor = entry()
+        storage = None if tensor is None else _storage_undisturbed(tensor)
+        row: Row | None = None if storage is None else LOG.recall_memory(storage)
+        return row
+
+    def seen(self, after: int, until: int) -> Iterator[Seen]:
+        """The memory of a window that is there now."""
+        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
+        for reference, row in LOG.sightings(after, until):
+            birth = birth_of(row, sites)
+            kind, device = sites[row[0]][:2]
+            storage = reference()
+            if kind == _NAME and storage is not None:
+                identity = ("torch", storage._cdata)
+                yield Seen(identity, _NAME, device, storage.nbytes(), birth, row[2], reference)
+
+
+def watch_memory(kind: Kind) -> None:
+    """Watch PyTorch's memory whenever a detector is open, from now on."""
+    ROWS[id(kind)] = (_NAME, None, _storage_undisturbed, "", False)
+    if _COMPILED is not None:
+        _COMPILED.bind(
+            LOG.api, Tensor, _storage_of, _nbytes_of, _backward_running, _see, _device_of, _given, (_DEEPCOPY,), _PLAIN,
+            _NAME, "cpu:0",
+        )  # fmt: skip
+    JUDGES.append(_judge)
+    register_module_parameter_registration_hook(_registered)
+    register_module_buffer_registration_hook(_registered)
+    add_watcher(TorchWatcher(kind))

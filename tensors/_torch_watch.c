@@ -1,0 +1,321 @@
+/* The module `_torch_watch`: a mode for PyTorch's functions that puts the memory of what they return into the birth log.
+ *
+ * It lets every call through. What a call returned is a birth of memory unless the memory is an argument's, or was handed out by
+ * an attribute. PyTorch is not known here: Python tells what is asked of it. Documented in _torch_watch.pyi.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+#include "../scopes/leaks/_birthlog.h"
+
+static struct birthlog_api *log_api;
+static PyObject *tensor_type, *storage_of, *nbytes_of, *backward_running, *others, *device_of, *given, *particular;
+static PyObject *name_is_cpu, *name_name, *name_nbytes;
+static PyTypeObject *plain_types[16];
+static int count_of_plain;
+static uint16_t kind_number, cpu_number;
+
+/* What functions are called, by their address: they are held. */
+#define NAMES 1024
+static struct {
+    PyObject *function, *name;
+} names[NAMES];
+static int count_of_names;
+
+static PyObject *name_of(PyObject *function)
+{
+    size_t at = ((size_t)(uintptr_t)function >> 4) * 0x9E3779B1u % NAMES;
+    for (; names[at].function != NULL; at = (at + 1) % NAMES) {
+        if (names[at].function == function) {
+            return names[at].name;
+        }
+    }
+    if (count_of_names >= NAMES / 2) {
+        return NULL;
+    }
+    PyObject *name = PyObject_GetAttr(function, name_name);
+    if (name == NULL || !PyUnicode_CheckExact(name)) {
+        PyErr_Clear();
+        Py_XDECREF(name);
+        return NULL;
+    }
+    names[at].function = Py_NewRef(function);
+    names[at].name = name;
+    count_of_names++;
+    return name;
+}
+
+static bool is_tensor(PyObject *object)
+{
+    return Py_IS_TYPE(object, (PyTypeObject *)tensor_type) ||
+           PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)tensor_type);
+}
+
+/* Whether an object is a tensor with a storage, or a list or tuple with one in it; errors count as no. */
+static bool has_storage(PyObject *object, PyObject *storage, int levels)
+{
+    if (is_tensor(object)) {
+        PyObject *found = PyObject_CallOneArg(storage_of, object);
+        if (found == NULL) {
+            PyErr_Clear();
+            return false;
+        }
+        Py_DECREF(found);
+        return found == storage;
+    }
+    if (levels > 0 && PyTuple_CheckExact(object)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+            if (has_storage(PyTuple_GET_ITEM(object, i), storage, levels - 1)) {
+                return true;
+            }
+        }
+    }
+    else if (levels > 0 && PyList_CheckExact(object)) {
+        /* Asking a tensor runs no code that could change the list. */
+        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); i++) {
+            if (has_storage(PyList_GET_ITEM(object, i), storage, levels - 1)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static bool is_given(PyObject *arguments, PyObject *named, PyObject *storage)
+{
+    if (has_storage(arguments, storage, 2)) {
+        return true;
+    }
+    if (named != NULL && PyDict_CheckExact(named)) {
+        Py_ssize_t position = 0;
+        PyObject *key, *value;
+        while (PyDict_Next(named, &position, &key, &value)) {
+            if (has_storage(value, storage, 1)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The number of a device by its name; -1 where memory on it is none (meta), or with an exception. */
+static int device_number(PyObject *tensor, PyObject *storage)
+{
+    PyObject *is_cpu = PyObject_GetAttr(tensor, name_is_cpu);
+    if (is_cpu == NULL) {
+        return -1;
+    }
+    Py_DECREF(is_cpu);
+    if (is_cpu == Py_True) {
+        return cpu_number;
+    }
+    PyObject *name = PyObject_CallOneArg(device_of, storage);
+    if (name == NULL) {
+        return -1;
+    }
+    int number = name == Py_None ? -1 : log_api->device_number(name);
+    Py_DECREF(name);
+    return number;
+}
+
+/* Put the memory of a tensor down, unless an argument has it. -1 with an exception. */
+static int sight(PyObject *tensor, PyObject *op, PyObject *arguments, PyObject *named)
+{
+    if (log_api->samples()) {
+        /* Of views as well: what falls on them is dropped below, and every birth keeps its chance. */
+        PyObject *told = PyObject_GetAttr(tensor, name_nbytes);
+        size_t nbytes = told == NULL ? 0 : PyLong_AsSize_t(told);
+        Py_XDECREF(told);
+        if (PyErr_Occurred()) {
+            PyErr_Clear();
+            nbytes = 0;
+        }
+        if (!log_api->is_kept(nbytes)) {
+            return 0;
+        }
+    }
+    PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
+    if (storage == NULL) {
+        /* A tensor inside of a transform, a sparse one, an opaque one: nothing that could be watched. */
+        PyErr_Clear();
+        return 0;
+    }
+    int failed = 0;
+    if (!log_api->is_known(storage) && !is_given(arguments, named, storage)) {
+        PyObject *told = PyObject_CallOneArg(nbytes_of, storage);
+        size_t nbytes = told == NULL ? (size_t)-1 : PyLong_AsSize_t(told);
+        Py_XDECREF(told);
+        int device = nbytes == 0 || nbytes == (size_t)-1 ? -1 : device_number(tensor, storage);
+        if (device >= 0) {
+            failed = log_api->sight(storage, op, nbytes, kind_number, (uint16_t)device);
+        }
+        else {
+            PyErr_Clear();
+        }
+    }
+    Py_DECREF(storage);
+    return failed;
+}
+
+static bool runs_backward(void)
+{
+    PyObject *task = PyObject_CallNoArgs(backward_running);
+    if (task == NULL) {
+        PyErr_Clear();
+        return false;
+    }
+    long number = PyLong_AsLong(task);
+    Py_DECREF(task);
+    return number != -1;
+}
+
+static bool is_plain(PyObject *result)
+{
+    for (int i = 0; i < count_of_plain; i++) {
+        if (Py_IS_TYPE(result, plain_types[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_particular(PyObject *function)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(particular); i++) {
+        if (PyTuple_GET_ITEM(particular, i) == function) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static PyObject *torch_function(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *names_given)
+{
+    (void)self;
+    if (count < 2 || count > 4 || (names_given != NULL && PyTuple_GET_SIZE(names_given) != 0)) {
+        PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, arguments and keyword arguments");
+        return NULL;
+    }
+    PyObject *function = arguments[0];
+    PyObject *given_arguments = count > 2 ? Py_NewRef(arguments[2]) : PyTuple_New(0);
+    if (given_arguments == NULL) {
+        return NULL;
+    }
+    PyObject *named = count > 3 && arguments[3] != Py_None ? arguments[3] : NULL;
+    PyObject *result = PyObject_Call(function, given_arguments, named);
+    if (result == NULL || !log_api->is_open()) {
+        Py_DECREF(given_arguments);
+        return result;
+    }
+    int failed = 0;
+    bool is_attribute = Py_IS_TYPE(function, &_PyMethodWrapper_Type);
+    if (Py_IS_TYPE(result, (PyTypeObject *)tensor_type) && !is_particular(function)) {
+        if (!is_attribute && !runs_backward()) {
+            failed = sight(result, name_of(function), given_arguments, named);
+        }
+    }
+    else if (result == Py_None) {
+        if (is_attribute) {
+            PyObject *told = PyObject_CallFunctionObjArgs(given, function, given_arguments, NULL);
+            failed = told == NULL ? -1 : 0;
+            Py_XDECREF(told);
+        }
+    }
+    else if (!is_attribute && !is_plain(result) && !runs_backward()) {
+        PyObject *told = PyObject_CallFunctionObjArgs(others, result, function, given_arguments,
+                                                      named == NULL ? Py_None : named, NULL);
+        failed = told == NULL ? -1 : 0;
+        Py_XDECREF(told);
+    }
+    Py_DECREF(given_arguments);
+    if (failed) {
+        Py_DECREF(result);
+        return NULL;
+    }
+    return result;
+}
+
+static PyObject *put_down(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "sight() takes a tensor, what was called, and its arguments");
+        return NULL;
+    }
+    if (sight(arguments[0], arguments[1] == Py_None ? NULL : name_of(arguments[1]), arguments[2],
+              arguments[3] == Py_None ? NULL : arguments[3]) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"__torch_function__", (PyCFunction)(void (*)(void))torch_function, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject watch_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors._torch_watch.Watch",
+    .tp_doc = "The mode.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_methods = methods,
+    .tp_new = PyType_GenericNew,
+};
+
+static PyObject *bind(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *plain, *capsule, *kind, *cpu;
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOOO!O!UU:bind", &capsule, &PyType_Type, &tensor_type, &storage_of, &nbytes_of,
+                          &backward_running, &others, &device_of, &given, &PyTuple_Type, &particular,
+                          &PyTuple_Type, &plain, &kind, &cpu)) {
+        return NULL;
+    }
+    log_api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
+    if (log_api == NULL) {
+        return NULL;
+    }
+    /* Kept for the life of the process. */
+    Py_INCREF(capsule);
+    Py_INCREF(tensor_type);
+    Py_INCREF(storage_of);
+    Py_INCREF(nbytes_of);
+    Py_INCREF(backward_running);
+    Py_INCREF(others);
+    Py_INCREF(device_of);
+    Py_INCREF(given);
+    Py_INCREF(particular);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain) && count_of_plain < 16; i++) {
+        if (PyType_Check(PyTuple_GET_ITEM(plain, i))) {
+            plain_types[count_of_plain++] = (PyTypeObject *)Py_NewRef(PyTuple_GET_ITEM(plain, i));
+        }
+    }
+    kind_number = log_api->kind_number(kind);
+    cpu_number = log_api->device_number(cpu);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_VARARGS, NULL},
+    {"sight", (PyCFunction)(void (*)(void))put_down, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_watch", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__torch_watch(void)
+{
+    name_is_cpu = PyUnicode_InternFromString("is_cpu");
+    name_name = PyUnicode_InternFromString("__name__");
+    name_nbytes = PyUnicode_InternFromString("nbytes");
+    if (name_nbytes == NULL || name_is_cpu == NULL || name_name == NULL || PyType_Ready(&watch_type) < 0) {
+        return NULL;
+    }
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddObjectRef(module, "Watch", (PyObject *)&watch_type) < 0) {
+        Py_CLEAR(module);
+    }
+    return module;
+}

@@ -1,0 +1,289 @@
+"""A leak detector sees PyTorch's memory: on every thread, inside of scopes and outside, for as long as it is there."""
+
+import copy
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import disposescope as ds  # noqa: E402
+from disposescope.scopes.leaks import LeakDetector  # noqa: E402
+from disposescope.scopes.leaks._sightings import Seen  # noqa: E402
+
+
+def memory_of(detector: LeakDetector) -> list[Seen]:
+    return [seen for seen in detector.memory() if seen.kind == "torch.Tensor"]
+
+
+def line_of(seen: Seen) -> int:
+    code, instruction = seen.birth.places[0]
+    return next(line for start, end, line in code.co_lines() if start <= instruction < end)
+
+
+def line_above() -> int:
+    return sys._getframe(1).f_lineno - 1
+
+
+def test_births_outside_of_every_scope_are_seen_and_owned_by_nobody():
+    with LeakDetector() as detector:
+        kept = torch.zeros(1000)
+        line = line_above()
+    [seen] = memory_of(detector)
+    assert (seen.nbytes, seen.device, seen.birth.op, seen.birth.scope) == (4000, "cpu:0", "zeros", None)
+    assert line_of(seen) == line
+    assert seen.birth.places[0][0].co_filename == __file__
+    assert ds.owner_of(kept) is None
+    assert ds.statistics().live == 0 or kept.shape == (1000,)
+
+
+def test_births_in_a_scope_are_the_scopes_and_are_seen_once():
+    with LeakDetector() as detector:
+        with ds.dispose_scope("step") as step:
+            kept = step.move_to_outer(torch.ones(10) * 2)
+        [record] = [record for record in detector.take_snapshot() if record.kind == "torch.Tensor"]
+    assert (record.shape, record.dtype, record.scope, record.op, record.nbytes) == ((10,), "float32", "step", "mul", 40)
+    assert float(kept[0]) == 2
+
+
+def test_temporaries_leave_nothing():
+    with LeakDetector() as detector:
+        total = float((torch.ones(100) * 2 + 1).sum())
+    assert total == 300
+    assert memory_of(detector) == []
+
+
+def test_memory_that_only_a_graph_holds_is_seen():
+    weight = torch.ones(1000, requires_grad=True)
+    with LeakDetector() as detector:
+        hidden = torch.relu(weight * 2)
+        loss = hidden.sum() * hidden.sum()
+        handle = weakref.ref(hidden)
+        del hidden
+        assert handle() is None
+        seen = {one.birth.op: one for one in memory_of(detector)}
+        assert "relu" in seen
+        assert seen["relu"].nbytes == 4000
+        assert seen["relu"]() is not None
+        del loss
+        assert seen["relu"]() is None
+        assert memory_of(detector) == []
+
+
+def test_a_function_written_in_python_is_seen_by_its_result():
+    with LeakDetector() as detector:
+        kept = torch.nn.functional.layer_norm(torch.ones(4, 8), (8,))
+        line = line_above()
+    [seen] = memory_of(detector)
+    assert (seen.birth.op, line_of(seen)) == ("layer_norm", line)
+    assert kept.shape == (4, 8)
+
+
+def test_memory_that_numpy_or_a_view_holds_is_seen_until_they_go():
+    with LeakDetector() as detector:
+        tensor = torch.ones(1000)
+        view = tensor[:10]
+        array = tensor.numpy()
+        del tensor
+        assert len(memory_of(detector)) == 1
+        del view
+        assert len(memory_of(detector)) == 1
+        del array
+        assert memory_of(detector) == []
+
+
+def test_memory_from_before_is_not_born_by_a_view_of_it():
+    before = torch.ones(1, 1000)
+    with LeakDetector() as detector:
+        views = [before.view(10, 100), before.detach(), before.data, before.mT, before[:, 1:], *before.chunk(2, dim=1)]
+        views += [torch.reshape(before, (100, 10)), torch.broadcast_to(before, (2, 1, 1000)), before.contiguous()]
+        views += [torch.as_strided(input=before, size=(2, 2), stride=(1, 1)), before.add_(1), before.requires_grad_()]
+    assert memory_of(detector) == []
+    assert len(views) == 13
+
+
+def test_what_belongs_to_a_model_is_not_told_of():
+    with LeakDetector() as detector:
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+        model.to(torch.float64)
+        twin = copy.deepcopy(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.ones(4, 8, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        for parameter in twin.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    assert memory_of(detector) == []
+
+
+def test_results_in_containers_are_seen():
+    with LeakDetector() as detector:
+        largest = torch.max(torch.arange(12.0).reshape(3, 4), dim=1)
+        parts = torch.split(torch.arange(10), 5)
+    assert sorted(one.birth.op or "" for one in memory_of(detector)) == ["arange", "max", "max"]
+    assert len(largest) + len(parts) == 4
+
+
+def test_threads_that_start_while_a_detector_is_open_are_watched():
+    kept = []
+    with LeakDetector() as detector:
+        thread = threading.Thread(target=lambda: kept.append(torch.ones(7)), name="loader")
+        thread.start()
+        thread.join()
+        [seen] = memory_of(detector)
+    assert (seen.birth.thread, seen.nbytes, len(kept)) == ("loader", 28, 1)
+
+
+def test_nothing_is_hooked_when_the_last_detector_has_closed():
+    depth = torch._C._len_torch_function_stack()
+    bootstrap = threading.Thread._bootstrap_inner
+    with LeakDetector(), LeakDetector():
+        assert torch._C._len_torch_function_stack() == depth + 1
+        with ds.dispose_scope():
+            assert torch._C._len_torch_function_stack() == depth + 2
+            with ds.dispose_scope():
+                assert torch._C._len_torch_function_stack() == depth + 2
+        assert torch._C._len_torch_function_stack() == depth + 1
+    assert torch._C._len_torch_function_stack() == depth
+    assert threading.Thread._bootstrap_inner is bootstrap
+
+
+def test_a_detector_may_be_opened_and_closed_inside_of_a_scope_and_across_one():
+    depth = torch._C._len_torch_function_stack()
+    with ds.dispose_scope() as scope:
+        with LeakDetector() as detector:
+            kept = scope.move_to_outer(torch.ones(3))
+        assert torch._C._len_torch_function_stack() == depth + 1
+        born = torch.ones(4)
+        assert born in scope
+    assert len(memory_of(detector)) == 1
+    detector = LeakDetector().__enter__()
+    with ds.dispose_scope() as scope:
+        detector.__exit__(None, None, None)
+        born = torch.ones(2)
+        assert born in scope
+    assert torch._C._len_torch_function_stack() == depth
+    assert kept.shape == (3,)
+
+
+def test_a_default_device_and_the_users_modes_work_as_without():
+    seen_by_user = []
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen_by_user.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Spy(), LeakDetector() as detector:
+        with torch.device("meta"):
+            assert torch.ones(3).is_meta
+        kept = torch.ones(3)
+    assert torch.ones in seen_by_user
+    assert len(memory_of(detector)) == 1
+    assert not kept.is_meta
+
+
+def test_in_place_memory_of_another_size_tells_its_present_bytes():
+    with LeakDetector() as detector:
+        tensor = torch.ones(10)
+        tensor.resize_(1000)
+        [seen] = memory_of(detector)
+    assert seen.nbytes == 4000
+
+
+def test_a_disposed_tensor_is_told_with_its_birth():
+    kept = []
+    with LeakDetector() as detector:
+        with ds.dispose_scope("step"):
+            kept.append(torch.ones(5))
+            line = line_above()
+        [record] = [record for record in detector.take_snapshot() if record.kind == "torch.Tensor"]
+        with pytest.raises(ds.DisposedError, match=f"born at .*:{line}"):
+            kept[0] + 1
+    assert record.site is not None
+    assert (record.state, record.site.line, record.nbytes, record.shape) == ("disposed", line, 0, (5,))
+
+
+def test_sampling_estimates_the_bytes():
+    with LeakDetector(sample_nbytes=100_000) as detector:
+        kept = [torch.ones(250) for _ in range(4000)]
+    found = memory_of(detector)
+    assert 5 < len(found) < 120
+    estimate = sum(one.birth.weight * one.nbytes for one in found)
+    assert 0.3 < estimate / (len(kept) * 1000) < 1.9, "some 40 samples: one standard deviation is 16 %"
+
+
+def test_gradient_transforms_and_batched_functions_are_seen_by_their_results():
+    with LeakDetector() as detector:
+        kept = torch.vmap(torch.sin)(torch.ones(3, 4))
+        gradient = torch.func.grad(lambda x: (x * x).sum())(torch.ones(5))
+    assert sorted(one.nbytes for one in memory_of(detector)) == [20, 48]
+    assert kept.shape[0] + gradient.shape[0] == 8
+
+
+def test_a_forked_child_watches_on_and_knows_nothing_of_its_parents_memory():
+    if not hasattr(os, "fork"):
+        pytest.skip("no fork here")
+    with LeakDetector() as detector:
+        kept = torch.ones(3)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            own = torch.ones(4)
+            told = [one.nbytes for one in memory_of(detector)]
+            os.write(writing, repr(told).encode() + b"." * len(own.shape))
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 100) == b"[16]."
+        assert [one.nbytes for one in memory_of(detector)] == [12]
+    assert kept.shape == (3,)
+
+
+def test_the_import_of_torch_after_the_detector_was_opened_is_noticed():
+    program = (
+        "import disposescope as ds\n"
+        "with ds.LeakDetector() as detector:\n"
+        "    import torch\n"
+        "    kept = torch.ones(250)\n"
+        "    print([(seen.kind, seen.nbytes) for seen in detector.memory() if seen.kind == 'torch.Tensor'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[('torch.Tensor', 1000)]\n"
+
+
+def test_watching_leaves_no_garbage_and_keeps_nothing_alive():
+    def work() -> None:
+        with LeakDetector() as detector:
+            kept = torch.ones(3)
+            watch.append(weakref.ref(kept))
+            assert len(memory_of(detector)) == 1
+
+    watch: list[weakref.ref[object]] = []
+    work()
+    gc.collect()
+    gc.disable()
+    try:
+        work()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+    assert [one() for one in watch] == [None, None]
+
+
+def test_all_of_this_holds_without_the_compiled_parts():
+    if os.environ.get("DISPOSESCOPE_PURE_BIRTHLOG"):
+        pytest.skip("this is that run")
+    root = Path(ds.__file__).resolve().parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "DISPOSESCOPE_PURE_BIRTHLOG": "1"},
+    )
+    assert done.returncode == 0, done.stdout
