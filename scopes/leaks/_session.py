@@ -24,6 +24,7 @@ from ._facts import Ending, Settings
 from ._leak import Leak, fingerprint_of
 from ._merging import merged
 from ._report import Report
+from ._suppressions import Suppression, suppressed_by
 from ._ticker import Ticker
 from .reporters._json import ReportFileError, json_of, report_from_json
 
@@ -52,6 +53,8 @@ class Session:
         Where the report goes.
     at_exit : callable, optional
         Called with the report where the program ends itself by ``os._exit``, before it does.
+    suppressions : tuple of Suppression
+        What is not to be reported.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class Session:
         settings: Settings,
         output: Path | None,
         at_exit: Callable[[Report], object] | None = None,
+        suppressions: tuple[Suppression, ...] = (),
     ) -> None:
         self.argv = argv
         self.module = module
@@ -69,6 +73,7 @@ class Session:
         self.detector = _detector_of(settings)
         self.is_worker = False
         self._at_exit = at_exit
+        self._suppressions = suppressions
         self._folder: Path | None = None
         self._parent: int | None = None
         self._ticker: Ticker | None = None
@@ -119,7 +124,8 @@ class Session:
         )
         if self.is_worker:
             return replace(own, leaks=tuple(_of_worker(leak) for leak in own.leaks))
-        return _above(merged([own, *self._reports_of_workers()]), self.settings.threshold_nbytes)
+        whole = suppressed_by(merged([own, *self._reports_of_workers()]), self._suppressions)
+        return _above(whole, self.settings.threshold_nbytes)
 
     def finish(self, ended: Ending, status: int | None) -> Report:
         """The last report, written where it goes. The first call makes it; a later one finds it made."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ._check import Check
 from ._diff import Diff
 from ._export import Export
 from ._html import Html
@@ -21,7 +22,7 @@ _EPILOG: Final = """\
 exit status:
   the program's own    run: what the program ended with
   0                    the others: done, and nothing was found that should not be
-  3                    run --fail-on: the program succeeded, and leaked
+  3                    run --fail-on: the program succeeded, and leaked; check: there are leaks that are not known
   2                    usage: an unknown option or file, a file that is no report, an output that exists
 """
 
@@ -40,6 +41,7 @@ class Verb(Protocol):
 VERBS: Final[dict[str, type[Verb]]] = {
     "run": Run,
     "show": Show,
+    "check": Check,
     "html": Html,
     "diff": Diff,
     "merge": Merge,

@@ -13,6 +13,7 @@ from .._facts import Ending, Settings
 from .._leak import LeakKind
 from .._program import Outcome, ProgramNotFoundError, exit_as, prepare_code, prepare_module, prepare_script, run_program
 from .._session import Session
+from .._suppressions import SuppressionError, find_settings, suppressions_of
 from ._live import LiveView, live_view
 from ._numbers import nbytes_of_text, seconds_of_text
 
@@ -73,6 +74,9 @@ class Run:
             help="how long holders are searched for at the end (5)",
         )
         parser.add_argument(
+            "--config", metavar="FILE", help="read suppressions from FILE (.leak-report.toml, else pyproject.toml)"
+        )
+        parser.add_argument(
             "--live",
             action="store_true",
             help="show live bytes by line and resident memory meanwhile (needs rich); a line every few seconds where "
@@ -113,6 +117,11 @@ class Run:
             threshold_nbytes=options.threshold,
             time_limit_s=options.time_limit,
         )
+        config = find_settings(Path.cwd()) if options.config is None else Path(options.config)
+        try:
+            suppressions = () if config is None else suppressions_of(config)
+        except SuppressionError as error:
+            parser.error(str(error))
         stderr = sys.stderr
         view: LiveView | None = live_view(stderr, parser) if options.live else None
         try:
@@ -127,7 +136,7 @@ class Run:
                     print(f"leak-report: {report}", file=stderr, flush=True)
 
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
-        with Session(argv, options.module is not None, settings, output, tell) as session:
+        with Session(argv, options.module is not None, settings, output, tell, suppressions) as session:
             if view is not None:
                 view.start(session.detector)
             outcome = run_program(program)
