@@ -32,6 +32,21 @@ class Meters(torch.Tensor):
     pass
 
 
+class Wrapper(torch.Tensor):
+    """A subclass without storage of its own, which answers to the dispatcher."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return cls(func(*(arg.inner if isinstance(arg, cls) else arg for arg in args), **(kwargs or {})))
+
+
 KINDS = {
     "dense": lambda: torch.rand(3, 4),
     "zero-dim": lambda: torch.tensor(1.0),
@@ -51,10 +66,24 @@ KINDS = {
     "with a graph": lambda: torch.rand(3, requires_grad=True) * 2,
     "parameter": lambda: torch.nn.Parameter(torch.rand(3)),
     "subclass": lambda: torch.rand(3).as_subclass(Meters),
+    "result of a subclass": lambda: torch.rand(3).as_subclass(Meters) + 1,
+    "wrapper subclass": lambda: Wrapper(torch.rand(3)),
+    "result of a wrapper subclass": lambda: Wrapper(torch.rand(3)) + 1,
+    "uninitialised parameter": lambda: torch.nn.UninitializedParameter(),
+    "uninitialised buffer": lambda: torch.nn.UninitializedBuffer(),
+    "quantised by channel": lambda: torch.quantize_per_channel(
+        torch.rand(3, 3), torch.ones(3), torch.zeros(3, dtype=torch.long), 0, torch.qint8
+    ),
+    "float8": lambda: torch.rand(3).to(torch.float8_e4m3fn),
+    "half complex": lambda: torch.zeros(3, dtype=torch.complex32),
+    "hybrid": lambda: torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 3)),
+    "zero without storage": lambda: torch._efficientzerotensor(3),
+    "shared": lambda: torch.rand(3).share_memory_(),
+    "overlapping": lambda: torch.rand(3, 3).as_strided((5, 3), (1, 1)),
 }
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_each_sort_of_tensor_goes_dead(make):
     tensor = disposed(make)
@@ -78,10 +107,13 @@ def test_each_sort_of_tensor_goes_dead(make):
     "make",
     [
         lambda: torch.eye(3).to_sparse_csr(),
+        lambda: torch.eye(3).to_sparse_csc(),
+        lambda: torch.eye(4).to_sparse_bsr((2, 2)),
+        lambda: torch.eye(4).to_sparse_bsc((2, 2)),
         lambda: torch.nested.nested_tensor([torch.rand(2), torch.rand(3)]),
         lambda: torch.nested.nested_tensor([torch.rand(2), torch.rand(3)], layout=torch.jagged),
     ],
-    ids=["csr", "nested", "jagged"],
+    ids=["csr", "csc", "bsr", "bsc", "nested", "jagged"],
 )
 def test_compressed_and_nested_tensors_go_dead(make):
     tensor = disposed(make)
@@ -109,6 +141,29 @@ def test_fake_tensors_go_dead():
     assert ds.is_disposed(fake)
     with pytest.raises(ds.DisposedError):
         fake + 1
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_dual_tensors_go_dead():
+    with torch.autograd.forward_ad.dual_level(), ds.dispose_scope() as scope:
+        dual = torch.autograd.forward_ad.make_dual(torch.ones(3), torch.full((3,), 2.0))
+        result = dual * 3
+        tangent = scope.detach(torch.autograd.forward_ad.unpack_dual(result).tangent)
+        assert dual in scope
+        assert result in scope
+    assert ds.is_disposed(dual)
+    assert ds.is_disposed(result)
+    assert tangent.tolist() == [6, 6, 6]
+
+
+def test_the_tensors_inside_of_a_wrapper_subclass_go_with_it():
+    with ds.dispose_scope() as scope:
+        inner = scope.detach(torch.zeros(100))
+        memory = memory_of(inner)
+        wrapper = scope.attach(Wrapper(inner))
+        del inner
+    assert ds.is_disposed(wrapper)
+    assert memory() is None
 
 
 def test_a_class_with_slots_is_left_alone_and_reported():
