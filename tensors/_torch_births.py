@@ -27,9 +27,11 @@ from ..scopes._entry import LIVE, entry_of
 from ..scopes._instruments import ENTERED, LEFT
 from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope
+from ..scopes._scope_view import ScopeView
 from ._charges import BUDGETED, watch_budget, watch_no_more
 from ._torch_charges import refusal_of
 from ._torch_disposal import PINNED, can_be_disposed, drop_pinned
+from ._torch_extension import TORCH_HOT
 
 __all__ = [
     "LOCAL",
@@ -123,25 +125,24 @@ _keepers: Final[dict[int, CodeType]] = {}
 _THROUGH: Final = torch.overrides.handle_torch_function.__code__
 
 
-def _references_to_a_fresh_result() -> int:
-    """What ``getrefcount`` tells, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
+def _references(func: Any, args: Any) -> int:
+    result = func(*args)
+    return getrefcount(result)
 
-    def references(func: Any, *args: Any) -> int:
-        result = func(*args)
-        return getrefcount(result)
 
-    with torch.enable_grad():
+def _references_to_a_fresh_result(references: Callable[[Any, tuple[Any, ...]], int]) -> int:
+    """What is counted, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
+    with _C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         weight: Any = torch.zeros(1, requires_grad=True)
         weight.sum().backward()
-        fresh = references(torch.exp, weight)
-        accessed = references(attrgetter("grad"), weight)
-        returned = references(torch.Tensor.detach_, torch.zeros(1))
+        fresh = references(torch.exp, (weight,))
+        accessed = references(attrgetter("grad"), (weight,))
+        returned = references(torch.Tensor.detach_, (torch.zeros(1),))
     return fresh if fresh < min(accessed, returned) else 0
 
 
 # A gradient, a base or an argument that a call returns is held by somebody; what a call made is held by nobody yet.
-with _C.DisableTorchFunction(), torch.inference_mode(False):
-    _FRESH: Final = _references_to_a_fresh_result()
+_FRESH: Final = _references_to_a_fresh_result(_references)
 
 
 class BirthMode(TorchFunctionMode):
@@ -190,6 +191,40 @@ class BirthMode(TorchFunctionMode):
 
 
 MODE: Final = BirthMode()
+
+
+def _assigned(func: Any, args: Any) -> None:
+    if func.__name__ == "__set__":
+        _given_to_a_grad(func, args)
+
+
+def _quicken(kind: Kind) -> None:
+    """Let the compiled handler do what the mode does in Python, where there is one."""
+    if TORCH_HOT is None:
+        return
+    TORCH_HOT.bind_births(
+        {
+            "CURRENT": CURRENT,
+            "ScopeView": ScopeView,
+            "Tensor": Tensor,
+            "assigned": _assigned,
+            "backward_running": _backward_running,
+            "births_count": _births_count,
+            "births_in": births_in,
+            "born": born,
+            "budgeted": BUDGETED,
+            "fresh": _references_to_a_fresh_result(TORCH_HOT.references),
+            "is_known": _is_known,
+            "kind": kind,
+            "makers": _makers,
+            "plain": tuple(_PLAIN),
+            "refusal_of": refusal_of,
+            "through": _THROUGH,
+            "transform_running": _transform_running,
+        }
+    )
+    mode: Any = MODE
+    mode.__torch_function__ = TORCH_HOT.handler_of(mode)
 
 
 def _births_count(frame: FrameType | None) -> bool:
@@ -471,6 +506,7 @@ def _forget_inherited() -> None:
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     _KIND.append(kind)
+    _quicken(kind)
     ENTERED.append(entered)
     LEFT.append(left)
     if hasattr(os, "register_at_fork"):

@@ -21,6 +21,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # pyright
 from ..scopes._errors import DisposedError, DisposeScopeError
 from ..scopes._kinds import kind_of_type
 from ..scopes._releases import disposed_error
+from ._torch_extension import TORCH_HOT
 
 __all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
 
@@ -129,7 +130,7 @@ def can_be_disposed(cls: type) -> bool:
     return verdict
 
 
-def drop(tensor: Any) -> None:
+def drop_in_python(tensor: Any, /) -> None:
     """Make a handle dead. Its storage is freed where nobody else has it.
 
     Raises
@@ -160,8 +161,7 @@ def drop(tensor: Any) -> None:
     try:
         _swap(tensor, spare)
     except RuntimeError:
-        with _Undisturbed():
-            _drop_referenced(tensor, spare, record)
+        _drop_referenced(tensor, spare, record)
         return
     # A graph that holds the implementation finds the spare from now on, which must be what the tensor was.
     spare.__class__ = cls
@@ -192,17 +192,37 @@ PINNED: Final[list[ref[Any]]] = []
 
 def _drop_referenced(tensor: Any, spare: Any, record: Any) -> None:
     """Make a handle dead to whose implementation C++ has a weak reference, as that of ``retain_grad()`` is."""
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
-    state = tensor.__dict__
-    swapped = _forget_hook(tensor) and _swapped(tensor, spare)
-    if swapped:
-        spare.__class__ = cls
-        if state:
-            spare.__dict__ = state
-    tensor.__dict__ = record
-    tensor.__class__ = DisposedTorchTensor
-    if not swapped:
-        PINNED.append(ref(tensor))
+    with _Undisturbed():
+        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+        state = tensor.__dict__
+        swapped = _forget_hook(tensor) and _swapped(tensor, spare)
+        if swapped:
+            spare.__class__ = cls
+            if state:
+                spare.__dict__ = state
+        tensor.__dict__ = record
+        tensor.__class__ = DisposedTorchTensor
+        if not swapped:
+            PINNED.append(ref(tensor))
+
+
+drop = drop_in_python
+if TORCH_HOT is not None:
+    TORCH_HOT.bind_disposal(
+        {
+            "Tensor": Tensor,
+            "disposed": DisposedTorchTensor,
+            "drop": drop_in_python,
+            "husk": _HUSK,
+            "make": _make,
+            "modes_are_on": _modes_are_on,
+            "records": _records,
+            "spare": _Spare,
+            "swap": _swap,
+            "swap_refused": _drop_referenced,
+        }
+    )
+    drop = TORCH_HOT.drop
 
 
 def drop_pinned() -> None:

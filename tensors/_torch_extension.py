@@ -1,0 +1,25 @@
+"""Whether what every call of PyTorch goes through runs compiled: see ``scopes._compiled``, which decides it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+
+from ..scopes._compiled import HOT
+
+__all__ = ["TORCH_HOT"]
+
+
+def _torch_hot() -> Any:
+    if HOT is None:
+        return None
+    try:
+        module = import_module("._torch_hot", __package__)
+    except ImportError:
+        return None
+    # A second copy of this package in one process is served by its Python code.
+    return None if module.is_bound() else module
+
+
+TORCH_HOT: Final[Any] = _torch_hot()
+"""The compiled part, described in ``_torch_hot.pyi``; None where there is none."""

@@ -1,0 +1,472 @@
+/* The module `_torch_hot`: what every call of PyTorch inside a scope, and every disposal of a tensor, goes through,
+ * compiled. Documented in _torch_hot.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
+ * to the Python functions that it is given too. Used under the GIL. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <structmember.h>
+
+/* ------------------------------------------------------------------ what it is bound to */
+
+enum object {
+    CURRENT, BORN, KIND, BACKWARD_RUNNING, TRANSFORM_RUNNING, IS_KNOWN, BIRTHS_COUNT, BIRTHS_IN, ASSIGNED, MAKERS, THROUGH,
+    BUDGETED, REFUSAL_OF, MODES_ARE_ON, MAKE, SPARE, HUSK, SWAP, SWAP_REFUSED, DISPOSED, RECORDS, DROP, OBJECTS
+};
+
+static const char *const names[OBJECTS] = {
+    [CURRENT] = "CURRENT",
+    [BORN] = "born",
+    [KIND] = "kind",
+    [BACKWARD_RUNNING] = "backward_running",
+    [TRANSFORM_RUNNING] = "transform_running",
+    [IS_KNOWN] = "is_known",
+    [BIRTHS_COUNT] = "births_count",
+    [BIRTHS_IN] = "births_in",
+    [ASSIGNED] = "assigned",
+    [MAKERS] = "makers",
+    [THROUGH] = "through",
+    [BUDGETED] = "budgeted",
+    [REFUSAL_OF] = "refusal_of",
+    [MODES_ARE_ON] = "modes_are_on",
+    [MAKE] = "make",
+    [SPARE] = "spare",
+    [HUSK] = "husk",
+    [SWAP] = "swap",
+    [SWAP_REFUSED] = "swap_refused",
+    [DISPOSED] = "disposed",
+    [RECORDS] = "records",
+    [DROP] = "drop",
+};
+
+static PyObject *bound[OBJECTS];
+static PyTypeObject *tensor_type, *scope_type;
+static Py_ssize_t direct_offset;
+/* References to a tensor that a call has made and nobody else has; 0 where that tells nothing. */
+static Py_ssize_t fresh;
+static PyTypeObject *plain_types[16];
+static Py_ssize_t plain_count;
+static PyObject *no_graph_task, *name_class, *name_deepcopy, *name_shape, *name_dtype;
+
+/* Codes of which it is known that what their calls return is born: held, so that an address means one code. */
+enum { MAKERS_KEPT = 1024 };
+static PyObject *makers[MAKERS_KEPT];
+
+static inline size_t place_of(PyObject *code) { return ((uintptr_t)code >> 5) % MAKERS_KEPT; }
+
+/* Takes objects out of a dict; -1 with an error set, and nothing taken, where one is missing. */
+static int take(PyObject *things, enum object first, enum object last)
+{
+    for (enum object which = first; which <= last; which++) {
+        if (PyDict_GetItemString(things, names[which]) == NULL) {
+            PyErr_Format(PyExc_TypeError, "bind() wants %s", names[which]);
+            return -1;
+        }
+    }
+    for (enum object which = first; which <= last; which++) {
+        bound[which] = Py_NewRef(PyDict_GetItemString(things, names[which]));
+    }
+    return 0;
+}
+
+static bool may_bind(PyObject *things, enum object first)
+{
+    if (bound[first] == NULL && PyDict_CheckExact(things)) {
+        return true;
+    }
+    PyErr_SetString(PyExc_RuntimeError, "bind() takes a dict, once in a process");
+    return false;
+}
+
+static PyObject *bind_births(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (!may_bind(things, CURRENT)) {
+        return NULL;
+    }
+    PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *scope = PyDict_GetItemString(things, "ScopeView");
+    PyObject *plain = PyDict_GetItemString(things, "plain"), *references = PyDict_GetItemString(things, "fresh");
+    PyObject *current = PyDict_GetItemString(things, "CURRENT"), *known = PyDict_GetItemString(things, "makers");
+    if (tensor == NULL || !PyType_Check(tensor) || scope == NULL || !PyType_Check(scope) || plain == NULL ||
+        !PyTuple_CheckExact(plain) || references == NULL || current == NULL || !PyContextVar_CheckExact(current) ||
+        known == NULL || !PyDict_CheckExact(known)) {
+        PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
+        return NULL;
+    }
+    Py_ssize_t expected = PyLong_AsSsize_t(references);
+    if (expected == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    PyObject *descriptor = PyObject_GetAttrString(scope, "_direct");
+    if (descriptor == NULL) {
+        return NULL;
+    }
+    bool is_slot = Py_TYPE(descriptor) == &PyMemberDescr_Type;
+    direct_offset = is_slot ? ((PyMemberDescrObject *)descriptor)->d_member->offset : 0;
+    Py_DECREF(descriptor);
+    if (!is_slot) {
+        PyErr_SetString(PyExc_TypeError, "a scope has no slot _direct");
+        return NULL;
+    }
+    if ((no_graph_task = PyLong_FromLong(-1)) == NULL ||
+        (name_deepcopy = PyUnicode_InternFromString("deepcopy")) == NULL ||
+        take(things, CURRENT, REFUSAL_OF) < 0) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plain) && plain_count < 16; i++) {
+        if (PyType_Check(PyTuple_GET_ITEM(plain, i))) {
+            plain_types[plain_count++] = (PyTypeObject *)Py_NewRef(PyTuple_GET_ITEM(plain, i));
+        }
+    }
+    fresh = expected;
+    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    scope_type = (PyTypeObject *)Py_NewRef(scope);
+    Py_RETURN_NONE;
+}
+
+static PyObject *bind_disposal(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (!may_bind(things, MODES_ARE_ON)) {
+        return NULL;
+    }
+    PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *records = PyDict_GetItemString(things, "records");
+    if (tensor == NULL || !PyType_Check(tensor) || records == NULL || !PyDict_CheckExact(records)) {
+        PyErr_SetString(PyExc_TypeError, "bind_disposal() was given something else than it wants");
+        return NULL;
+    }
+    if ((name_class = PyUnicode_InternFromString("__class__")) == NULL ||
+        (name_shape = PyUnicode_InternFromString("shape")) == NULL ||
+        (name_dtype = PyUnicode_InternFromString("dtype")) == NULL || take(things, MODES_ARE_ON, DROP) < 0) {
+        return NULL;
+    }
+    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_bound(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyBool_FromLong(bound[CURRENT] != NULL || bound[MODES_ARE_ON] != NULL);
+}
+
+static PyObject *references(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 2 || !PyTuple_CheckExact(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "references() takes a function and a tuple");
+        return NULL;
+    }
+    PyObject *result = PyObject_Call(arguments[0], arguments[1], NULL);
+    if (result == NULL) {
+        return NULL;
+    }
+    PyObject *number_of = PyLong_FromSsize_t(Py_REFCNT(result));
+    Py_DECREF(result);
+    return number_of;
+}
+
+/* ------------------------------------------------------------------ births */
+
+/* Whether code is known to make births, or is now found to be. */
+static bool makes(PyObject *code)
+{
+    size_t place = place_of(code);
+    if (makers[place] == code) {
+        return true;
+    }
+    PyObject *key = PyLong_FromVoidPtr(code);
+    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(bound[MAKERS], key);
+    Py_XDECREF(key);
+    if (known == NULL) {
+        PyErr_Clear();
+    }
+    if (known != code) {
+        return false;
+    }
+    PyObject *before = makers[place];
+    makers[place] = Py_NewRef(code);
+    Py_XDECREF(before);
+    return true;
+}
+
+/* Whether the code that runs in a frame, or that called a Python function of PyTorch which runs there, makes births. */
+static bool made_by(PyFrameObject *frame)
+{
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+    bool answer = false;
+    if (code != bound[THROUGH]) {
+        answer = makes(code);
+        Py_DECREF(code);
+        return answer;
+    }
+    Py_DECREF(code);
+    PyFrameObject *function = PyFrame_GetBack(frame);
+    PyFrameObject *caller = function == NULL ? NULL : PyFrame_GetBack(function);
+    if (caller != NULL) {
+        PyCodeObject *of_caller = PyFrame_GetCode(caller);
+        /* A copy may be that of a module: the Python function looks. */
+        answer = PyUnicode_Compare(of_caller->co_name, name_deepcopy) != 0 && makes((PyObject *)of_caller);
+        Py_DECREF(of_caller);
+    }
+    Py_XDECREF(caller);
+    Py_XDECREF(function);
+    return answer;
+}
+
+/* Whether neither a backward pass nor a transform is running. -1 with an error set. */
+static int undisturbed(void)
+{
+    PyObject *task = PyObject_CallNoArgs(bound[BACKWARD_RUNNING]);
+    if (task == NULL) {
+        return -1;
+    }
+    int none = PyObject_RichCompareBool(task, no_graph_task, Py_EQ);
+    Py_DECREF(task);
+    if (none <= 0) {
+        return none;
+    }
+    PyObject *transform = PyObject_CallNoArgs(bound[TRANSFORM_RUNNING]);
+    if (transform == NULL) {
+        return -1;
+    }
+    none = transform == Py_None;
+    Py_DECREF(transform);
+    return none;
+}
+
+/* Raises what a budget has to say. -1 with an error set, also where `refusal` is NULL; takes the reference over. */
+static int raise_refusal(PyObject *refusal)
+{
+    int refused = refusal == NULL || refusal != Py_None;
+    if (refusal != NULL && refused) {
+        PyErr_SetObject((PyObject *)Py_TYPE(refusal), refusal);
+    }
+    Py_XDECREF(refusal);
+    return refused ? -1 : 0;
+}
+
+/* Whether the budgets of the scopes allow what a call has made. -1 with an error set. */
+static int within_budget(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    Py_ssize_t budgets = PyObject_Size(bound[BUDGETED]);
+    if (budgets <= 0) {
+        return (int)budgets;
+    }
+    PyObject *made = Py_BuildValue("[O]", tensor), *given = Py_BuildValue("(OO)", args, kwargs);
+    PyObject *refusal = made == NULL || given == NULL
+                            ? NULL
+                            : PyObject_CallFunctionObjArgs(bound[REFUSAL_OF], made, given, NULL);
+    Py_XDECREF(made);
+    Py_XDECREF(given);
+    return raise_refusal(refusal);
+}
+
+/* A tensor came out of a call while a scope is entered. -1 with an error set. */
+static int consider(PyObject *tensor, PyObject *scope, PyObject *func, PyObject *args, PyObject *kwargs)
+{
+    if (Py_REFCNT(tensor) != fresh) {
+        PyObject *known = PyObject_CallFunctionObjArgs(bound[IS_KNOWN], tensor, func, args, kwargs, NULL);
+        int answer = known == NULL ? -1 : PyObject_IsTrue(known);
+        Py_XDECREF(known);
+        if (answer != 0) {
+            return answer < 0 ? -1 : 0;
+        }
+    }
+    PyFrameObject *frame = PyEval_GetFrame();
+    PyObject *direct = *(PyObject **)((char *)scope + direct_offset);
+    int counts = 0;
+    if (direct == Py_True && frame != NULL && made_by(frame)) {
+        counts = undisturbed();
+    }
+    else {
+        PyObject *told = PyObject_CallOneArg(bound[BIRTHS_COUNT], frame == NULL ? Py_None : (PyObject *)frame);
+        counts = told == NULL ? -1 : PyObject_IsTrue(told);
+        Py_XDECREF(told);
+    }
+    if (counts <= 0) {
+        return counts;
+    }
+    if (within_budget(tensor, args, kwargs) < 0) {
+        return -1;
+    }
+    PyObject *arguments[] = {tensor, bound[KIND]};
+    PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 2, NULL);
+    Py_XDECREF(entry);
+    return entry == NULL ? -1 : 0;
+}
+
+static bool is_plain(PyTypeObject *type)
+{
+    for (Py_ssize_t i = 0; i < plain_count; i++) {
+        if (plain_types[i] == type) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* `BirthMode.__torch_function__`: func, types, args, kwargs. */
+static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)mode;
+    if (number < 2 || number > 4 || scope_type == NULL || (number > 2 && !PyTuple_Check(arguments[2])) ||
+        (number > 3 && arguments[3] != Py_None && !PyDict_Check(arguments[3]))) {
+        PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, a tuple and a dict");
+        return NULL;
+    }
+    PyObject *func = arguments[0], *kwargs = number > 3 ? arguments[3] : Py_None;
+    PyObject *args = number > 2 ? Py_NewRef(arguments[2]) : PyTuple_New(0);
+    PyObject *result = args == NULL ? NULL : PyObject_Call(func, args, kwargs == Py_None ? NULL : kwargs);
+    if (result == NULL) {
+        Py_XDECREF(args);
+        return NULL;
+    }
+    PyTypeObject *type = Py_TYPE(result);
+    int failed = 0;
+    if (type == tensor_type || (result != Py_None && !is_plain(type))) {
+        PyObject *scope;
+        failed = PyContextVar_Get(bound[CURRENT], Py_None, &scope);
+        if (failed == 0) {
+            if (scope != Py_None && !PyObject_TypeCheck(scope, scope_type)) {
+                PyErr_SetString(PyExc_TypeError, "the current scope is none");
+                failed = -1;
+            }
+            else if (scope != Py_None && type == tensor_type) {
+                failed = consider(result, scope, func, args, kwargs);
+            }
+            else if (scope != Py_None) {
+                PyFrameObject *frame = PyEval_GetFrame();
+                failed = raise_refusal(PyObject_CallFunctionObjArgs(
+                    bound[BIRTHS_IN], result, func, args, kwargs, frame == NULL ? Py_None : (PyObject *)frame, NULL));
+            }
+            Py_DECREF(scope);
+        }
+    }
+    else if (result == Py_None && Py_TYPE(func) == &_PyMethodWrapper_Type) {
+        PyObject *done = PyObject_CallFunctionObjArgs(bound[ASSIGNED], func, args, NULL);
+        failed = done == NULL ? -1 : 0;
+        Py_XDECREF(done);
+    }
+    Py_DECREF(args);
+    if (failed < 0) {
+        PyObject *error, *value, *traceback;
+        PyErr_Fetch(&error, &value, &traceback);
+        Py_CLEAR(result);
+        PyErr_Restore(error, value, traceback);
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------ disposal */
+
+/* What is remembered of a tensor that is to die, borrowed; NULL with or without an error where Python has to find out. */
+static PyObject *record_of(PyObject *tensor)
+{
+    PyObject *shape = PyObject_GetAttr(tensor, name_shape);
+    PyObject *dtype = shape == NULL ? NULL : PyObject_GetAttr(tensor, name_dtype);
+    PyObject *known = dtype == NULL ? NULL : PyTuple_Pack(3, (PyObject *)tensor_type, shape, dtype);
+    PyObject *record = known == NULL ? NULL : PyDict_GetItemWithError(bound[RECORDS], known);
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    Py_XDECREF(known);
+    return record;
+}
+
+/* The tensor and the spare have changed their implementations: the one gets dead, the other what the tensor was. */
+static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
+{
+    if (PyObject_SetAttr(spare, name_class, (PyObject *)tensor_type) < 0) {
+        return -1;
+    }
+    PyObject *state = PyObject_GenericGetDict(tensor, NULL);
+    if (state == NULL) {
+        return -1;
+    }
+    int failed = PyDict_Check(state) && PyDict_GET_SIZE(state) != 0 ? PyObject_GenericSetDict(spare, state, NULL) : 0;
+    Py_DECREF(state);
+    if (failed < 0 || PyObject_GenericSetDict(tensor, record, NULL) < 0) {
+        return -1;
+    }
+    return PyObject_SetAttr(tensor, name_class, bound[DISPOSED]);
+}
+
+/* `_torch_disposal.drop` for a plain tensor, whose like has been dropped before. */
+static PyObject *drop(PyObject *module, PyObject *tensor)
+{
+    (void)module;
+    if (bound[DROP] == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "drop() has not been bound");
+        return NULL;
+    }
+    PyObject *record = NULL;
+    if (Py_TYPE(tensor) == tensor_type) {
+        PyObject *modes = PyObject_CallNoArgs(bound[MODES_ARE_ON]);
+        if (modes == NULL) {
+            return NULL;
+        }
+        if (modes == Py_False) {
+            record = record_of(tensor);
+            PyErr_Clear();
+        }
+        Py_DECREF(modes);
+    }
+    if (record == NULL) {
+        return PyObject_CallOneArg(bound[DROP], tensor);
+    }
+    Py_INCREF(record);
+    PyObject *made_of[] = {bound[SPARE], bound[HUSK]};
+    PyObject *spare = PyObject_Vectorcall(bound[MAKE], made_of, 2, NULL);
+    PyObject *result = NULL;
+    if (spare != NULL) {
+        PyObject *pair[] = {tensor, spare};
+        PyObject *swapped = PyObject_Vectorcall(bound[SWAP], pair, 2, NULL);
+        if (swapped != NULL) {
+            result = exchange(tensor, spare, record) < 0 ? NULL : Py_NewRef(Py_None);
+        }
+        else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            PyErr_Clear();
+            result = PyObject_CallFunctionObjArgs(bound[SWAP_REFUSED], tensor, spare, record, NULL);
+        }
+        Py_XDECREF(swapped);
+        Py_DECREF(spare);
+    }
+    Py_DECREF(record);
+    return result;
+}
+
+/* ------------------------------------------------------------------ the module */
+
+static PyMethodDef handler = {"__torch_function__", (PyCFunction)(void (*)(void))handle, METH_FASTCALL, NULL};
+
+static PyObject *handler_of(PyObject *module, PyObject *mode)
+{
+    (void)module;
+    return PyCFunction_New(&handler, mode);
+}
+
+static PyMethodDef functions[] = {
+    {"bind_births", bind_births, METH_O, NULL},
+    {"bind_disposal", bind_disposal, METH_O, NULL},
+    {"is_bound", is_bound, METH_NOARGS, NULL},
+    {"references", (PyCFunction)(void (*)(void))references, METH_FASTCALL, NULL},
+    {"handler_of", handler_of, METH_O, NULL},
+    {"drop", drop, METH_O, NULL},
+    {0},
+};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_hot", .m_size = -1, .m_methods = functions};
+
+PyMODINIT_FUNC PyInit__torch_hot(void)
+{
+#ifdef Py_GIL_DISABLED
+    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
+    return NULL;
+#else
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "the compiled hot paths serve the main interpreter only");
+        return NULL;
+    }
+    return PyModule_Create(&definition);
+#endif
+}
