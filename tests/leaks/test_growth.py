@@ -1,0 +1,118 @@
+"""A steady growth is found within 50 passes; warm-up, caches that fill, saw-teeth and noise never are."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disposescope.scopes.leaks._growth import trend_of, trend_of_births
+
+seeds = st.integers(0, 2**32)
+
+
+def course(counts: list[int], nbytes: int = 1024) -> list[tuple[int, int, int]]:
+    return [(index, count, count * nbytes) for index, count in enumerate(counts, 1)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    start=st.integers(0, 10_000),
+    warm_up=st.integers(0, 10),
+    per_pass=st.integers(1, 20),
+    passes=st.integers(40, 50),
+    teeth=st.integers(1, 2),
+)
+def test_one_kilobyte_per_pass_is_found_within_50_passes(
+    start: int, warm_up: int, per_pass: int, passes: int, teeth: int
+) -> None:
+    counts = [start + min(index, warm_up) * 7 + index * per_pass + index % teeth for index in range(passes)]
+    trend = trend_of(course(counts))
+    assert trend is not None
+    assert trend.count_per_pass == pytest.approx(per_pass, rel=0.25)
+    assert trend.nbytes_per_pass == pytest.approx(per_pass * 1024, rel=0.25)
+    assert trend.fit > 0.8
+
+
+def test_a_steady_growth_is_told_with_its_figures() -> None:
+    trend = trend_of(course(list(range(100, 150))))
+    assert trend is not None
+    assert (trend.passes, trend.count_per_pass, trend.nbytes_per_pass, trend.fit) == (50, 1.0, 1024.0, 1.0)
+    assert trend.first_pass == 13
+    assert trend.series[-1] == (50, 149, 149 * 1024)
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=seeds, passes=st.integers(60, 2_000))
+def test_a_growth_of_bytes_of_different_sizes_is_found(seed: int, passes: int) -> None:
+    chance = random.Random(seed)
+    total, series = 0, []
+    for index in range(passes):
+        total += chance.randint(800, 1200)
+        series.append((index, 1, total))
+    trend = trend_of(series)
+    assert trend is not None
+    assert len(trend.series) <= 200
+
+
+@settings(deadline=None, max_examples=400)
+@given(level=st.integers(0, 1000), warm_up=st.integers(0, 12), passes=st.integers(0, 300), gain=st.integers(1, 500))
+def test_warm_up_is_not_reported(level: int, warm_up: int, passes: int, gain: int) -> None:
+    assert trend_of(course([level + gain * min(index, warm_up) for index in range(max(passes, warm_up * 4))])) is None
+
+
+@settings(deadline=None, max_examples=400)
+@given(capacity=st.integers(1, 200), passes=st.integers(12, 400), per_pass=st.integers(1, 5))
+def test_a_cache_that_fills_and_stays_is_not_reported(capacity: int, passes: int, per_pass: int) -> None:
+    passes = max(passes, 12, int(capacity / per_pass * 1.5) + 1)
+    assert trend_of(course([min(index * per_pass, capacity) for index in range(passes)])) is None
+
+
+@settings(deadline=None, max_examples=400)
+@given(seed=seeds, capacity=st.integers(2, 60), passes=st.integers(3, 8))
+def test_a_cache_that_fills_with_what_is_asked_by_chance_is_not_reported(seed: int, capacity: int, passes: int) -> None:
+    chance = random.Random(seed)
+    cached: set[int] = set()
+    counts = []
+    for _ in range(max(12, capacity * (2 + passes))):
+        cached.add(chance.randrange(capacity))
+        counts.append(len(cached))
+    assert trend_of(course(counts)) is None
+
+
+@settings(deadline=None, max_examples=400)
+@given(period=st.integers(2, 60), teeth=st.integers(4, 40), level=st.integers(0, 100), phase=st.integers(0, 60))
+def test_saw_teeth_are_not_reported(period: int, teeth: int, level: int, phase: int) -> None:
+    counts = [level + (index + phase) % period for index in range(max(12, period * teeth))]
+    assert trend_of(course(counts)) is None
+
+
+@settings(deadline=None, max_examples=400)
+@given(seed=seeds, passes=st.integers(12, 500), size=st.integers(1, 10_000))
+def test_noise_is_not_reported(seed: int, passes: int, size: int) -> None:
+    chance = random.Random(seed)
+    assert trend_of(course([chance.randint(0, size) for _ in range(passes)])) is None
+
+
+def test_saw_teeth_on_a_growth_do_not_hide_it() -> None:
+    assert trend_of(course([index * 2 + (index % 10) * 3 for index in range(200)])) is not None
+
+
+def test_what_falls_stays_or_is_too_short_does_not_grow() -> None:
+    assert trend_of(course([100 - index for index in range(50)])) is None
+    assert trend_of(course([7] * 50)) is None
+    assert trend_of(course(list(range(11)))) is None
+    assert trend_of([]) is None
+
+
+def test_births_that_all_stay_along_a_program_grow_also_without_passes() -> None:
+    numbers = list(range(5, 305, 10))
+    trend = trend_of_births(numbers, [1024] * 30, births=30, last=305)
+    assert trend is not None
+    assert (trend.passes, trend.count_per_pass, trend.nbytes_per_pass) == (30, 1.0, 1024.0)
+    assert trend_of_births(numbers, [1024] * 30, births=100, last=305) is None, "most of them died"
+    assert trend_of_births(numbers, [1024] * 30, births=30, last=2_000) is None, "it ended long ago"
+    assert trend_of_births(list(range(30)), [8] * 30, births=30, last=31) is None, "samples made in a row"
+    assert trend_of_births(numbers[:10], [8] * 10, births=10, last=100) is None, "too few"
+    early = [*range(0, 100, 5), 290]
+    assert trend_of_births(early, [8] * 21, births=21, last=300) is None, "one late birth makes no loop"
