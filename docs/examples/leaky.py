@@ -29,12 +29,17 @@ def keep_in_a_list():
 
 
 def keep_in_a_closure():
-    batch = ds.ones((500, 1000), dtype="float32")
+    for number in range(3):
+        with ds.dispose_scope("step") as step:
+            batch = step.move_to_outer(ds.ones((500, 1000), dtype="float32"))
+            HOOKS[number] = mean_of(batch)
 
+
+def mean_of(batch):
     def report_mean():
         return float(batch.mean())
 
-    HOOKS["mean"] = report_mean
+    return report_mean
 
 
 def keep_in_a_cycle():

@@ -4,74 +4,144 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from .._entry import Entry
 from ._comparison import nbytes_of
+from ._evidence import Evidence
 from ._facts import Settings
 from ._holders import Holders, Reason
-from ._leak import Excerpt, Leak, LeakKind, Sureness, fingerprint_of
+from ._leak import Excerpt, Leak, fingerprint_of
 from ._leftovers import leftovers_among
 from ._live import live_sites
 from ._records import Record, State
 from ._report import Report
+from ._sightings import Birth
 from ._site import Site
 from ._subject import Subject
+from ._verdicts import Facts, verdict_of
 
-__all__ = ["excerpt_of", "report_of"]
+__all__ = ["Inventory", "excerpt_of", "report_of"]
 
 RECORDS_KEPT: Final = 20
 _LINES_AROUND: Final = 2
+_VIEWED_NBYTES: Final = 64_000
+_DYING: Final = ("exception in flight", "sys.last_")
 
 
-def report_of(
-    records: tuple[Record, ...],
-    entries: tuple[Subject, ...],
-    closings: tuple[int | None, ...],
-    *,
-    time_limit_s: float,
-    object_limit: int,
-) -> Report:
-    """Group what a snapshot found, and find the holders of each group."""
-    disposed = [index for index, record in enumerate(records) if record.state == "disposed"]
-    resources = [entry for index in disposed if isinstance(entry := entries[index], Entry)]
-    left = leftovers_among(resources, [closings[index] for index in disposed])
+@final
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a snapshot found, in parallel sequences, in the order of birth.
+
+    Attributes
+    ----------
+    records : sequence of Record
+        What is told of each resource.
+    subjects : sequence of Entry or Seen
+        What each record is of.
+    births : sequence of Birth or None
+        What is known of each birth.
+    closings : sequence of int or None
+        For what was disposed, which closing of a scope did it.
+    after : int
+        The number of the last birth before the detector was opened.
+    """
+
+    records: Sequence[Record]
+    subjects: Sequence[Subject]
+    births: Sequence[Birth | None]
+    closings: Sequence[int | None]
+    after: int
+
+
+def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_program: bool) -> Report:
+    """Group what a snapshot found by line and reason, and find the holders of each group.
+
+    Parameters
+    ----------
+    found : Inventory
+        What was found.
+    time_limit_s, object_limit : float, int
+        When the search for holders gives up.
+    of_program : bool
+        Whether this is about a whole program: what its variables lead to is no leak then unless it shows signs of one.
+    """
+    records, subjects = found.records, found.subjects
+    left = _left_over(found)
     groups: dict[tuple[Site | None, State, str, str | None, bool, bool], list[int]] = {}
     for index, record in enumerate(records):
         # What has gone since the snapshot was taken is no leak.
-        if entries[index]() is not None:
-            key = (record.site, record.state, record.kind, record.op, record.is_view, entries[index] in left)
+        if subjects[index]() is not None:
+            key = (record.site, record.state, record.kind, record.op, record.is_view, subjects[index] in left)
             groups.setdefault(key, []).append(index)
+    views = {index: identities for index in range(len(records)) if (identities := _pinned_by(found, index))}
+    sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}
+    evidence = Evidence(found.after)
     leaks: list[Leak] = []
+    kept: list[Leak] = []
     leftovers: list[Leak] = []
     counted: list[Record] = []
     with Holders(
-        [[entries[index] for index in indices] for indices in groups.values()],
+        [[subjects[index] for index in indices] for indices in groups.values()],
         time_limit_s=time_limit_s,
         object_limit=object_limit,
+        sizes=sizes,
     ) as holders:
         for (*_, is_left), indices in groups.items():
-            by_reason: dict[Reason, list[int]] = {}
+            parts: dict[tuple[Reason, int], list[int]] = {}
             for index in indices:
-                by_reason.setdefault(holders.reason_of(entries[index]), []).append(index)
-            for reason, those in by_reason.items():
-                found = [records[index] for index in those]
-                leak = _leak(found, [entries[index] for index in those], reason, holders, is_left)
-                (leftovers if is_left else leaks).append(leak)
-                if not is_left:
-                    counted += found
-    leaks.sort(key=_badness)
-    leftovers.sort(key=_badness)
+                times = _pinned_times(views.get(index, ()), holders)
+                parts.setdefault((holders.reason_of(subjects[index]), min(3, int(times))), []).append(index)
+            for (reason, _), those in parts.items():
+                group = _Group(found, those, reason, is_left, views)
+                leak, is_leak = group.leak(holders, evidence)
+                if is_left:
+                    leftovers.append(leak)
+                elif of_program and not is_leak:
+                    kept.append(leak)
+                else:
+                    leaks.append(leak)
+                    counted += [records[index] for index in those]
+    for rows in (leaks, kept, leftovers):
+        rows.sort(key=_badness)
     return Report(
         settings=Settings(time_limit_s=time_limit_s),
-        count=len(counted),
+        count=sum(leak.count for leak in leaks),
         nbytes=nbytes_of(counted),
         leaks=tuple(leaks),
+        kept=tuple(kept),
         leftovers=tuple(leftovers),
         sites=live_sites(records),
     )
+
+
+def _left_over(found: Inventory) -> set[Entry]:
+    disposed = [index for index, record in enumerate(found.records) if record.state == "disposed"]
+    resources = [(subject, index) for index in disposed if isinstance(subject := found.subjects[index], Entry)]
+    return leftovers_among([subject for subject, _ in resources], [found.closings[index] for _, index in resources])
+
+
+def _pinned_by(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
+    """The storages behind a record that may be pinned by views, each with its bytes."""
+    record, subject = found.records[index], found.subjects[index]
+    if record.state != "alive" or record.nbytes < _VIEWED_NBYTES:
+        return ()
+    if not isinstance(subject, Entry):
+        return ((subject.identity, subject.nbytes),)
+    resource = subject() if record.is_view else None
+    return () if resource is None else tuple(subject.kind.storages(resource))
+
+
+def _pinned_times(storages: Sequence[tuple[Hashable, int]], holders: Holders) -> float:
+    pinned = sum(nbytes for _, nbytes in storages)
+    used = 0
+    for identity, nbytes in storages:
+        known = holders.used_nbytes(identity)
+        used += nbytes if not known else min(known, nbytes)
+    return 1.0 if not pinned or not used else pinned / used
 
 
 def excerpt_of(site: Site | None) -> Excerpt | None:
@@ -89,77 +159,79 @@ def excerpt_of(site: Site | None) -> Excerpt | None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    kind: LeakKind
-    sure: Sureness
-    explanation: str
+class _Group:
+    """Resources of one line that are there for one reason, by their places in an inventory."""
+
+    found: Inventory
+    places: Sequence[int]
+    reason: Reason
+    is_left: bool
+    views: dict[int, tuple[tuple[Hashable, int], ...]]
+
+    def leak(self, holders: Holders, evidence: Evidence) -> tuple[Leak, bool]:
+        """What is told of them, and whether that is a leak also at the end of a program."""
+        records = [self.found.records[index] for index in self.places]
+        subjects = [self.found.subjects[index] for index in self.places]
+        births = [birth for index in self.places if (birth := self.found.births[index]) is not None]
+        oldest = records[0]
+        count, nbytes = _estimated(records, [self.found.births[index] for index in self.places])
+        trend = None if self.is_left else evidence.trend_of(births, [record.nbytes for record in records])
+        chains = holders.chains_of(subjects)
+        cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
+        times = _pinned_times([pair for index in self.places for pair in self.views.get(index, ())], holders)
+        verdict = verdict_of(
+            Facts(
+                oldest=oldest,
+                count=count,
+                nbytes=nbytes,
+                reason=self.reason,
+                is_left=self.is_left,
+                pinned_times=times,
+                trend=trend,
+                generations=len({record.generation for record in records}),
+                cycle=cycle,
+                program_died=all(chain.startswith(_DYING) for chain in chains),
+            )
+        )
+        used = sum(record.used_nbytes for record in records)
+        ages = [record.age_s for record in records if record.age_s is not None]
+        return Leak(
+            kind=verdict.kind,
+            sure=verdict.sure,
+            tensor=str(oldest),
+            tensor_kind=oldest.kind,
+            device=oldest.device,
+            count=count,
+            nbytes=nbytes,
+            used_nbytes=min(used, round(nbytes / times)) if verdict.kind == "view" else used,
+            site=oldest.site,
+            frames=oldest.frames,
+            op=oldest.op,
+            state=oldest.state,
+            disposal=next((record.disposal for record in records if record.disposal is not None), None),
+            scopes=tuple(dict.fromkeys(record.scope for record in records)),
+            oldest_age_s=max(ages, default=None),
+            newest_age_s=min(ages, default=None),
+            generation=oldest.generation,
+            trend=trend,
+            holders=chains,
+            carriers=holders.carriers_of(subjects) if self.reason == "graph" else (),
+            members=() if cycle is None else (cycle.loop,),
+            explanation=verdict.explanation,
+            fingerprint=fingerprint_of(verdict.kind, oldest.kind, oldest.site, oldest.op),
+            pid=os.getpid(),
+            excerpt=excerpt_of(oldest.site),
+            records=tuple(records[:RECORDS_KEPT]),
+        ), verdict.is_leak
 
 
-def _leak(
-    records: Sequence[Record], subjects: Sequence[Subject], reason: Reason, holders: Holders, is_left: bool
-) -> Leak:
-    oldest = records[0]
-    verdict = _verdict(oldest, reason, is_left)
-    ages = [record.age_s for record in records if record.age_s is not None]
-    cycle = holders.cycle_of(subjects) if reason == "cycle" else None
-    return Leak(
-        kind=verdict.kind,
-        sure=verdict.sure,
-        tensor=str(oldest),
-        tensor_kind=oldest.kind,
-        device=oldest.device,
-        count=len(records),
-        nbytes=nbytes_of(records),
-        used_nbytes=sum(record.used_nbytes for record in records),
-        site=oldest.site,
-        frames=oldest.frames,
-        op=oldest.op,
-        state=oldest.state,
-        disposal=next((record.disposal for record in records if record.disposal is not None), None),
-        scopes=tuple(dict.fromkeys(record.scope for record in records)),
-        oldest_age_s=max(ages, default=None),
-        newest_age_s=min(ages, default=None),
-        generation=oldest.generation,
-        trend=None,
-        holders=holders.chains_of(subjects),
-        carriers=holders.carriers_of(subjects) if reason == "graph" else (),
-        members=() if cycle is None else (cycle.loop,),
-        explanation=verdict.explanation,
-        fingerprint=fingerprint_of(verdict.kind, oldest.kind, oldest.site, oldest.op),
-        pid=os.getpid(),
-        excerpt=excerpt_of(oldest.site),
-        records=tuple(records[:RECORDS_KEPT]),
-    )
-
-
-def _verdict(oldest: Record, reason: Reason, is_left: bool) -> _Verdict:
-    if oldest.state == "disposed":
-        if is_left:
-            return _Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it.")
-        return _Verdict(
-            "escaped",
-            "certain",
-            "Its scope has ended, and the holder still references it: the next use raises DisposedError. Let the "
-            "holder go, or move it out of its scope.",
-        )
-    if reason == "cycle":
-        return _Verdict(
-            "cycle", "certain", "Nothing reaches it, but it waits for the next gc.collect(): break the cycle."
-        )
-    if oldest.is_view:
-        return _Verdict(
-            "view",
-            "likely",
-            "A small view keeps the whole storage alive: keep a copy of what is used.",
-        )
-    if reason == "exception":
-        return _Verdict(
-            "exception",
-            "certain",
-            "A kept exception keeps the frames of its traceback with all their variables: keep its text, or call "
-            "traceback.clear_frames().",
-        )
-    return _Verdict("alive", "possible", "It is alive: the holder says who references it.")
+def _estimated(records: Sequence[Record], births: Sequence[Birth | None]) -> tuple[int, int]:
+    """How many they are, and their bytes; an estimate where births were sampled."""
+    weights = [1.0 if birth is None else birth.weight for birth in births]
+    if all(weight == 1.0 for weight in weights):
+        return len(records), nbytes_of(records)
+    sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))
+    return round(sum(weights)), round(sum(sizes))
 
 
 def _badness(leak: Leak) -> tuple[int, int, str, int]:

@@ -92,16 +92,18 @@ class LeakDetector:
         if window is None:
             return survey((), 0)
         with collection_paused():
-            return survey(_births_in(window), window.closings, _memory_in(window))
+            return survey(_births_in(window), window.closings, _memory_in(window), window.after)
 
     def memory(self) -> tuple[Seen, ...]:
         """The memory that was born under this detector and is there now, whatever refers to it."""
         return () if self._window is None else tuple(_memory_in(self._window))
 
-    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
-        """What `take_snapshot` finds now, by site, with holders: see `Snapshot.report`."""
+    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
+        """What `take_snapshot` finds now, by site and reason, with holders: see `Snapshot.report`."""
         with collection_paused():
-            return self.take_snapshot().report(time_limit_s=time_limit_s, object_limit=object_limit)
+            return self.take_snapshot().report(
+                time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program
+            )
 
     def mark(self, name: str = "mark") -> int:
         """A pass of a loop is over: what is live now is put down for each line.

@@ -11,7 +11,7 @@ rank correlation of Mann (1945) and Kendall.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Final
 
@@ -96,7 +96,7 @@ def trend_of_births(numbers: Sequence[int], sizes: Sequence[int], births: int, l
     # A list of samples is made in a row, before the loop begins; what a loop keeps has others in between, to the end.
     if spread < _OTHERS * count or numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
         return None
-    gaps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(numbers)]
     if max(gaps) > _GAP * spread / (count - 1):
         return None
     total = 0
@@ -121,7 +121,7 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
     size = len(values) // _BLOCKS
     if size >= 2:
         minima = [min(values[index : index + size]) for index in range(len(values) % size, len(values), size)]
-        if all(before < after for before, after in zip(minima, minima[1:], strict=False)):
+        if all(before < after for before, after in pairwise(minima)):
             return True
     return max(values[:third]) < min(values[-third:]) and _steadiness(values) >= _STEADY
 

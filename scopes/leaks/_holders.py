@@ -58,7 +58,7 @@ class Holders:
     object_limit : int
         How many objects are looked at.
     sizes : dict, optional
-        Storages with their bytes: `whole` tells which of them an object uses as a whole.
+        Storages with their bytes, for `used_nbytes`.
     """
 
     def __init__(
@@ -114,10 +114,9 @@ class Holders:
             reason: Reason = "unfinished" if search.stopped else "unknown"
             self._told.setdefault(subject, _Told("owned" if type(subject) is StrongEntry else reason))
 
-    @property
-    def whole(self) -> set[Hashable]:
-        """Of the storages that were asked for, those that some object uses as a whole."""
-        return self._search.whole
+    def used_nbytes(self, identity: Hashable) -> int | None:
+        """The bytes of a storage that was asked for which the objects that were met use; None where some were not."""
+        return None if self._search.cut_short else self._search.used.get(identity, 0)
 
     def reason_of(self, subject: Subject) -> Reason:
         """By what something is held."""

@@ -26,7 +26,7 @@ __all__ = ["Search", "references_to"]
 
 _CHAINS: Final = 3
 _LOOK_AT_CLOCK: Final = 512
-_AFTER_THE_LAST_S: Final = 0.25
+_AFTER_THE_LAST_S: Final = 0.5
 _OTHERS: Final = 10_000
 
 _Link = tuple[int, str]
@@ -43,8 +43,11 @@ class Search:
         For what has been found, where: one of the actions of `_edges`.
     stopped : bool
         Whether the search ended at a limit.
-    whole : set
-        Of the storages that were asked for, those that some object uses as a whole.
+    used : dict
+        Of the storages that were asked for, the bytes that the objects which were met use; each object counts, but for
+        those that only a view of theirs holds.
+    cut_short : bool
+        Whether the search ended before all that variables lead to was met.
     """
 
     def __init__(
@@ -54,7 +57,10 @@ class Search:
         self.object_limit = object_limit
         self.stopped = False
         self.storeys: dict[Subject, int] = {}
-        self.whole: set[Hashable] = set()
+        self.used: dict[Hashable, int] = {}
+        self.cut_short = False
+        # The tensors that were met as the base of a view only.
+        self._bases: set[int] = set()
         self._sizes = sizes
         self._wanted: dict[int, Entry] = {}
         self._wanted_memory: dict[Hashable, list[Subject]] = {}
@@ -158,6 +164,7 @@ class Search:
                 elif now > overtime:
                     late = True
                 if late:
+                    self.cut_short = self.cut_short or storey == EDGES_PLAIN
                     self._clear()
                     return
             parent = id(node)
@@ -179,6 +186,9 @@ class Search:
                     entry = found[key] = wanted.pop(key)
                     self.storeys[entry] = storey
                 elif key in met:
+                    if key in self._bases and known is None:
+                        self._bases.discard(key)
+                        self._count_use(child)
                     if key in found:
                         self._add_other(found[key], parent, "", storey)
                     continue
@@ -186,19 +196,29 @@ class Search:
                     continue
                 links[key] = parent
                 met[key] = child
+                if known is not None and framework_of(class_of(child)) == known:
+                    self._bases.add(key)
                 self._pending[action if action > storey else storey].append(child)
 
     def _look_at_memory(self, node: object, framework: Framework, storey: int) -> None:
         if not self._wanted_memory and not self._sizes:
             return
+        counts = id(node) not in self._bases and storey != IN_GRAPH
         for step, identity, used_nbytes in framework.memory(node):
-            if used_nbytes >= self._sizes.get(identity, sys.maxsize):
-                self.whole.add(identity)
+            if counts and identity in self._sizes:
+                self.used[identity] = self.used.get(identity, 0) + used_nbytes
             for subject in self._wanted_memory.pop(identity, ()):
                 self.storeys[subject] = storey
                 self._others[subject] = [(id(node), step)]
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
+
+    def _count_use(self, tensor: object) -> None:
+        known = framework_of(class_of(tensor))
+        if known is not None and self._sizes:
+            for _, identity, used_nbytes in known[0].memory(tensor):
+                if identity in self._sizes:
+                    self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
     def _add_other(self, entry: Subject, parent: int, step: str, storey: int) -> None:
         others = self._others.get(entry)

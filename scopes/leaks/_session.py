@@ -111,7 +111,7 @@ class Session:
         """
         if time_limit_s is None:
             time_limit_s = self.settings.time_limit_s
-        own = self.detector.report(time_limit_s=time_limit_s)
+        own = self.detector.report(time_limit_s=time_limit_s, of_program=True)
         [process] = own.processes
         process = replace(
             process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status

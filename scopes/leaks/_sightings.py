@@ -37,6 +37,8 @@ class Birth(NamedTuple):
         How many births it stands for: more than 1 where births are sampled.
     site_number : int
         The number of its site in the log.
+    number : int
+        Its own number among all births.
     """
 
     places: tuple[Mark, ...]
@@ -48,6 +50,7 @@ class Birth(NamedTuple):
     thread: str
     weight: float
     site_number: int
+    number: int
 
     @property
     def mark(self) -> Mark | None:
@@ -126,4 +129,4 @@ def birth_of(row: Row, sites: dict[int, tuple[str, str, str | None, tuple[Mark, 
     told = sites.get(number)
     if told is None:
         told = sites[number] = LOG.site(number)[:4]
-    return Birth(told[3], row[5], row[4], row[6], told[2], row[3], row[7], row[8], number)
+    return Birth(told[3], row[5], row[4], row[6], told[2], row[3], row[7], row[8], number, row[2])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from .._entry import DEAD, LIVE, Entry
 from .._parts import device_of_entry, storages_of
-from ._classify import report_of
+from ._classify import Inventory, report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
 from ._records import Record
@@ -41,6 +41,9 @@ class Snapshot:
     _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
     # For what was disposed, which closing of a scope did it; None where no detector saw it.
     _closings: tuple[int | None, ...] = field(repr=False, compare=False)
+    _births: tuple[Birth | None, ...] = field(repr=False, compare=False)
+    # The number of the last birth before the detector was opened.
+    _after: int = field(default=0, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +81,7 @@ class Snapshot:
         order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
         return self._picked(order)
 
-    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000) -> Report:
+    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
         """The same by site and reason, worst first, each with its holders.
 
         Parameters
@@ -87,16 +90,18 @@ class Snapshot:
             How long holders are searched for. What is not found by then is reported without one.
         object_limit : int, default 2_000_000
             How many objects are looked at.
+        of_program : bool, default False
+            Whether this is about a whole program: what its variables lead to is there by right then, and is told as
+            ``report.kept`` instead of ``report.leaks``, unless it shows signs of a leak.
 
         Returns
         -------
         Report
             ``str(report)`` is its text.
         """
+        found = Inventory(self.records, self._entries, self._births, self._closings, self._after)
         with collection_paused():
-            return report_of(
-                self.records, self._entries, self._closings, time_limit_s=time_limit_s, object_limit=object_limit
-            )
+            return report_of(found, time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -123,11 +128,16 @@ class Snapshot:
             tuple(self.records[index] for index in order),
             tuple(self._entries[index] for index in order),
             tuple(self._closings[index] for index in order),
+            tuple(self._births[index] for index in order),
+            self._after,
         )
 
 
 def survey(
-    found: Iterable[tuple[Entry, Birth | None, Disposal | None]], closings: int, memory: Iterable[Seen] = ()
+    found: Iterable[tuple[Entry, Birth | None, Disposal | None]],
+    closings: int,
+    memory: Iterable[Seen] = (),
+    after: int = 0,
 ) -> Snapshot:
     """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
 
@@ -139,6 +149,8 @@ def survey(
         How many scopes had been closed until now, by the count that the births were made with.
     memory : iterable of Seen
         Memory that is there. What a living resource among the entries stands for is told with that one.
+    after : int
+        The number of the last birth before the detector was opened.
     """
     now = time.monotonic()
     # Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
@@ -147,6 +159,7 @@ def survey(
     records: list[Record] = []
     entries: list[Entry | Seen] = []
     when: list[int | None] = []
+    births: list[Birth | None] = []
     frames: dict[tuple[Mark, ...], tuple[Site, ...]] = {}
     for entry, birth, disposal in found:
         alive = LIVE.get(entry.key) is entry
@@ -184,6 +197,7 @@ def survey(
             )
         )
         entries.append(entry)
+        births.append(birth)
         when.append(None if disposal is None else disposal.closings)
     for piece in memory:
         if piece.identity in numbers or piece() is None:
@@ -210,8 +224,9 @@ def survey(
             )
         )
         entries.append(piece)
+        births.append(birth)
         when.append(None)
-    return Snapshot(tuple(records), tuple(entries), tuple(when))
+    return Snapshot(tuple(records), tuple(entries), tuple(when), tuple(births), after)
 
 
 def layout_of(entry: Entry) -> Layout | None:

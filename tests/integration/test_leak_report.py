@@ -10,15 +10,15 @@ ROOT = Path(__file__).resolve().parents[2]
 LEAKY = ROOT / "docs" / "examples" / "leaky.py"
 
 EXPECTED = """\
-leak-report: 7 leaks at 5 sites, 17.6 MB pinned, worst first
+leak-report: 9 leaks at 5 sites, 21.6 MB pinned, worst first
 
-  1. alive (possible): 3 × Tensor float32 (1000, 1000), 12.0 MB, alive
+  1. growth (possible): 3 × Tensor float32 (1000, 1000), 12.0 MB, alive
      born at leaky.py:{list} in keep_in_a_list(), in scope 'step', AGO
      held by module __main__.HISTORY[0]
 
-  2. alive (possible): 1 × Tensor float32 (500, 1000), 2.0 MB, alive
-     born at leaky.py:{closure} in keep_in_a_closure(), outside every scope, AGO
-     held by module __main__.HOOKS['mean'], closure of keep_in_a_closure() at leaky.py:{hook}, cell 'batch'
+  2. growth (possible): 3 × Tensor float32 (500, 1000), 6.0 MB, alive
+     born at leaky.py:{closure} in keep_in_a_closure(), in scope 'step', AGO
+     held by module __main__.HOOKS[0], closure of mean_of() at leaky.py:{hook}, cell 'batch'
 
   3. cycle (certain): 1 × Tensor float32 (400, 1000), 1.6 MB, alive
      born at leaky.py:{cycle} in keep_in_a_cycle(), outside every scope, AGO
@@ -36,7 +36,7 @@ leak-report: 7 leaks at 5 sites, 17.6 MB pinned, worst first
 
 WORDS = {
     "list": "batch = ds.ones((1000, 1000)",
-    "closure": "batch = ds.ones((500, 1000)",
+    "closure": "ds.ones((500, 1000)",
     "hook": "def report_mean",
     "cycle": "Trainer(ds.ones((400, 1000)",
     "exception": "batch = ds.ones((300, 1000)",

@@ -1,0 +1,235 @@
+"""Each kind of leak is told by its signs; what shows none is only alive, and no leak at the end of a program."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import disposescope as ds
+from disposescope.scopes.leaks import Leak, LeakDetector, Report
+
+BOX: dict[str, Any] = {}
+BIG = 20_000
+
+
+@pytest.fixture(autouse=True)
+def _empty_box() -> Iterator[None]:
+    yield
+    BOX.clear()
+
+
+def one(report: Report) -> Leak:
+    [leak] = report.leaks
+    return leak
+
+
+def told(report: Report) -> list[tuple[str, str, int]]:
+    return [(leak.kind, leak.sure, leak.count) for leak in report.leaks]
+
+
+def test_what_a_variable_leads_to_is_alive_and_no_leak_of_a_program() -> None:
+    with LeakDetector() as detector:
+        BOX["weights"] = [ds.zeros(BIG)]
+        block, program = detector.report(), detector.report(of_program=True)
+    assert told(block) == [("alive", "possible", 1)]
+    assert (program.leaks, program.count, program.nbytes) == ((), 0, 0)
+    [kept] = program.kept
+    assert (kept.kind, kept.holder) == ("alive", f"module {__name__}.BOX['weights'][0]")
+    assert [site.nbytes for site in program.sites] == [BIG * 8]
+
+
+def test_a_history_that_grows_from_pass_to_pass_is_growth_within_50_passes() -> None:
+    history = BOX["history"] = []
+    with LeakDetector() as detector:
+        for _ in range(50):
+            with ds.dispose_scope("step") as step:
+                noise = ds.zeros(100) + 1
+                history.append(step.move_to_outer(ds.zeros(128)))
+                del noise
+        leak = one(detector.report(of_program=True))
+    assert (leak.kind, leak.sure, leak.count, leak.nbytes) == ("growth", "likely", 50, 50 * 1024)
+    assert leak.trend is not None
+    assert (leak.trend.count_per_pass, leak.trend.nbytes_per_pass) == (1.0, 1024.0)
+    assert (leak.trend.passes, leak.trend.fit) == (50, 1.0)
+    assert leak.holder.endswith("local 'history'[0]")
+
+
+def test_marks_make_passes_too() -> None:
+    history = BOX["history"] = []
+    with LeakDetector() as detector:
+        for _ in range(40):
+            history.append(ds.zeros(128))
+            detector.mark("epoch")
+        leak = one(detector.report(of_program=True))
+    assert (leak.kind, leak.count) == ("growth", 40)
+
+
+def test_a_loop_without_scopes_and_marks_is_told_by_its_births() -> None:
+    history = BOX["history"] = []
+    with LeakDetector() as detector:
+        for _ in range(30):
+            total = ((ds.ones(1000) * 2) + 1) - 3
+            history.append(total * 2)
+        leak = one(detector.report(of_program=True))
+    assert (leak.kind, leak.sure, leak.count) == ("growth", "likely", 30)
+
+
+@pytest.mark.parametrize("wanted", [1, 8, 20])
+def test_a_cache_that_is_bounded_is_no_growth(wanted: int) -> None:
+    cache = BOX["cache"] = {}
+    with LeakDetector() as detector:
+        for number in range(60):
+            with ds.dispose_scope("step") as step:
+                cache[number % wanted] = step.move_to_outer(ds.zeros(128))
+        assert [leak.kind for leak in detector.report(of_program=True).leaks if leak.kind == "growth"] == []
+
+
+def test_a_list_of_numbers_is_no_growth_that_is_worth_a_word() -> None:
+    losses = BOX["losses"] = []
+    with LeakDetector() as detector:
+        for _ in range(50):
+            with ds.dispose_scope("step") as step:
+                losses.append(step.move_to_outer(ds.ones(1000).sum()))
+        report = detector.report(of_program=True)
+    assert report.leaks == ()
+    assert [leak.count for leak in report.kept] == [50]
+
+
+def test_samples_that_were_made_before_the_loop_are_no_growth() -> None:
+    with LeakDetector() as detector:
+        BOX["samples"] = [ds.zeros(1000) for _ in range(50)]
+        for sample in BOX["samples"]:
+            with ds.dispose_scope("step"):
+                (sample * 2).sum()
+        assert detector.report(of_program=True).leaks == ()
+
+
+def test_a_small_view_that_pins_much_is_a_view() -> None:
+    with LeakDetector() as detector:
+        BOX["preview"] = ds.zeros(12_500_000)[:5]
+        leak = one(detector.report(of_program=True))
+    assert (leak.kind, leak.sure, leak.nbytes, leak.used_nbytes) == ("view", "likely", 100_000_000, 40)
+    assert "compact=True" in leak.explanation
+
+
+def test_views_are_no_leak_where_the_whole_is_used() -> None:
+    with LeakDetector() as detector:
+        BOX["whole"] = whole = ds.zeros(BIG)
+        BOX["head"] = whole[:5]
+        BOX["parts"] = [part for start in (0, BIG // 2) for part in [ds.ones(BIG)] for part in [part[start:]]]
+        del whole
+        report = detector.report(of_program=True)
+    assert [leak.kind for leak in report.leaks] == []
+
+
+def test_what_only_a_kept_exception_holds_is_told_with_its_frame() -> None:
+    def fail() -> None:
+        batch = ds.zeros(BIG)
+        raise ValueError(len(batch))
+
+    with LeakDetector() as detector:
+        try:
+            fail()
+        except ValueError as error:
+            BOX["errors"] = [error]
+            handled = detector.report(of_program=True)
+        leak = one(detector.report(of_program=True))
+        BOX["also"] = [*gc.get_referents(BOX["errors"][0].__traceback__.tb_next.tb_frame)] and None
+    assert handled.leaks == one_kind(handled, "exception")
+    assert (leak.kind, leak.sure, leak.count) == ("exception", "certain", 1)
+    assert ".__traceback__ frame " in leak.holder
+    assert leak.holder.endswith("fail(): local 'batch'")
+
+
+def one_kind(report: Report, kind: str) -> tuple[Leak, ...]:
+    return tuple(leak for leak in report.leaks if leak.kind == kind)
+
+
+def test_an_exception_that_is_being_handled_is_no_leak_of_a_program() -> None:
+    def fail() -> None:
+        batch = ds.zeros(BIG)
+        raise ValueError(len(batch))
+
+    with LeakDetector() as detector:
+        try:
+            fail()
+        except ValueError:
+            report = detector.report(of_program=True)
+    assert report.leaks == ()
+    assert [(leak.kind, leak.sure) for leak in report.kept] == [("exception", "possible")]
+
+
+def test_a_cycle_is_told_with_its_members() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.batch = ds.zeros(3)
+            self.on_step = self.step
+
+        def step(self) -> None: ...
+
+    gc.disable()
+    try:
+        with LeakDetector() as detector:
+            Trainer()
+            leak = one(detector.report(of_program=True))
+    finally:
+        gc.enable()
+    name = Trainer.__qualname__
+    assert (leak.kind, leak.sure, leak.members) == ("cycle", "certain", (f"{name}.on_step.__self__ -> {name}",))
+    gc.collect()
+
+
+def test_what_only_a_suspended_generator_holds_is_told_so() -> None:
+    def batches() -> Iterator[int]:
+        batch = ds.zeros(3)
+        yield 1
+        del batch
+
+    with LeakDetector() as detector:
+        BOX["batches"] = generator = batches()
+        next(generator)
+        leak = one(detector.report())
+        assert detector.report(of_program=True).leaks == ()
+    assert (leak.kind, leak.sure) == ("suspended", "possible")
+    generator.close()
+
+
+def test_a_disposed_tensor_in_a_history_escaped() -> None:
+    with LeakDetector() as detector:
+        for _ in range(2):
+            with ds.dispose_scope():
+                BOX.setdefault("history", []).append(ds.zeros(3))
+        leak = one(detector.report(of_program=True))
+    assert (leak.kind, leak.sure, leak.state, leak.nbytes) == ("escaped", "certain", "disposed", 0)
+
+
+def test_a_fingerprint_outlives_edits() -> None:
+    def made(count: int) -> Leak:
+        with LeakDetector() as detector:
+            BOX["x"] = [make() for _ in range(count)]
+            return one(detector.report())
+
+    def make() -> ds.Tensor:
+        return ds.zeros(3)
+
+    first, second = made(1), made(2)
+    assert (first.fingerprint, first.count, second.count) == (second.fingerprint, 1, 2)
+    assert len(first.fingerprint) == 40
+    with LeakDetector() as detector:
+        BOX["x"] = ds.ones(3)
+        assert one(detector.report()).fingerprint != first.fingerprint
+
+
+def test_a_report_keeps_no_array_alive() -> None:
+    with LeakDetector() as detector:
+        array = np.zeros(BIG)
+        BOX["tensor"] = ds.asarray(array)
+        watch = weakref.ref(array)
+        report = detector.report()
+    del array
+    BOX.clear()
+    assert watch() is None
+    assert report.leaks
