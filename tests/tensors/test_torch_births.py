@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import warnings
 
 import pytest
 
@@ -443,3 +444,12 @@ def test_other_modes_and_subclasses_are_still_asked_for():
         with torch.overrides.TorchFunctionMode():
             assert torch._C._len_torch_function_stack() == 2
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_a_warning_of_pytorchs_names_the_line_of_the_program():
+    with ds.dispose_scope(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = torch.ones(3, requires_grad=True) * 2
+        result.grad
+        torch.tensor(result)
+    assert [warning.filename for warning in caught] == [__file__] * 2
