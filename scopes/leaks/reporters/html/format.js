@@ -53,15 +53,15 @@ function h(tag, attributes, ...children) {
   return element;
 }
 
-/** A chain of holders that may be broken after its dots and brackets, and not within a name. */
-const breakable = (text) => text.split(/(?<=[.[(_])(?=\w)/).flatMap((part, i) => (i ? [h("wbr", {}), part] : [part]));
+/** A text that may be broken after its dots and before its brackets, a path after its slashes, and where it must. */
+const breakable = (text, after = /(?<=[.(])(?=\w)|(?=\[)/) => text.split(after).flatMap((part, i) => (i ? [h("wbr", {}), part] : [part]));
 
 const $ = (id) => document.getElementById(id);
 
 function siteElement(site, { withFunction = true } = {}) {
   if (site === null) return h("span", {}, "unknown site");
-  return h("span", { title: `${site.file}:${site.line}` }, h("code", {}, siteText(site)),
-    withFunction ? h("span", { class: "sub" }, "in ", h("code", {}, functionText(site.name))) : null);
+  return h("span", { title: `${site.file}:${site.line}` }, h("code", {}, ...breakable(siteText(site), /(?<=\/)/)),
+    withFunction ? h("span", { class: "sub" }, "in ", h("code", {}, ...breakable(functionText(site.name)))) : null);
 }
 
 /** A plain table: columns are [heading, isNumber], rows are arrays of texts or elements. */

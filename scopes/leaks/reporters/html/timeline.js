@@ -33,7 +33,7 @@ function drawTimeline() {
 
   const optionOf = (c, width) => {
     const narrow = width < 560;
-    const left = narrow ? 62 : 132;
+    const left = narrow ? 70 : 132;
     const top = narrow && devices.length + cached > 2 ? 58 : 36;
     const height = narrow ? 190 : 240;
     const lower = top + height + 34;

@@ -10,6 +10,7 @@ const GROUPS = {
 
 // White text on these, by day and by night: at least 4.5 to 1 (WCAG 2.2, 1.4.3).
 const FILLS = ["#2a63bb", "#a15a10", "#1b7a50", "#9c3a83", "#6750bd", "#a83f3c", "#1a7082", "#63671f"];
+const REST = "#5a6273";
 const FRAME = "#000000";
 
 /** A colour `share` of the way from one "#rrggbb" to another. */
@@ -32,15 +33,17 @@ function boxesOf(group, size) {
     }
     node.rows.push(row);
   }
+  // One colour for each of the outermost boxes that are several.
+  const coloured = root.children.size === 1 ? 1 : 0;
   const frozen = (node, depth, above) => {
     const sorted = [...node.children.values()].sort((a, b) => b.value - a.value);
     const kept = sorted.slice(0, CHILDREN_AT_MOST).map((child, i) => {
-      const fill = depth === 0 ? FILLS[i % FILLS.length] : above;
+      const fill = depth === coloured ? FILLS[i % FILLS.length] : above ?? FILLS[0];
       const style = { color: fill, borderColor: mixed(fill, FRAME, depth === 0 ? 0.22 : 0.1) };
       return { name: child.name, value: child.value, rows: child.rows, itemStyle: style, children: child.children.size ? frozen(child, depth + 1, fill) : undefined };
     });
     const rest = sorted.slice(CHILDREN_AT_MOST);
-    if (rest.length) kept.push({ name: `${NUMBER.format(rest.length)} others`, value: rest.reduce((sum, child) => sum + child.value, 0), rows: [], itemStyle: { color: mixed(depth === 0 ? FILLS[0] : above, FRAME, 0.35) } });
+    if (rest.length) kept.push({ name: `${NUMBER.format(rest.length)} others`, value: rest.reduce((sum, child) => sum + child.value, 0), rows: [], itemStyle: { color: REST } });
     return kept;
   };
   return frozen(root, 0, null);
