@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
+import timeit
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import disposescope as ds
 from disposescope.scopes._births import born
 from disposescope.scopes._kinds import Kind, add_kind
+from disposescope.tensors._handle import unborn, wrap
 
 
 class Plain:
@@ -74,3 +78,33 @@ def test_release_is_linear(benchmark: Callable[..., None], count: int) -> None:
         assert held[0].value == -1
 
     benchmark(block)
+
+
+def main(rounds: int = 200, number: int = 1000) -> None:
+    """The pairs of this file in turns, as medians."""
+    times: dict[str, list[float]] = {}
+    sides = {"empty scope": empty_scope, "empty ExitStack": empty_exit_stack, "ds.Tensor": birth, "its floor": no_birth}
+    with contextlib.ExitStack() as stack:
+        for _ in range(rounds):
+            for name, side in sides.items():
+                if name == "ds.Tensor":
+                    stack.enter_context(ds.dispose_scope())
+                times.setdefault(name, []).append(timeit.timeit(side, number=number) / number * 1e6)
+            stack.close()
+    for name, taken in times.items():
+        print(f"{name:>16}: {statistics.median(taken):.3f} us, fastest {min(taken):.3f}")
+
+
+ARRAY = np.zeros(3)
+
+
+def birth() -> object:
+    return wrap(ARRAY)
+
+
+def no_birth() -> object:
+    return unborn(ARRAY)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 """A training step with and without a scope around it, in turns: an LSTM on packed sequences, a small CNN, a
-transformer block.
+transformer block; and what one call, and one disposal, costs on top.
 
 The two sides take turns step by step in one process, so that a machine whose speed drifts is fair to both. Run as a
 script it prints the medians and their ratio; under pytest-benchmark each side is a row.
@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+import timeit
 from collections.abc import Callable
 
 import pytest
 
 import disposescope as ds
+from disposescope.tensors import _torch_disposal
 
 torch = pytest.importorskip("torch", reason="measures PyTorch")
 nn = torch.nn
@@ -93,7 +95,64 @@ def test_tiny_add(benchmark: Callable[..., object], scoped: bool) -> None:
         benchmark(torch.add, tensor, tensor)
 
 
+CALLS: dict[str, Callable[[torch.Tensor], object]] = {
+    "t + t": lambda tensor: tensor + tensor,
+    "t.view(2)": lambda tensor: tensor.view(2),
+    "t.dim()": lambda tensor: tensor.dim(),
+    "t.shape": lambda tensor: tensor.shape,
+}
+
+
+def calls(rounds: int = 100, number: int = 500) -> None:
+    """What one intercepted call costs on top, in microseconds: medians of differences of neighbouring runs."""
+    tensor = torch.ones(2)
+    for name, call in CALLS.items():
+        plain: list[float] = []
+        inside: list[float] = []
+        for _ in range(rounds):
+            plain.append(timeit.timeit(lambda call=call: call(tensor), number=number) / number * 1e6)
+            with ds.dispose_scope():
+                inside.append(timeit.timeit(lambda call=call: call(tensor), number=number) / number * 1e6)
+        on_top = statistics.median(b - a for a, b in zip(plain, inside, strict=True))
+        print(f"{name:>17}: plain {statistics.median(plain):.2f} us, in a scope {on_top:.2f} us on top "
+              f"({min(inside) - min(plain):.2f} between the fastest)")  # fmt: skip
+
+
+def disposals(rounds: int = 9) -> None:
+    """What disposing many tensors costs for each, in microseconds, beside the floor: an exchange of implementations."""
+    spare, husk, dead = (getattr(_torch_disposal, name) for name in ("_Spare", "_HUSK", "DisposedTorchTensor"))
+    make, swap = torch.Tensor._make_subclass, torch._C._swap_tensor_impl
+
+    def floor(tensors: list[torch.Tensor]) -> float:
+        started = time.perf_counter()
+        for tensor in tensors:
+            other = make(spare, husk)
+            swap(tensor, other)
+            other.__class__ = torch.Tensor
+            tensor.__class__ = dead
+        return time.perf_counter() - started
+
+    def scoped(count: int) -> float:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ds.dispose_scope())
+            held = [torch.empty(2) for _ in range(count)]
+            started = time.perf_counter()
+        taken = time.perf_counter() - started
+        del held
+        return taken
+
+    for count in (1_000, 10_000, 100_000):
+        inside, below = ([], [])
+        for _ in range(rounds):
+            inside.append(scoped(count) / count * 1e6)
+            below.append(floor([torch.empty(2) for _ in range(count)]) / count * 1e6)
+        print(f"dispose {count:>9}: {statistics.median(inside):.2f} us each, floor {statistics.median(below):.2f} us, "
+              f"fastest {min(inside):.2f} over {min(below):.2f}")  # fmt: skip
+
+
 def main(rounds: int = 100) -> None:
+    calls()
+    disposals()
     for make in STEPS:
         step = make()
         times: dict[bool, list[float]] = {False: [], True: []}

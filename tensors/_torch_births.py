@@ -205,6 +205,7 @@ def _quicken(kind: Kind) -> None:
     TORCH_HOT.bind_births(
         {
             "CURRENT": CURRENT,
+            "MethodWrapperType": MethodWrapperType,
             "ScopeView": ScopeView,
             "Tensor": Tensor,
             "assigned": _assigned,

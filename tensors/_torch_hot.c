@@ -39,7 +39,7 @@ static const char *const names[OBJECTS] = {
 };
 
 static PyObject *bound[OBJECTS];
-static PyTypeObject *tensor_type, *scope_type;
+static PyTypeObject *tensor_type, *scope_type, *wrapper_type;
 static Py_ssize_t direct_offset;
 /* References to a tensor that a call has made and nobody else has; 0 where that tells nothing. */
 static Py_ssize_t fresh;
@@ -85,10 +85,11 @@ static PyObject *bind_births(PyObject *module, PyObject *things)
     }
     PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *scope = PyDict_GetItemString(things, "ScopeView");
     PyObject *plain = PyDict_GetItemString(things, "plain"), *references = PyDict_GetItemString(things, "fresh");
+    PyObject *wrapper = PyDict_GetItemString(things, "MethodWrapperType");
     PyObject *current = PyDict_GetItemString(things, "CURRENT"), *known = PyDict_GetItemString(things, "makers");
     if (tensor == NULL || !PyType_Check(tensor) || scope == NULL || !PyType_Check(scope) || plain == NULL ||
         !PyTuple_CheckExact(plain) || references == NULL || current == NULL || !PyContextVar_CheckExact(current) ||
-        known == NULL || !PyDict_CheckExact(known)) {
+        known == NULL || !PyDict_CheckExact(known) || wrapper == NULL || !PyType_Check(wrapper)) {
         PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
         return NULL;
     }
@@ -119,6 +120,7 @@ static PyObject *bind_births(PyObject *module, PyObject *things)
     }
     fresh = expected;
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    wrapper_type = (PyTypeObject *)Py_NewRef(wrapper);
     scope_type = (PyTypeObject *)Py_NewRef(scope);
     Py_RETURN_NONE;
 }
@@ -343,7 +345,7 @@ static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t n
             Py_DECREF(scope);
         }
     }
-    else if (result == Py_None && Py_TYPE(func) == &_PyMethodWrapper_Type) {
+    else if (result == Py_None && Py_TYPE(func) == wrapper_type) {
         PyObject *done = PyObject_CallFunctionObjArgs(bound[ASSIGNED], func, args, NULL);
         failed = done == NULL ? -1 : 0;
         Py_XDECREF(done);
