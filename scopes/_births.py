@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ._compiled import HOT
 from ._composites import Plan, absorb_members, plan_members
 from ._current import CLOSED, CURRENT, resolve
@@ -11,7 +13,10 @@ from ._instruments import LISTENERS
 from ._kinds import Kind
 from ._statistics import LOCAL
 
-__all__ = ["born", "born_composite"]
+if TYPE_CHECKING:
+    from ._scope import DisposeScope
+
+__all__ = ["born", "born_composite", "born_in"]
 
 
 def born_in_python(resource: object, kind: Kind, /) -> Entry:
@@ -91,6 +96,29 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
         LOCAL.ledger.created_in_scope += 1
         entry.owner = scope
         scope._take(entry)
+    if LISTENERS:
+        for listener in LISTENERS:
+            listener.born(entry)
+    return entry
+
+
+def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
+    """Record the birth of a resource that was noticed late; a given scope owns it, or the next one out that is open.
+
+    Parameters
+    ----------
+    resource : object
+        A new instance, which can be weakly referenced.
+    kind : Kind
+        Its kind, without members.
+    scope : DisposeScope
+        The scope that was current at its birth.
+    """
+    entry = track(resource, kind)
+    entry.counted = True
+    LOCAL.ledger.created_in_scope += 1
+    entry.owner = scope
+    scope._take(entry)
     if LISTENERS:
         for listener in LISTENERS:
             listener.born(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ._entry import LIVE, Entry, StrongEntry
@@ -10,11 +11,14 @@ from ._statistics import LOCAL
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
-__all__ = ["ESTATES", "SHARED", "heir_of", "let_go", "settle"]
+__all__ = ["ESTATES", "SHARED", "UNSEEN", "catch_up", "heir_of", "let_go", "settle"]
 
 
 ESTATES: Final[list[Entry]] = []
 """Composites that died by reference count while members of theirs may live on: see `settle`."""
+
+UNSEEN: Final[list[Callable[[], object]]] = []
+"""Each records the births that it was not told of when they happened; called before anybody counts: see `catch_up`."""
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
 """For a member of several composites, those besides its `unit`: the last one left disposes it. See `heir_of`."""
@@ -39,6 +43,14 @@ def let_go(entry: Entry) -> None:
     """Leave a resource that lost its owner to its reference count: what is held is forgotten, its members are free."""
     if type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
         _free_members(entry, None)
+
+
+def catch_up() -> None:
+    """Record births that nobody saw, and settle what composites have left behind: before anybody asks or counts."""
+    for look in UNSEEN:
+        look()
+    if ESTATES:
+        settle()
 
 
 def settle(closing: DisposeScope | None = None) -> None:

@@ -10,7 +10,7 @@ from ._composites import Plan, absorb_members, gathered, plan_members
 from ._deaths import track
 from ._entry import Entry, entry_of, owner_of_entry, standing_of, unit_of
 from ._errors import NotOwnedError
-from ._estates import ESTATES, let_go, settle
+from ._estates import ESTATES, UNSEEN, catch_up, let_go
 from ._graphs import let_graphs_out
 from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind, kind_of
@@ -34,8 +34,8 @@ def owned_in(
     scope: DisposeScope, tree: object, verb: str, plain: list[object], *, check_strict: bool = True
 ) -> list[Entry]:
     """The entries that a scope owns in a tree, each composite once; `plain` gets its arrays. Changes nothing."""
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     found: dict[Entry, None] = {}
     resources = resources_in(tree, partial(_hides, scope), f"the tree given to {verb}()", plain)
     if ANCHORED:
@@ -128,8 +128,8 @@ def _claim_unowned(scope: DisposeScope, entry: Entry) -> bool:
 
 
 def take_over(scope: DisposeScope, resources: list[object]) -> None:
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     planned: list[tuple[object, Kind, Plan]] = []
     for resource in resources:
         kind = kind_of(resource)

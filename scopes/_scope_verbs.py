@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from ._closing import release_all_but
 from ._compacting import made_compact
 from ._entry import is_tracked
-from ._estates import ESTATES, settle
+from ._estates import ESTATES, UNSEEN, catch_up
 from ._failures import raise_failures
 from ._memory import MEMORY
 from ._ownership import hand_over, owned_in, take_over
@@ -136,8 +136,8 @@ class ScopeVerbs(ScopeView):
             Releases failed. All others were done.
         """
         self._check_open("dispose_everything")
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         failures = release_all_but(_itself(self), set())
         if failures:
             raise_failures(failures, f"dispose_everything() of {self._called()}", None)

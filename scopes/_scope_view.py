@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ._current import CLOSED, OPEN, UNOPENED
 from ._entry import LIVE, Entry, owner_of_entry, standing_of
 from ._errors import ScopeClosedError, ScopeNestingError
-from ._estates import ESTATES, let_go, settle
+from ._estates import ESTATES, UNSEEN, catch_up, let_go
 from ._graphs import GraphOption
 from ._memory import MEMORY, ArenaUse
 from ._parts import arrays_of, storages_of
@@ -90,8 +90,8 @@ class ScopeView:
         The snapshot holds them: they live at least as long as it does.
         """
         self._check_open("live")
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         resources = (entry() for entry in list(self._entries))
         return tuple(resource for resource in resources if resource is not None)
 
@@ -102,8 +102,8 @@ class ScopeView:
         return self._nbytes()
 
     def _nbytes(self) -> int:
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         found: dict[Hashable, int] = {}
         for entry in list(self._entries):
             storages_of(entry, found)
@@ -120,16 +120,16 @@ class ScopeView:
         return MEMORY[0].use(cast("DisposeScope", self)) if MEMORY and self._arena else None
 
     def __len__(self) -> int:
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         return len(self._entries)
 
     def __bool__(self) -> bool:
         return True
 
     def __contains__(self, resource: object) -> bool:
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         entry = standing_of(resource)
         if entry is None:
             return self._account is not None and MEMORY[0].owner(resource) is self

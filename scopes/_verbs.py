@@ -12,7 +12,7 @@ from ._deaths import track
 from ._devices import device_name
 from ._entry import LIVE, Entry, entry_of, is_tracked, owner_of_entry, standing_of, unit_of
 from ._errors import ScopeNestingError, UnknownKindError
-from ._estates import ESTATES, settle
+from ._estates import ESTATES, UNSEEN, catch_up
 from ._failures import raise_failures
 from ._kinds import Kind, kind_of
 from ._memory import MEMORY
@@ -92,8 +92,8 @@ def dispose(tree: object) -> None:
     >>> ds.is_disposed(batch["inputs"]), ds.is_disposed(batch["targets"][0])
     (True, True)
     """
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     planned: list[tuple[object, Kind, Plan]] = []
     for resource in resources_in(tree, is_tracked, "the tree given to dispose()"):
         kind = kind_of(resource)
@@ -145,8 +145,8 @@ def owner_of(resource: object) -> DisposeScope | None:
     UnknownKindError
         The object is no resource.
     """
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     entry = standing_of(resource)
     if entry is not None:
         return owner_of_entry(entry)
@@ -179,8 +179,8 @@ def statistics(*, process: bool = False) -> Statistics:
     >>> now.created_in_scope, now.disposed_in_scope, ds.statistics().disposed_in_scope
     (2, 1, 2)
     """
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     own = LOCAL.ledger
     figures = counts_of_process() if process else own.counts()
     count = 0

@@ -2,6 +2,7 @@
 
 from . import _arena_service as _arena_service
 from . import _array_edges as _array_edges
+from . import _jax_arrival as _jax_arrival
 from . import _object_arrays as _object_arrays
 from . import _torch_arrival as _torch_arrival
 from ._arena_statistics import ArenaStatistics, arena_statistics

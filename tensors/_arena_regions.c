@@ -15,7 +15,7 @@
 #define LARGEST_FROM_LIBC ((size_t)1 << 30)
 #define DECAY_MS 1000
 #define IDLE_MS 10000
-#define SPARE_NBYTES ((size_t)4 << 20)
+#define SPARE_NBYTES ((size_t)8 << 20)
 
 struct meter meters[2];
 struct region *cached_large[LARGE_CLASSES];
@@ -158,12 +158,25 @@ static void from_cache(struct region *region)
     }
 }
 
-/* Take regions out of the cache until it is within bounds, the longest unused first. */
-static struct region *shrink(struct meter *meter, size_t bound, uint64_t born_before_ms, struct region *doomed)
+/* Take regions out of the cache until it is within bounds, and those that were not used since a time.
+ *
+ * For the bound, the newest and the oldest in turns: by age alone, a program whose steps cycle through a little more than fits
+ * would lose each region just before it needs it again; without it, sizes that are needed no more would stay. */
+static struct region *shrink(struct meter *meter, size_t bound, uint64_t unused_since_ms, struct region *doomed)
 {
-    while (meter->oldest != NULL &&
-           (meter->live + meter->cached > bound || meter->oldest->since_ms < born_before_ms)) {
+    static bool newest;
+    for (;;) {
         struct region *region = meter->oldest;
+        if (region == NULL) {
+            return doomed;
+        }
+        if (region->since_ms >= unused_since_ms) {
+            if (meter->live + meter->cached <= bound) {
+                return doomed;
+            }
+            newest = !newest;
+            region = newest ? meter->newest : region;
+        }
         from_cache(region);
         if (region->kind == SLAB) {
             free_in_slabs -= region->carved * region->block_nbytes;
@@ -171,12 +184,11 @@ static struct region *shrink(struct meter *meter, size_t bound, uint64_t born_be
         region->next = doomed;
         doomed = region;
     }
-    return doomed;
 }
 
 static size_t bound_of(const struct meter *meter)
 {
-    return meter->high_water + meter->high_water / 8 + SPARE_NBYTES;
+    return meter->high_water + meter->high_water / 4 + SPARE_NBYTES;
 }
 
 static struct region *age(uint64_t now, struct region *doomed)

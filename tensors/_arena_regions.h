@@ -2,7 +2,7 @@
  * found from its address alone; and the cache of those that are not in use.
  *
  * What is cached is bounded: regions in use and cached together stay within what was in use at once lately (a high-water
- * mark that decays), plus an eighth and a little. A region that was not reused for a while goes back to the system at the next
+ * mark that decays), plus a quarter and a little. A region that was not reused for a while goes back to the system at the next
  * event: see regions_age.
  *
  * Every function here is called with the arena's lock held, but for regions_unmap.

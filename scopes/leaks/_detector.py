@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Self, final
 
 from .._entry import DEAD, LIVE, Entry
-from .._estates import ESTATES, settle
+from .._estates import ESTATES, UNSEEN, catch_up
 from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
@@ -86,8 +86,8 @@ class LeakDetector:
 
     def take_snapshot(self) -> Snapshot:
         """What was born under this detector and is there now: alive, or disposed under a live reference."""
-        if ESTATES:
-            settle()
+        if ESTATES or UNSEEN:
+            catch_up()
         window = self._window
         if window is None:
             return survey((), 0)
@@ -156,8 +156,8 @@ def take_snapshot() -> Snapshot:
     >>> [str(record) for record in ds.take_snapshot().compare_to(before).new]
     ['Tensor float64 (3,)']
     """
-    if ESTATES:
-        settle()
+    if ESTATES or UNSEEN:
+        catch_up()
     with collection_paused():
         return _survey_process()
 

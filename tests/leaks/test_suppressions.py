@@ -26,7 +26,7 @@ KEPT: list[object] = []
 @pytest.fixture(scope="module")
 def report() -> Report:
     with ds.LeakDetector() as detector:
-        KEPT.append(ds.zeros((10, 10))[:1])
+        KEPT.append(ds.zeros((1000, 10))[:1])
         made = detector.report()
     KEPT.clear()
     [leak] = made.leaks

@@ -401,6 +401,24 @@ with ds.dispose_scope():
     assert told == "True\n"
 
 
+def test_a_cycle_through_a_little_more_than_the_cache_holds_finds_most_of_it_there() -> None:
+    told = run_program("""
+import numpy as np, disposescope as ds
+def step():
+    for size, count in ((12 << 20, 5), (3 << 20, 9), (1 << 20, 6)):
+        arrays = [np.empty(size, "u1") for _ in range(count)]
+        del arrays
+with ds.dispose_scope():
+    for _ in range(5):
+        step()
+    misses = ds.arena_statistics().misses
+    for _ in range(10):
+        step()
+    print(ds.arena_statistics().misses - misses < 10 * 20 / 2)
+""")
+    assert told == "True\n"
+
+
 def test_zeros_in_recycled_blocks_are_zero_to_the_last_byte() -> None:
     with ds.dispose_scope():
         for size in (1, 100, 5000, 200_000, (32 << 20) - 1, 32 << 20, (40 << 20) + 77):
