@@ -1,6 +1,7 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
 from . import _arena_service as _arena_service
+from . import _arena_sightings as _arena_sightings
 from . import _array_edges as _array_edges
 from . import _jax_arrival as _jax_arrival
 from . import _object_arrays as _object_arrays

@@ -15,12 +15,13 @@
 static PyObject *bind(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties;
-    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
-                          &listeners, &PyTuple_Type, &ties)) {
+    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties, *log;
+    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!O:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
+                          &listeners, &PyTuple_Type, &ties, &log)) {
         return NULL;
     }
-    if (scopes_bind(current, (PyTypeObject *)type, resolve, mark_of, listeners, ties) < 0) {
+    if (scopes_bind_log(log) < 0 ||
+        scopes_bind(current, (PyTypeObject *)type, resolve, mark_of, listeners, ties) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -77,6 +78,16 @@ static PyObject *enter(PyObject *module, PyObject *scope)
     Py_RETURN_NONE;
 }
 
+/* Whether a leak detector wants the arena to serve contexts outside of scopes. */
+static bool is_watched;
+
+static PyObject *watch(PyObject *module, PyObject *wanted)
+{
+    (void)module;
+    is_watched = wanted == Py_True;
+    Py_RETURN_NONE;
+}
+
 static PyObject *reset(PyObject *module, PyObject *ignored)
 {
     (void)module;
@@ -100,6 +111,11 @@ static PyObject *leave(PyObject *module, PyObject *scope)
     }
     PyObject **slot = scopes_slot(scope, SLOT_SERVED);
     PyObject *before = *slot;
+    if (before != handler_capsule && is_watched) {
+        /* A detector watches the births outside of scopes as well. */
+        Py_XSETREF(*slot, Py_NewRef(Py_None));
+        Py_RETURN_NONE;
+    }
     if (before == NULL || before == Py_None) {
         return reset(module, NULL);
     }
@@ -121,6 +137,34 @@ static PyObject *leave(PyObject *module, PyObject *scope)
     Py_DECREF(before);
     Py_DECREF(present);
     Py_RETURN_NONE;
+}
+
+static PyObject *swap_handler(PyObject *module, PyObject *wanted)
+{
+    (void)module;
+    if (wanted == Py_None) {
+        wanted = handler_capsule;
+    }
+    else if (!PyCapsule_IsValid(wanted, "mem_handler")) {
+        PyErr_SetString(PyExc_TypeError, "swap_handler() takes what it returned, or None for the arena");
+        return NULL;
+    }
+    PyObject *before = numpy_set_handler(wanted);
+    if (before == handler_capsule) {
+        Py_DECREF(before);
+        Py_RETURN_NONE;
+    }
+    return before;
+}
+
+static PyObject *block(PyObject *module, PyObject *array)
+{
+    (void)module;
+    void *address = handler_block_of(array);
+    if (address == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("Nn", PyLong_FromVoidPtr(address), (Py_ssize_t)pool_block_at(address)->nbytes);
 }
 
 static PyObject *served(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
@@ -444,6 +488,7 @@ static PyObject *address(PyObject *module, PyObject *array)
 static PyMethodDef functions[] = {
     {"address", address, METH_O, NULL},
     {"bind", bind, METH_VARARGS, NULL},
+    {"block", block, METH_O, NULL},
     {"charge", (PyCFunction)(void (*)(void))charge, METH_FASTCALL, NULL},
     {"close_account", (PyCFunction)(void (*)(void))close_account, METH_FASTCALL, NULL},
     {"decay", (PyCFunction)(void (*)(void))decay, METH_FASTCALL, NULL},
@@ -460,7 +505,9 @@ static PyMethodDef functions[] = {
     {"reset", reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))served, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"sites", sites, METH_O, NULL},
+    {"swap_handler", swap_handler, METH_O, NULL},
     {"statistics", statistics, METH_NOARGS, NULL},
+    {"watch", watch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

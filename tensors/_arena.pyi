@@ -31,9 +31,22 @@ def bind(
     mark_of: Callable[[FrameType | None], tuple[CodeType, int] | None],
     listeners: list[Any],
     ties: tuple[type, ...],
+    log: object,
     /,
 ) -> None:
-    """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from."""
+    """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from.
+
+    The last is the capsule of the birth log, or None.
+    """
+
+def swap_handler(handler: object, /) -> object:
+    """Have another handler, or the arena (None), serve this context; returns the one before, None for the arena."""
+
+def watch(wanted: bool, /) -> None:
+    """Whether contexts that leave their scope are served on, for a leak detector."""
+
+def block(array: object, /) -> tuple[int, int] | None:
+    """Address and bytes of the block behind an array; None where its memory is no block of the arena."""
 
 def enter(scope: DisposeScope, /) -> None:
     """Serve this context as a scope wants it; its slot ``_served`` gets the handler before."""

@@ -78,6 +78,10 @@ static inline bool free_parked(void *address)
     if (block->recorded) {
         return false;
     }
+    if (block->logged) {
+        block->logged = false;
+        scopes_log->block_died(address);
+    }
     arena_lock();
     struct account *account = block->as.account;
     bool parked = account->plain && account->references > 1 && slabs_park(region->class, address, block);
@@ -138,6 +142,9 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
     if (wants_site) {
         block->recorded = scopes_record_site(address);
     }
+    if (scopes_log != NULL && scopes_log->is_open()) {
+        block->logged = scopes_log->block_born(address, nbytes, scopes_log_kind, scopes_log_device);
+    }
     return address;
 }
 
@@ -167,6 +174,9 @@ static __attribute__((noinline)) void give(void *ptr)
     struct block *block = pool_block_at(ptr);
     if (block->recorded) {
         scopes_forget_site(ptr);
+    }
+    if (block->logged) {
+        scopes_log->block_died(ptr);
     }
     arena_lock();
     account_drop(block->as.account, block->nbytes);
@@ -201,10 +211,13 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     }
     memcpy(address, ptr, after < before ? after : before);
     block = pool_block_at(ptr);
-    bool recorded = block->recorded;
+    bool recorded = block->recorded, logged = block->logged;
+    /* First: the tables know addresses, and another thread may get this one. */
     if (recorded) {
-        /* First: the table knows addresses, and another thread may get this one. */
         scopes_forget_site(ptr);
+    }
+    if (logged) {
+        scopes_log->block_moved(ptr, address, after);
     }
     arena_lock();
     fresh->as.account = block->as.account;
@@ -212,6 +225,7 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     doomed = pool_give(ptr);
     arena_unlock();
     regions_unmap(doomed);
+    fresh->logged = logged;
     if (recorded) {
         fresh->recorded = scopes_record_site(address);
     }
@@ -246,6 +260,9 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
         return NULL;
     }
     if (fits) {
+        if (block->logged) {
+            scopes_log->block_moved(ptr, ptr, new_size);
+        }
         return ptr;
     }
     void *address = serve_elsewhere(ptr, before, new_size);

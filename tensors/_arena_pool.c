@@ -94,6 +94,7 @@ void *pool_take(size_t nbytes, struct block **block, bool *dirty, struct region 
     SHOW(address, room);
     (*block)->nbytes = nbytes;
     (*block)->recorded = false;
+    (*block)->logged = false;
     if (guards_wanted) {
         guards_dress(address, nbytes);
         *dirty = true;

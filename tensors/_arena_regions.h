@@ -38,8 +38,9 @@ struct block {
         struct account *account;
         uintptr_t next_free;
     } as;
-    size_t nbytes : 63;  /* as requested */
+    size_t nbytes : 62;  /* as requested */
     size_t recorded : 1; /* its birth site is in the table of sites */
+    size_t logged : 1;   /* its birth is in the birth log of the leak detector */
 };
 
 enum region_kind { SLAB, LARGE };

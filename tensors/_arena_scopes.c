@@ -74,6 +74,29 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
     return 0;
 }
 
+struct birthlog_api *scopes_log;
+uint16_t scopes_log_kind, scopes_log_device;
+
+int scopes_bind_log(PyObject *capsule)
+{
+    if (capsule == Py_None) {
+        return 0;
+    }
+    struct birthlog_api *api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
+    PyObject *kind = api == NULL ? NULL : PyUnicode_FromString("numpy.ndarray");
+    PyObject *device = kind == NULL ? NULL : PyUnicode_FromString("cpu:0");
+    if (device != NULL) {
+        scopes_log_kind = api->kind_number(kind);
+        scopes_log_device = api->device_number(device);
+        /* Its module is held by the interpreter, and blocks may be freed after that: the capsule is kept for ever. */
+        Py_INCREF(capsule);
+        scopes_log = api;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(device);
+    return scopes_log == NULL ? -1 : 0;
+}
+
 bool scopes_is_scope(PyObject *object) { return scope_type != NULL && Py_TYPE(object) == scope_type; }
 
 bool scopes_is_tie(PyObject *object)
@@ -261,7 +284,7 @@ PyObject *scopes_scope_of(struct account *account)
 
 bool scopes_wants_sites(const struct account *account, size_t nbytes)
 {
-    if (account->records || (listener_list != NULL && PyList_GET_SIZE(listener_list) != 0)) {
+    if (account->records) {
         return true;
     }
     /* Under a budget, what could be among the largest: at most a thousand or so at once. */

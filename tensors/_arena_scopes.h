@@ -9,6 +9,7 @@
 #include <Python.h>
 #include <stdbool.h>
 
+#include "../scopes/leaks/_birthlog_api.h"
 #include "_arena_accounts.h"
 
 /* What stands for the account in Python. The scope holds it in its slot `_account`; it holds one reference to the account,
@@ -42,6 +43,13 @@ enum scope_slot {
  * with, as its attribute `base` (a tuple). Returns 0, or -1 with an exception. */
 int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *mark_of, PyObject *listeners,
                 PyObject *ties);
+
+/* The birth log of the leak detector, NULL where it is not compiled; the numbers of "numpy.ndarray" and "cpu:0" in it. */
+extern struct birthlog_api *scopes_log;
+extern uint16_t scopes_log_kind, scopes_log_device;
+
+/* Learn where the log is: its capsule, or None. Returns 0, or -1 with an exception. */
+int scopes_bind_log(PyObject *capsule);
 
 /* Whether an object is of one of these types. */
 bool scopes_is_tie(PyObject *object);

@@ -14,7 +14,9 @@ from ..scopes._errors import EscapedError
 from ..scopes._instruments import LISTENERS
 from ..scopes._memory import MEMORY, ArenaUse
 from ..scopes._scope import DisposeScope
+from ..scopes.leaks._log import LOG
 from ..scopes.leaks._site import mark_of, site_of
+from ..scopes.leaks._watching import is_watching
 from ._arena_arrival import ARENA
 from ._charges import CHARGES, Charge, charges_within
 from ._storage import TIES, storage_of
@@ -116,11 +118,16 @@ def _listed(told: dict[str, tuple[int, int]]) -> str:
     return (":" if rows else "") + "".join(rows)
 
 
+def _forget_inherited() -> None:
+    """A forked child is outside of the blocks of its parent; a detector that is open watches on."""
+    if not is_watching():
+        ARENA.reset()
+
+
 if ARENA is not None:
-    ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES)
+    ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, LOG.api)
     MEMORY.append(Service())
     # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
     gc.callbacks.append(ARENA.decay)
     if hasattr(os, "register_at_fork"):
-        # A forked child is outside of the blocks of its parent.
-        os.register_at_fork(after_in_child=ARENA.reset)
+        os.register_at_fork(after_in_child=_forget_inherited)

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from ._arena_arrival import ARENA
+
 __all__ = ["TIES", "Tie", "storage_of"]
 
 
@@ -49,7 +51,8 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     Returns
     -------
     identity : int
-        The ``id`` of the object that owns the memory: good as long as the array is alive.
+        The address of the block where the arena serves the memory, else the ``id`` of the object that owns it: good as
+        long as the array is alive.
     nbytes : int
         The bytes of the whole memory, however small the view.
 
@@ -60,6 +63,10 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     >>> storage_of(big[:10]) == (id(big), 8000)
     True
     """
+    if ARENA is not None:
+        block: tuple[int, int] | None = ARENA.block(array)
+        if block is not None:
+            return block
     top: Any = array
     while True:
         base: Any = top.base

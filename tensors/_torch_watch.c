@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#include "../scopes/leaks/_birthlog.h"
+#include "../scopes/leaks/_birthlog_api.h"
 
 static struct birthlog_api *log_api;
 static PyObject *tensor_type, *storage_of, *nbytes_of, *backward_running, *others, *device_of, *given, *particular;

@@ -1,5 +1,6 @@
 /* The module `_birthlog`: see _birthlog.h for what it keeps, and _birthlog.pyi for what Python asks of it. */
 #include "_birthlog.h"
+#include "_birthlog_api.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static PyObject *name_kind, *name_owner, *name_name, *name_members, *name_direct
 static double now(void)
 {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
@@ -67,7 +68,13 @@ static inline bool is_kept(size_t nbytes)
 static uint16_t scope_number(PyObject *scope)
 {
     if (scope == Py_None) {
-        return names_number(&scope_names, Py_None);
+        static uint16_t number;
+        static uint64_t known_in;
+        if (known_in != era + 1) {
+            number = names_number(&scope_names, Py_None);
+            known_in = era + 1;
+        }
+        return number;
     }
     static PyObject *unnamed;
     if (unnamed == NULL && (unnamed = PyUnicode_FromString("")) == NULL) {
@@ -84,17 +91,10 @@ static uint16_t scope_number(PyObject *scope)
     return number;
 }
 
-/* The scope that is current; a new reference, None where there is none. Raises nothing. */
-static PyObject *current_scope(void)
+/* Of the innermost scope that was entered, a reference, the one that is current; a new reference, None where there is none. Raises
+ * nothing. */
+static PyObject *current_scope(PyObject *scope)
 {
-    PyObject *scope;
-    if (PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    if (scope == Py_None) {
-        return scope;
-    }
     PyObject *direct = PyObject_GetAttr(scope, name_direct);
     bool is_plain = direct == Py_True;
     Py_XDECREF(direct);
@@ -110,9 +110,18 @@ static PyObject *current_scope(void)
 
 static uint16_t current_scope_number(void)
 {
+    PyObject *scope;
+    if (PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
+        PyErr_Clear();
+        return UINT16_MAX;
+    }
+    if (scope == Py_None) {
+        Py_DECREF(scope);
+        return scope_number(Py_None);
+    }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *scope = current_scope();
+    scope = current_scope(scope);
     uint16_t number = scope_number(scope);
     Py_DECREF(scope);
     PyErr_Restore(type, value, traceback);
@@ -586,6 +595,15 @@ static PyObject *recall(PyObject *module, PyObject *key)
     return told_row(&copy);
 }
 
+static PyObject *recall_block(PyObject *module, PyObject *address)
+{
+    void *key = PyLong_AsVoidPtr(address);
+    if (key == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    return recall(module, key);
+}
+
 static PyObject *recall_memory(PyObject *module, PyObject *object)
 {
     (void)module;
@@ -860,6 +878,7 @@ static PyMethodDef functions[] = {
     {"passes", passes, METH_NOARGS, NULL},
     {"place", place, METH_NOARGS, NULL},
     {"recall", recall, METH_O, NULL},
+    {"recall_block", recall_block, METH_O, NULL},
     {"recall_memory", recall_memory, METH_O, NULL},
     {"released", released, METH_O, NULL},
     {"series", (PyCFunction)(void (*)(void))series, METH_FASTCALL, NULL},

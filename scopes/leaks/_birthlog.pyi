@@ -60,6 +60,9 @@ def exclude(anchor: object, /) -> bool:
 def recall(key: Entry, /) -> Row | None:
     """What is known of a resource."""
 
+def recall_block(address: int, /) -> Row | None:
+    """What is known of a block of the arena."""
+
 def recall_memory(anchor: object, /) -> Row | None:
     """What is known of memory."""
 

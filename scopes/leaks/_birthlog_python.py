@@ -251,6 +251,10 @@ class BirthLog:
         row = self._rows.get(key)
         return None if row is None else row.told()
 
+    def recall_block(self, address: int) -> Row | None:
+        """Nothing: see `blocks`."""
+        return None
+
     def recall_memory(self, anchor: object) -> Row | None:
         """What is known of memory."""
         sighting = self._sighting(anchor)

@@ -1,0 +1,85 @@
+"""Watching plain arrays for a leak detector: the arena serves contexts outside of scopes too, and logs its blocks.
+
+They stay nobody's. Without the compiled parts plain arrays are not watched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, final
+
+from ..scopes._current import current_scope
+from ..scopes.leaks._log import LOG, ROWS, Row
+from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._watching import add_watcher
+from ._arena_arrival import ARENA
+from ._handle import TENSOR
+
+if TYPE_CHECKING:
+    from ..scopes._entry import Entry
+    from ..scopes._kinds import Kind
+    from ..scopes.leaks._site import Mark
+
+__all__ = ["ArrayWatcher"]
+
+_NAME: Final = "numpy.ndarray"
+
+
+class _Local(threading.local):
+    # What served this thread's context before, while the arena does for a detector.
+    before: object = None
+
+
+_local: Final = _Local()
+
+
+@final
+class ArrayWatcher:
+    """The one instance is among the watchers: see `Watcher`."""
+
+    __slots__ = ()
+
+    kind: Kind | None = None
+
+    def begin(self) -> None:
+        """Let the arena serve this context."""
+        ARENA.watch(True)
+        before = ARENA.swap_handler(None)
+        if before is not None:
+            _local.before = before
+
+    def end(self) -> None:
+        """Give it back, unless a scope is open in it, which does so when it is left."""
+        ARENA.watch(False)
+        before, _local.before = _local.before, None
+        if current_scope() is None:
+            if before is None:
+                ARENA.reset()
+            else:
+                ARENA.swap_handler(before)
+
+    def recall(self, entry: Entry) -> Row | None:
+        """Nothing: the entries of tensors are in the log themselves."""
+        return None
+
+    def seen(self, after: int, until: int) -> Iterator[Seen]:
+        """The blocks of a window that are in use now."""
+        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
+        for address, row in LOG.blocks(after, until):
+            birth = birth_of(row, sites)
+            yield Seen(address, _NAME, "cpu:0", row[1], birth, row[2], partial(_in_use, address, row[2]))
+
+
+def _in_use(address: int, number: int) -> Row | None:
+    row: Row | None = LOG.recall_block(address)
+    return None if row is None or row[2] != number else row
+
+
+_watches: Final = ARENA is not None and LOG.api is not None
+# The bytes of a view are those of its base, which is a block like any other.
+ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watches)
+if _watches:
+    add_watcher(ArrayWatcher())
