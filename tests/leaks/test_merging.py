@@ -16,10 +16,10 @@ KEPT: list[object] = []
 @pytest.fixture
 def report() -> Report:
     with ds.LeakDetector() as detector:
-        KEPT.append(ds.zeros((10, 10))[:1])
+        KEPT.append(ds.zeros((1000, 10))[:1])
         made = detector.report()
     KEPT.clear()
-    assert [(leak.kind, leak.count, leak.nbytes) for leak in made.leaks] == [("view", 1, 800)]
+    assert [(leak.kind, leak.count, leak.nbytes) for leak in made.leaks] == [("view", 1, 80_000)]
     return made
 
 
@@ -35,7 +35,7 @@ def of_worker(report: Report, pid: int) -> Report:
 
 def test_the_leaks_of_workers_are_told_once_and_beside_those_of_the_main_process(report: Report) -> None:
     whole = merged([report, of_worker(report, 7), of_worker(report, 8)])
-    assert [(leak.pid, leak.count, leak.nbytes) for leak in whole.leaks] == [(7, 2, 1600), (os.getpid(), 1, 800)]
+    assert [(leak.pid, leak.count, leak.nbytes) for leak in whole.leaks] == [(7, 2, 160_000), (os.getpid(), 1, 80_000)]
     assert (whole.count, whole.nbytes) == (3, 2400)
     assert [len(leak.records) for leak in whole.leaks] == [2, 1]
     assert [(process.pid, process.role) for process in whole.processes] == [

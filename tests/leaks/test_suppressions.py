@@ -106,10 +106,10 @@ def test_a_baseline_tolerates_what_it_lists_until_it_is_worse(report: Report, tm
     file = tmp_path / "baseline.toml"
     write_baseline(file, report.leaks[:1])
     known = read_baseline(file)
-    assert [(row.count, row.nbytes, row.site) for row in known] == [(1, 800, "train.py:31 in step()")]
+    assert [(row.count, row.nbytes, row.site) for row in known] == [(1, 80_000, "train.py:31 in step()")]
     difference = beyond_baseline(report, known)
     assert (difference.new, difference.worse, difference.gone) == (report.leaks[1:], (), ())
-    worse = replace(report, leaks=(replace(report.leaks[0], count=2, nbytes=1600),))
+    worse = replace(report, leaks=(replace(report.leaks[0], count=2, nbytes=160_000),))
     assert beyond_baseline(worse, known).worse == worse.leaks
     assert beyond_baseline(replace(report, leaks=()), known).gone == known
 
