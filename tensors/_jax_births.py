@@ -43,9 +43,14 @@ class _Local(threading.local):
 
 _LOCAL: Final = _Local()
 
+_FORKED: Final[list[bool]] = []
+"""Not empty in a forked child, where JAX cannot be used: a thread of the parent may have held its locks."""
+
 
 def look() -> None:
     """Find the arrays that have come into being unseen on this thread, and record those that are a scope's."""
+    if _FORKED:
+        return
     scopes = _LOCAL.scopes
     scopes[:] = [(scope, code) for scope, code in scopes if scope._state != CLOSED]
     for scope, _ in scopes:
@@ -146,6 +151,7 @@ def left(scope: DisposeScope) -> None:
 
 def _forget_inherited() -> None:
     _LOCAL.scopes.clear()
+    _FORKED.append(True)
 
 
 def see_births(kind: Kind) -> None:

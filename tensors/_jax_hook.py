@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, Final, final
 
 from ..scopes._births import born
-from ..scopes._current import current_scope
+from ..scopes._current import CURRENT, current_scope
 from ..scopes._entries import LIVE
 from ..scopes._kinds import Kind
 from ._charges import BUDGETED, CHARGES, charge, refused
@@ -17,6 +17,8 @@ __all__ = ["hang_in", "uncover"]
 
 _api: Final[Any] = import_module("jax._src.api")
 _config: Final[Any] = import_module("jax._src.config")
+# On while a function is being traced and something is computed at once, by request: that is a constant of it.
+_folding: Final[Any] = _config.eager_constant_folding
 _tree_leaves: Final[Callable[[object], list[Any]]] = import_module("jax").tree_util.tree_leaves
 
 _KIND: Final[list[Kind]] = []
@@ -33,11 +35,21 @@ class _Hook:
     def __call__(self, function: object, args: object, kwargs: object, result: Any) -> None:
         if self.before is not None:
             self.before(function, args, kwargs, result)
+        scope = CURRENT.get()
+        if scope is None:
+            return
+        if type(result) is ARRAY and scope._direct and not BUDGETED:
+            # The hot path.
+            if id(result) not in LIVE and not _folding.value:
+                if SEEN:
+                    SEEN.pop(id(result), None)
+                born(result, _KIND[0])
+            return
         if current_scope() is None:
             return
         arrays = [result] if type(result) is ARRAY else _arrays_in(result)
         arrays = [array for array in arrays if id(array) not in LIVE]
-        if not arrays or _is_tracing():
+        if not arrays or _folding.value:
             return
         if BUDGETED:
             refusal = _refusal_of(arrays)
@@ -59,11 +71,6 @@ _HOOK: Final = _Hook()
 def _arrays_in(result: object) -> list[Any]:
     found: list[Any] = [leaf for leaf in _tree_leaves(result) if type(leaf) is ARRAY]
     return list({id(array): array for array in found}.values())
-
-
-def _is_tracing() -> bool:
-    """Whether a function is being traced: what is computed then at once, by request, is a constant of it."""
-    return bool(_config.eager_constant_folding.value)
 
 
 @final

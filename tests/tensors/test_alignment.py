@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import gc
+import mmap
 import pickle
 from typing import Any
 
@@ -113,3 +116,82 @@ def test_pytorch_shares_the_memory_of_arrays_born_in_a_scope() -> None:
             tensor = ds.ones(size)
             assert torch.from_dlpack(array).data_ptr() == array.__array_interface__["data"][0]
             assert torch.from_dlpack(tensor).data_ptr() % 64 == 0
+
+
+@pytest.mark.parametrize("name", CONSTRUCTED)
+def test_pytorch_takes_every_constructors_memory_without_a_copy_50_of_50(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    for _ in range(50):
+        tensor = CONSTRUCTED[name]()
+        there = torch.from_dlpack(tensor)
+        assert there.data_ptr() == tensor.ctypes.data
+        assert there.data_ptr() % 64 == 0
+
+
+def test_exported_memory_is_counted_until_pytorch_is_done_with_it() -> None:
+    torch = pytest.importorskip("torch")
+    gc.collect()
+    before = len(ds.exported_storages())
+    with ds.dispose_scope() as scope:
+        tensor = ds.zeros(1000)
+        there = scope.detach(torch.from_dlpack(tensor)[:3])
+        assert len(ds.exported_storages()) == before + 1
+    assert ds.exported_storages()[-1].escaped
+    del there
+    gc.collect()
+    assert len(ds.exported_storages()) == before
+
+
+ARRAY_LIKES = {
+    "list": lambda _: [[1.0, 2.0], [3.0, 4.0]],
+    "number": lambda _: 3.5,
+    "bytes": lambda _: b"some bytes",
+    "memoryview": lambda _: memoryview(bytearray(b"x some bytes"))[1:],
+    "read-only": lambda _: read_only(at_offset(8, np.arange(4.0))),
+    "Fortran order": lambda _: np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    "strided": lambda _: at_offset(8, np.arange(20.0))[::3],
+    "zero size": lambda _: np.empty((0, 3)),
+    "objects": lambda _: np.array([None, "a", 1.5], dtype=object),
+    "structured": lambda _: np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i1"), ("b", "f8")]),
+    "unaligned for its own type": lambda _: at_offset(3, np.arange(5.0)),
+    "memory map of a file": lambda path: np.memmap(path / "map", dtype="u1", mode="w+", shape=100)[1:],
+    "mmap": lambda path: mapped(path / "raw"),
+    "Tensor": lambda _: ds.arange(9)[1:],
+}
+
+
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def mapped(path: Any) -> Any:
+    path.write_bytes(b"some bytes")
+    with path.open("r+b") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), dtype="u1")
+
+
+@pytest.mark.parametrize("kind", ARRAY_LIKES)
+def test_asarray_aligns_every_kind_of_input_and_changes_no_value(kind: str, tmp_path: Any) -> None:
+    given = ARRAY_LIKES[kind](tmp_path)
+    plain = given.numpy() if isinstance(given, ds.Tensor) else np.asarray(given)
+    for scope in (contextlib.nullcontext(), ds.dispose_scope()):
+        with scope:
+            before = ds.arena_statistics().alignment_copies
+            got = ds.asarray(given, align="copy")
+            copies = ds.arena_statistics().alignment_copies - before
+            assert got.size == 0 or got.alignment >= 64
+            assert (got.shape, got.dtype) == (plain.shape, plain.dtype)
+            np.testing.assert_array_equal(got.numpy(), plain)
+            shared = np.shares_memory(got.numpy(), plain)
+            if isinstance(given, (np.ndarray, ds.Tensor)) and plain.size:
+                assert shared == (address_of(plain) % 64 == 0)
+                assert copies == (not shared)
+                if not shared:
+                    with pytest.raises(ValueError, match="a copy is aligned"):
+                        ds.asarray(given, align="error")
+
+
+def address_of(array: Any) -> int:
+    where: int = array.__array_interface__["data"][0]
+    return where

@@ -676,3 +676,38 @@ assert "no effect" in str(caught[0].message)
 print("works")
 """)
     assert told == "works\n"
+
+
+ESCAPING = {
+    "plain": lambda: np.zeros(10),
+    "view": lambda: np.zeros(10)[2:4],
+    "structured": lambda: np.zeros(3, dtype=[("a", "i4"), ("b", "f8")])["b"],
+    "objects": lambda: np.array([None, "a"], dtype=object),
+    "masked": lambda: numpy.ma.array(np.arange(3.0), mask=[True, False, True]),
+    "subclass": lambda: np.zeros(3).view(np.recarray),
+    "rank 0": lambda: np.array(3.0),
+    "nothing": lambda: np.empty((0, 3)),
+}
+
+
+@pytest.mark.parametrize("kind", ESCAPING)
+def test_a_strict_scope_refuses_that_any_kind_of_array_escapes_unless_it_was_moved(kind: str) -> None:
+    with pytest.raises(ds.EscapedError, match="test_arena_service"):
+        with ds.dispose_scope(strict=True):
+            kept = ESCAPING[kind]()
+    with ds.dispose_scope(strict=True) as scope:
+        kept = scope.move_to_outer(ESCAPING[kind]())
+    assert ds.owner_of(kept) is None
+
+
+def test_a_strict_scope_leaves_maps_buffers_and_other_libraries_memory_alone(tmp_path: Any) -> None:
+    (tmp_path / "map").write_bytes(bytes(100))
+    with ds.dispose_scope(strict=True) as scope:
+        held = [
+            np.memmap(tmp_path / "map", dtype="u1", mode="r+"),
+            np.frombuffer(b"12345678"),
+            np.asarray(memoryview(b"123")),
+        ]
+        assert [array in scope for array in held] == [False] * 3
+        assert [ds.owner_of(array) for array in held] == [None] * 3
+    assert held[0].sum() == 0

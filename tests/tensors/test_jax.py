@@ -609,3 +609,15 @@ with warnings.catch_warnings(record=True) as caught:
 assert ["scopes do not own arrays of this version of JAX" in str(one.message) for one in caught] == [True], caught
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_opens_scopes_without_asking_jax() -> None:
+    array = jnp.ones(3)
+    child = os.fork()
+    if child == 0:
+        with ds.dispose_scope() as scope:
+            ds.zeros(3)
+            os._exit(len(scope))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert array.sum() == 3
