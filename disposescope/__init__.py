@@ -11,6 +11,7 @@ Examples
 
 from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
+from os import environ as _environ
 
 from .scopes import (
     ArenaUse,
@@ -143,3 +144,8 @@ __all__ = [
     "unpad_sequence",
     "zeros",
 ]
+
+if _environ.get("PYTHONDISPOSESCOPE"):
+    from .scopes.leaks._environment import obey_environment as _obey_environment
+
+    _obey_environment()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from ..scopes._current import current_scope
 from ..scopes.leaks._log import LOG, ROWS, Row
+from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, birth_of
 from ..scopes.leaks._watching import add_watcher
 from ._arena_arrival import ARENA
@@ -78,8 +79,15 @@ def _in_use(address: int, number: int) -> Row | None:
     return None if row is None or row[2] != number else row
 
 
+def _cached_nbytes() -> int:
+    nbytes: int = ARENA.statistics()[3]
+    return nbytes
+
+
 _watches: Final = ARENA is not None and LOG.api is not None
 # The bytes of a view are those of its base, which is a block like any other.
 ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watches)
+if ARENA is not None:
+    CACHES.append(_cached_nbytes)
 if _watches:
     add_watcher(ArrayWatcher())

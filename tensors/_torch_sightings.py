@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..scopes._devices import device_name
 from ..scopes.leaks._log import LOG, ROWS, Row
+from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, birth_of
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import add_watcher
@@ -222,6 +223,15 @@ class TorchWatcher:
                 yield Seen(identity, _NAME, device, storage.nbytes(), birth, row[2], reference)
 
 
+def _cached_nbytes() -> int:
+    """What the allocator for CUDA keeps for later use; asking shall not start CUDA."""
+    cuda: Any = torch.cuda
+    if not cuda.is_initialized():
+        return 0
+    devices = range(cuda.device_count())
+    return sum(cuda.memory_reserved(device) - cuda.memory_allocated(device) for device in devices)
+
+
 def watch_memory(kind: Kind) -> None:
     """Watch PyTorch's memory whenever a detector is open, from now on."""
     ROWS[id(kind)] = (_NAME, None, _storage_undisturbed, "", False)
@@ -233,4 +243,5 @@ def watch_memory(kind: Kind) -> None:
     JUDGES.append(_judge)
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)
+    CACHES.append(_cached_nbytes)
     add_watcher(TorchWatcher(kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self, final
 
 from .._entry import DEAD, LIVE, Entry
@@ -10,10 +11,13 @@ from .._estates import ESTATES, UNSEEN, catch_up
 from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
+from ._recording import Recorder
 from ._report import Report
 from ._sightings import Birth, Disposal, Seen, birth_of
 from ._snapshot import Snapshot, survey
-from ._watching import WATCHERS, Window, recall
+from ._timeline import Timeline
+from ._totals import with_totals
+from ._watching import WATCHERS, Window, mark, recall
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,6 +45,9 @@ class LeakDetector:
     sample_nbytes : int, optional
         Keep one birth for so many bytes on average, chosen at random, instead of all: counts and bytes are estimates
         then, which are right on average, and the program is hardly slowed down.
+    timeline_s : float, optional
+        Record resident memory, live bytes, passes and scopes, with one sample in so many seconds. Left out, no thread
+        is started.
 
     Examples
     --------
@@ -53,14 +60,18 @@ class LeakDetector:
     ('Tensor float32 (10, 10)', 400, 'step', 1)
     """
 
-    __slots__ = ("__weakref__", "_depth", "_frames", "_lock", "_sample_nbytes", "_window")
+    __slots__ = ("__weakref__", "_depth", "_frames", "_lock", "_recorder", "_sample_nbytes", "_timeline_s", "_window")
 
-    def __init__(self, *, frames: int = 1, sample_nbytes: int | None = None) -> None:
+    def __init__(self, *, frames: int = 1, sample_nbytes: int | None = None, timeline_s: float | None = None) -> None:
         if frames < 1:
             raise ValueError(f"frames must be at least 1, not {frames}")
         if sample_nbytes is not None and sample_nbytes < 1:
             raise ValueError(f"sample_nbytes must be at least 1, or None for every birth, not {sample_nbytes}")
+        if timeline_s is not None and not timeline_s > 0:
+            raise ValueError(f"timeline_s must be more than 0, or None for no time line, not {timeline_s}")
         self._lock = threading.Lock()
+        self._recorder: Recorder | None = None
+        self._timeline_s = timeline_s
         self._depth = 0
         self._frames = frames
         self._sample_nbytes = sample_nbytes
@@ -72,6 +83,9 @@ class LeakDetector:
             if self._depth == 1:
                 self._window = Window(self._frames, self._sample_nbytes)
                 self._window.open()
+                if self._timeline_s is not None:
+                    self._recorder = Recorder(self._timeline_s)
+                    self._recorder.start()
         return self
 
     def __exit__(
@@ -82,6 +96,8 @@ class LeakDetector:
                 raise RuntimeError("this LeakDetector was left more often than it was entered")
             self._depth -= 1
             if self._depth == 0:
+                if self._recorder is not None:
+                    self._recorder.stop()
                 self._window.close()
 
     def take_snapshot(self) -> Snapshot:
@@ -101,9 +117,19 @@ class LeakDetector:
     def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
         """What `take_snapshot` finds now, by site and reason, with holders: see `Snapshot.report`."""
         with collection_paused():
-            return self.take_snapshot().report(
+            report = self.take_snapshot().report(
                 time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program
             )
+        return replace(
+            report,
+            settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
+            sites=with_totals(report.sites),
+            timeline=self.timeline(),
+        )
+
+    def timeline(self) -> Timeline:
+        """The course of the run under this detector; empty where `timeline_s` was left out."""
+        return Timeline() if self._recorder is None else self._recorder.timeline()
 
     def mark(self, name: str = "mark") -> int:
         """A pass of a loop is over: what is live now is put down for each line.
@@ -132,7 +158,7 @@ class LeakDetector:
         >>> passes
         3
         """
-        return int(LOG.mark(name))
+        return mark(name)
 
     def __repr__(self) -> str:
         window = self._window

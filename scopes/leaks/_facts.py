@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-__all__ = ["Ending", "Process", "ProgramFacts", "Settings", "this_process", "this_program"]
+__all__ = ["LOADED_AT_S", "Ending", "Process", "ProgramFacts", "Settings", "this_process", "this_program"]
 
 Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running"]
 """How a program ended; ``"running"`` where the report was made while it ran."""
@@ -110,13 +110,14 @@ class Process:
     peak_rss_nbytes: int
 
 
-_LOADED_AT_S: Final = time.time()
+LOADED_AT_S: Final = time.time()
+"""When the run began, as far as this library saw it."""
 
 
 def this_program() -> ProgramFacts:
     """What is known of the program of this process while it runs."""
     now = time.time()
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(_LOADED_AT_S))
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(LOADED_AT_S))
     return ProgramFacts(
         argv=tuple(str(word) for word in getattr(sys, "argv", ())),
         module=False,
@@ -127,7 +128,7 @@ def this_program() -> ProgramFacts:
         platform=sys.platform,
         pid=os.getpid(),
         started_at=started,
-        duration_s=max(0.0, now - _LOADED_AT_S),
+        duration_s=max(0.0, now - LOADED_AT_S),
         status=None,
         ended="running",
     )

@@ -24,6 +24,7 @@ from ._facts import Ending, Settings
 from ._leak import Leak, fingerprint_of
 from ._merging import merged
 from ._report import Report
+from ._signal import SignalAnswer
 from ._suppressions import Suppression, suppressed_by
 from ._ticker import Ticker
 from .reporters._json import ReportFileError, json_of, report_from_json
@@ -31,9 +32,10 @@ from .reporters._json import ReportFileError, json_of, report_from_json
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Session", "write_report"]
+__all__ = ["Session", "in_session", "write_report"]
 
 _INTERVAL_S: Final = 2.0
+_SAMPLES_EVERY_S: Final = 0.05
 _KEPT_BY_A_WORKER: Final = frozenset({"escaped", "growth"})
 
 
@@ -78,6 +80,7 @@ class Session:
         self._parent: int | None = None
         self._ticker: Ticker | None = None
         self._is_over = False
+        self._answer = SignalAnswer(self._report_now)
 
     def __enter__(self) -> Self:
         if self._folder is None:
@@ -85,6 +88,7 @@ class Session:
         _SESSIONS.append(self)
         _watch_endings()
         self.detector.__enter__()
+        self._answer.install()
         self._begin()
         return self
 
@@ -92,6 +96,7 @@ class Session:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         self._end()
+        self._answer.remove()
         self.detector.__exit__(exc_type, exc, traceback)
         _SESSIONS.remove(self)
         if not self.is_worker and self._folder is not None:
@@ -180,6 +185,9 @@ class Session:
             self._ticker.stop()
             self._ticker = None
 
+    def _report_now(self) -> Report:
+        return self.report("running", None)
+
     def _write_what_is_known(self) -> None:
         assert self.output is not None
         # Beside the program, which goes on meanwhile: no search for holders.
@@ -210,7 +218,7 @@ def write_report(report: Report, output: Path) -> None:
 
 
 def _detector_of(settings: Settings) -> LeakDetector:
-    return LeakDetector(frames=settings.frames, sample_nbytes=settings.sample_nbytes)
+    return LeakDetector(frames=settings.frames, sample_nbytes=settings.sample_nbytes, timeline_s=_SAMPLES_EVERY_S)
 
 
 def _of_worker(leak: Leak) -> Leak:
@@ -264,6 +272,12 @@ def _runs(pid: int) -> bool:
 
 _SESSIONS: Final[list[Session]] = []
 """The session of this process; empty where none is open."""
+
+
+def in_session() -> bool:
+    """Whether this process is watched from outside."""
+    return bool(_SESSIONS)
+
 
 _spawn: Final = cast("Any", spawn)
 _watched: Final[list[bool]] = []

@@ -16,6 +16,7 @@ from .._entry import Entry
 from .._instruments import LISTENERS
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
+from ._recording import RECORDERS
 from ._sightings import Disposal, Seen
 from ._site import Mark, shown, site_of
 from ._snapshot import layout_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from .._kinds import Kind
     from .._scope import DisposeScope
 
-__all__ = ["WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "recall"]
+__all__ = ["WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "mark", "recall"]
 
 
 class Watcher(Protocol):
@@ -139,6 +140,14 @@ def add_watcher(watcher: Watcher) -> None:
             watcher.begin()
 
 
+def mark(name: str) -> int:
+    """A pass of a loop is over. Returns how many by that name were."""
+    count: int = LOG.mark(name)
+    for recorder in RECORDERS:
+        recorder.passed(name, count)
+    return count
+
+
 def recall(entry: Entry) -> Row | None:
     """What the log knows of the birth of a resource."""
     row: Row | None = LOG.recall(entry)
@@ -207,7 +216,9 @@ class _Listener:
             LOG.released(entry)
 
     def opened(self, scope: DisposeScope) -> None:
-        """Nothing to remember."""
+        """Record it, where somebody does."""
+        for recorder in RECORDERS:
+            recorder.opened(scope)
 
     def closed(self, scope: DisposeScope) -> None:
         """Count it, as a pass of the loop that it is the body of."""
@@ -219,7 +230,9 @@ class _Listener:
             if name is None:
                 site = site_of(place)
                 name = _PASS_NAMES[place] = "" if site is None else f"{shown(site.file)}:{site.line}"
-        LOG.mark(name)
+        mark(name)
+        for recorder in RECORDERS:
+            recorder.closed(scope)
 
     def story(self, entry: Entry) -> str:
         """Where it was born and disposed, for an error message."""
