@@ -154,6 +154,16 @@ class Page:
         for character in text:
             self.press(character)
 
+    def point(self, selector: str, across: float, down: float, click: bool = False) -> None:
+        """Move the mouse over an element, to a share of its width and height, and click there."""
+        box = f"document.querySelector({selector!r})"
+        self.js(f"{box}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        x, y, width, height = self.js(f"(r => [r.x, r.y, r.width, r.height])({box}.getBoundingClientRect())")
+        at = {"x": x + width * across, "y": y + height * down}
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+
     def resize(self, width: int, height: int, scale: float = 1.0, mobile: bool = False) -> None:
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=mobile

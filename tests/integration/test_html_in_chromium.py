@@ -151,6 +151,26 @@ def test_the_tables_beside_the_charts_say_the_same(page: Page) -> None:
     assert page.js(ROWS) == 1
 
 
+def test_the_mouse_over_a_chart_is_told_what_is_there(page: Page) -> None:
+    tip = "[...document.querySelectorAll('.chart-tip')].map(e => e.textContent).join()"
+    page.point("#time-chart", 0.5, 0.4)
+    page.wait_for(f"{tip}.includes('live on cuda:0')")
+    # The lanes: epochs and evaluations, steps, the other thread, passes; 20 pixels each.
+    height = page.js("document.querySelector('#time-chart').clientHeight")
+    page.point("#time-chart", 0.4, (36 + 240 + 34 + 10) / height)
+    page.wait_for(f"{tip}.includes('scope epoch')")
+    assert "open for3.6 s" in page.js(tip)
+    page.point("#time-chart", 0.4, (36 + 240 + 34 + 50) / height)
+    page.wait_for(f"{tip}.includes('closed atnever')")
+    page.point("#live-chart", 0.2, 0.6, click=True)
+    page.wait_for(f"{tip}.includes('model/encoder.py')")
+    page.wait_for("document.getElementById('live-picked').textContent.includes('342 × torch.Tensor')")
+    page.js("document.querySelectorAll('.opener')[0].click()")
+    page.wait_for("document.querySelector('.trend svg')")
+    page.point(".trend", 0.5, 0.5)
+    page.wait_for(f"{tip}.includes('pass 28')")
+
+
 def test_it_follows_the_colours_of_the_system_until_told_otherwise(page: Page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.js(background)

@@ -192,13 +192,24 @@ function startTable() {
   drawHead();
 
   let waiting = 0;
+  const searchNow = () => {
+    clearTimeout(waiting);
+    waiting = 0;
+    state.words = wordsOf($("query").value);
+    refresh();
+  };
   $("query").addEventListener("input", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => { state.words = wordsOf($("query").value); refresh(); }, LISTS[state.list][1].length > 5000 ? 180 : 0);
+    waiting = setTimeout(searchNow, LISTS[state.list][1].length > 5000 ? 180 : 0);
   });
   $("query").addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && $("query").value !== "") { $("query").value = ""; state.words = []; refresh(); event.preventDefault(); }
-    if (event.key === "ArrowDown") { $("leak-rows").querySelector(".opener")?.focus(); event.preventDefault(); }
+    if (event.key === "Escape" && $("query").value !== "") { $("query").value = ""; searchNow(); event.preventDefault(); }
+    if (event.key === "ArrowDown") {
+      // What was typed last must not redraw the rows after one of them has the focus.
+      if (waiting) searchNow();
+      $("leak-rows").querySelector(".opener")?.focus();
+      event.preventDefault();
+    }
   });
   for (const name of ["list", "device", "sure"]) $(name).addEventListener("change", () => { state[name] = $(name).value; refresh(); });
   $("least").addEventListener("change", () => { state.least = Number($("least").value); refresh(); });
