@@ -17,7 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,39 +98,34 @@ def test_program(program: str, record_property: Callable[[str, object], None]) -
     record(compare(program, 0, ["plain", "scope"], 1), record_property)
 
 
-def show(rows: list[tuple[str, dict[str, Taken]]]) -> None:
+def show(sides: list[str], rows: Iterator[tuple[str, dict[str, Taken]]]) -> None:
     """One row a case: times of plain NumPy, and of the others as a share of it; then peaks likewise."""
-    sides = [side for side in rows[0][1] if side != "plain"]
-    print(f"| case | plain | {' | '.join(sides)} | scope / out= | peak: {' | peak: '.join(sides)} |")
+    peaks = [f"peak: {side}" for side in sides]
+    print(f"| case | plain | {' | '.join(sides)} | scope / out= | {' | '.join(peaks)} |")
     print("|---" * (2 * len(sides) + 3) + "|")
     for name, taken in rows:
         plain, floor = taken["plain"], taken.get("out=")
         times = [f"{taken[side].seconds / plain.seconds:.3f}" for side in sides]
         peaks = [f"{taken[side].peak_nbytes / plain.peak_nbytes:.2f}" for side in sides]
         over = f"{taken['scope'].seconds / floor.seconds:.2f}" if floor else ""
-        print(
-            f"| {name} | {plain.seconds * 1e6:.2f} us | {' | '.join(times)} | {over} | {' | '.join(peaks)} |",
-            flush=True,
-        )
+        shown = [name, f"{plain.seconds * 1e6:.2f} us", *times, over, *peaks]
+        print(f"| {' | '.join(shown)} |", flush=True)
 
 
 def main(what: str = "all", processes: str = "3") -> None:
-    others = list(peers())
+    others, times = list(peers()), int(processes)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}; peers: {', '.join(others) or 'none'}")
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}; peers: {', '.join(others) or 'none'}\n")
     if what != "programs":
-        sides = ["plain", "scope", *FLOORS, *others]
-        rows = [("np.empty(16)", compare("empty", 128, sides, int(processes)))]
-        rows += [(f"{nbytes:,} B", compare("expression", nbytes, sides, int(processes))) for nbytes in SIZES]
-        show(rows)
+        sides = ["scope", *FLOORS, *others]
+        cases = [("np.empty(16)", "empty", 128), *((f"{size:,} B", "expression", size) for size in SIZES)]
+        show(sides, ((name, compare(case, size, ["plain", *sides], times)) for name, case, size in cases))
     if what != "expression":
-        rows = []
-        for program, needed in PROGRAMS.items():
-            if needed is not None and importlib.util.find_spec(needed) is None:
-                print(f"{program}: NOT MEASURED, {needed} is not installed")
-            else:
-                rows.append((program, compare(program, 0, ["plain", "scope", *others], int(processes))))
-        show(rows)
+        missing = {name: needed for name, needed in PROGRAMS.items() if needed and not importlib.util.find_spec(needed)}
+        for name, needed in missing.items():
+            print(f"{name}: NOT MEASURED, {needed} is not installed\n")
+        sides = ["scope", *others]
+        show(sides, ((n, compare(n, 0, ["plain", *sides], times)) for n in PROGRAMS if n not in missing))
 
 
 if __name__ == "__main__":
