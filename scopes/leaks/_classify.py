@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from typing import Final, final
 from .._entry import Entry
 from ._comparison import nbytes_of
 from ._evidence import Evidence
+from ._excerpts import excerpt_of
 from ._facts import Settings
 from ._holders import Holders, Reason
-from ._leak import Excerpt, Leak, fingerprint_of
+from ._leak import Leak, fingerprint_of
 from ._leftovers import leftovers_among
 from ._live import live_sites
 from ._records import Record, State
@@ -21,12 +21,12 @@ from ._report import Report
 from ._sightings import Birth
 from ._site import Site
 from ._subject import Subject
+from ._unclosed import unclosed_scopes
 from ._verdicts import Facts, verdict_of
 
-__all__ = ["Inventory", "excerpt_of", "report_of"]
+__all__ = ["Inventory", "report_of"]
 
 RECORDS_KEPT: Final = 20
-_LINES_AROUND: Final = 2
 _VIEWED_NBYTES: Final = 64_000
 _DYING: Final = ("exception in flight", "sys.last_")
 
@@ -48,6 +48,8 @@ class Inventory:
         For what was disposed, which closing of a scope did it.
     after : int
         The number of the last birth before the detector was opened.
+    watched : bool
+        Whether it is all that a detector knows, and what else it knows is to be told.
     """
 
     records: Sequence[Record]
@@ -55,6 +57,7 @@ class Inventory:
     births: Sequence[Birth | None]
     closings: Sequence[int | None]
     after: int
+    watched: bool
 
 
 def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_program: bool) -> Report:
@@ -105,6 +108,7 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
                 else:
                     leaks.append(leak)
                     counted += [records[index] for index in those]
+    leaks += unclosed_scopes(of_program=of_program) if found.watched else []
     for rows in (leaks, kept, leftovers):
         rows.sort(key=_badness)
     return Report(
@@ -142,19 +146,6 @@ def _pinned_times(storages: Sequence[tuple[Hashable, int]], holders: Holders) ->
         known = holders.used_nbytes(identity)
         used += nbytes if not known else min(known, nbytes)
     return 1.0 if not pinned or not used else pinned / used
-
-
-def excerpt_of(site: Site | None) -> Excerpt | None:
-    """The lines around a site, where its source can be read."""
-    if site is None or site.line <= 0:
-        return None
-    lines = linecache.getlines(site.file)
-    if site.line > len(lines):
-        return None
-    first = max(1, site.line - _LINES_AROUND)
-    return Excerpt(
-        site.file, first, tuple(line.rstrip("\r\n") for line in lines[first - 1 : site.line + _LINES_AROUND]), site.line
-    )
 
 
 @final

@@ -11,6 +11,7 @@ from .._estates import ESTATES, UNSEEN, catch_up
 from ._collection import collection_paused
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
+from ._native import native_growth
 from ._recording import Recorder
 from ._report import Report
 from ._sightings import Birth, Disposal, Seen, birth_of
@@ -108,7 +109,7 @@ class LeakDetector:
         if window is None:
             return survey((), 0)
         with collection_paused():
-            return survey(_births_in(window), window.closings, _memory_in(window), window.after)
+            return survey(_births_in(window), window.closings, _memory_in(window), window.after, True)
 
     def memory(self) -> tuple[Seen, ...]:
         """The memory that was born under this detector and is there now, whatever refers to it."""
@@ -120,11 +121,15 @@ class LeakDetector:
             report = self.take_snapshot().report(
                 time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program
             )
+        timeline = self.timeline()
+        native = native_growth(timeline)
         return replace(
             report,
             settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
+            count=report.count + len(native),
+            leaks=(*report.leaks, *native),
             sites=with_totals(report.sites),
-            timeline=self.timeline(),
+            timeline=timeline,
         )
 
     def timeline(self) -> Timeline:

@@ -29,7 +29,7 @@ _WARM_UP: Final = 4
 _BLOCKS: Final = 12
 _STEADY: Final = 0.8
 _STILL_AS_FAST: Final = 0.7
-_JUST_AS_FAST: Final = 0.95
+_JUST_AS_FAST: Final = 0.75
 _FASTER_BEFORE: Final = 2.0
 _LEVELS: Final = 9
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from ._facts import LOADED_AT_S
+from ._free_lists import free_nbytes
 from ._log import LOG
 from ._ticker import Ticker
 from ._timeline import Band, Pass, Sample, Timeline
@@ -96,7 +97,7 @@ class Recorder:
 
     def sample(self) -> None:
         """Put down how much memory there is now."""
-        sample = Sample(_now_s(), _resident_nbytes(), LOG.live_nbytes(), sum(tell() for tell in CACHES))
+        sample = Sample(_now_s(), _resident_nbytes(), LOG.live_nbytes(), sum(tell() for tell in CACHES) + free_nbytes())
         with self._lock:
             if self._samples.wants():
                 self._samples.append(sample)

@@ -44,6 +44,8 @@ class Snapshot:
     _births: tuple[Birth | None, ...] = field(repr=False, compare=False)
     # The number of the last birth before the detector was opened.
     _after: int = field(default=0, repr=False, compare=False)
+    # Whether it is all that a detector knows.
+    _watched: bool = field(default=False, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -99,7 +101,7 @@ class Snapshot:
         Report
             ``str(report)`` is its text.
         """
-        found = Inventory(self.records, self._entries, self._births, self._closings, self._after)
+        found = Inventory(self.records, self._entries, self._births, self._closings, self._after, self._watched)
         with collection_paused():
             return report_of(found, time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program)
 
@@ -138,6 +140,7 @@ def survey(
     closings: int,
     memory: Iterable[Seen] = (),
     after: int = 0,
+    watched: bool = False,
 ) -> Snapshot:
     """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
 
@@ -151,6 +154,8 @@ def survey(
         Memory that is there. What a living resource among the entries stands for is told with that one.
     after : int
         The number of the last birth before the detector was opened.
+    watched : bool
+        Whether it is all that a detector knows.
     """
     now = time.monotonic()
     # Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
@@ -226,7 +231,7 @@ def survey(
         entries.append(piece)
         births.append(birth)
         when.append(None)
-    return Snapshot(tuple(records), tuple(entries), tuple(when), tuple(births), after)
+    return Snapshot(tuple(records), tuple(entries), tuple(when), tuple(births), after, watched)
 
 
 def layout_of(entry: Entry) -> Layout | None:

@@ -16,6 +16,7 @@ from .._entry import Entry
 from .._instruments import LISTENERS
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
+from ._openings import OPENINGS
 from ._recording import RECORDERS
 from ._sightings import Disposal, Seen
 from ._site import Mark, shown, site_of
@@ -104,6 +105,7 @@ class Window:
             _adjust()
             self.after = LOG.counts()[0]
             if len(_open) == 1:
+                OPENINGS.begin()
                 LISTENERS.append(_LISTENER)
                 _watch_threads()
                 for watcher in WATCHERS:
@@ -121,6 +123,7 @@ class Window:
                 watcher.end()
             _leave_threads()
             _remove(LISTENERS, _LISTENER)
+            OPENINGS.end()
             LOG.close()
 
 

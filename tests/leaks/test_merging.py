@@ -36,7 +36,7 @@ def of_worker(report: Report, pid: int) -> Report:
 def test_the_leaks_of_workers_are_told_once_and_beside_those_of_the_main_process(report: Report) -> None:
     whole = merged([report, of_worker(report, 7), of_worker(report, 8)])
     assert [(leak.pid, leak.count, leak.nbytes) for leak in whole.leaks] == [(7, 2, 160_000), (os.getpid(), 1, 80_000)]
-    assert (whole.count, whole.nbytes) == (3, 2400)
+    assert (whole.count, whole.nbytes) == (3, 240_000)
     assert [len(leak.records) for leak in whole.leaks] == [2, 1]
     assert [(process.pid, process.role) for process in whole.processes] == [
         (os.getpid(), "main"),
