@@ -15,11 +15,12 @@ function siteAt(place) {
   return { file: strings[file], line, name: strings[name] };
 }
 
-// Files are shown as short as they stay clear: below the folder that all of the program's files share, or below
+// Files are shown as short as they stay clear: below the folder that the files of all leaks and sites share, or below
 // site-packages.
 const shared = (() => {
   let folder = null;
-  for (const index of new Set(places.map(([file]) => file))) {
+  const born = [...report.leaks.map((row) => row[LEAK.site]), ...report.sites.map((row) => row[LIVE.site])];
+  for (const index of new Set(born.filter((place) => place !== null).map((place) => places[place][0]))) {
     const parts = strings[index].split("/").slice(0, -1);
     if (!strings[index].startsWith("/") || parts.includes("site-packages")) continue;
     folder = folder === null ? parts : folder.slice(0, folder.findIndex((part, i) => part !== parts[i]) >>> 0);

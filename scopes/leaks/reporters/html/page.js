@@ -27,6 +27,7 @@ function drawSummary() {
   const peak = report.timeline.samples.reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
   const live = report.sites.reduce((sum, row) => sum + row[LIVE.nbytes], 0);
   const growing = report.leaks.filter((row) => row[LEAK.trend] !== null).reduce((sum, row) => sum + row[LEAK.trend].nbytes_per_pass, 0);
+  const longest = report.timeline.passes.reduce((a, pass) => (a === null || pass.index > a.index ? pass : a), null);
   const figure = (name, value, note) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note === null ? null : h("small", {}, note)));
   $("figures").replaceChildren(...[
     figure("leaked", bytesText(report.nbytes), counted(report.count, "tensor")),
@@ -34,7 +35,7 @@ function drawSummary() {
     growing > 0 ? figure("growth", `+${bytesText(growing)}`, "with each pass") : null,
     figure("live in the end", bytesText(live), `at ${counted(report.sites.length, "site")}`),
     peak > 0 ? figure("peak resident", bytesText(peak), null) : null,
-    report.timeline.passes.length ? figure("passes", NUMBER.format(report.timeline.passes.at(-1).index), null) : null,
+    longest === null ? null : figure("passes", NUMBER.format(longest.index), longest.name === "" ? null : `of ${longest.name}`),
   ].filter((one) => one !== null));
 }
 
