@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -174,6 +175,34 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"<!doctype html>\n<htm", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+def test_a_full_disk_gets_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "html", "run.json", "-o", "/dev/full") == "cannot write '/dev/full': No space left on device"
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMANDS, "html", "run.json", "-o", "-"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines()[-1].endswith("error: cannot write '-': No space left on device")
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert refused(capsys, "html", "run.json") == "cannot write 'run.html': Input/output error"
+    assert [path.name for path in folder.iterdir()] == ["run.json"]
 
 
 def test_merge_adds_up_what_differs_and_counts_the_same_process_once(folder: Path) -> None:

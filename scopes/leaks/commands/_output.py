@@ -42,11 +42,11 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
     if isinstance(content, str):
         # Bytes of a path that are no text have no other way into a file of text.
         content = content.encode("utf-8", "backslashreplace")
-    if output == "-":
-        _to_standard_output(content)
-        return
-    path = Path(output)
     try:
+        if output == "-":
+            _to_standard_output(content)
+            return
+        path = Path(output)
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
@@ -61,9 +61,12 @@ def _to_standard_output(content: bytes) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # The interpreter flushes once more at its end: into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever closes a pipe has seen enough.
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def _replace(path: Path, content: bytes) -> None:
