@@ -19,6 +19,7 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
+from ._attaching import PREFIX, requested_output, say_watched
 from ._detector import LeakDetector
 from ._facts import Ending, Settings
 from ._leak import Leak, fingerprint_of
@@ -84,7 +85,7 @@ class Session:
 
     def __enter__(self) -> Self:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="leak-report-"))
+            self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         _SESSIONS.append(self)
         _watch_endings()
         self.detector.__enter__()
@@ -176,6 +177,8 @@ class Session:
             self._at_exit(report)
 
     def _begin(self) -> None:
+        if self._folder is not None and self._answer.is_installed:
+            say_watched(self._folder)
         if self.output is not None and (self.is_worker or self.output.is_file() or not self.output.exists()):
             self._ticker = Ticker(self._write_what_is_known, _INTERVAL_S)
             self._ticker.start()
@@ -185,8 +188,13 @@ class Session:
             self._ticker.stop()
             self._ticker = None
 
-    def _report_now(self) -> Report:
-        return self.report("running", None)
+    def _report_now(self) -> Report | None:
+        output = None if self._folder is None else requested_output(self._folder)
+        report = self.report("running", None)
+        if output is None:
+            return report
+        write_report(report, output)
+        return None
 
     def _write_what_is_known(self) -> None:
         assert self.output is not None

@@ -24,7 +24,8 @@ class SignalAnswer:
     Parameters
     ----------
     tell : callable
-        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
+        Called on a thread of its own, so that it may wait for a lock that the interrupted code has. Where it returns
+        None there is nothing to print.
     """
 
     __slots__ = ("_before", "_is_installed", "_tell")
@@ -33,6 +34,11 @@ class SignalAnswer:
         self._tell = tell
         self._before: Any = None
         self._is_installed = False
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the process answers."""
+        return self._is_installed
 
     def install(self) -> None:
         """Begin to answer."""
@@ -57,7 +63,10 @@ class SignalAnswer:
 
     def _print(self) -> None:
         try:
-            text = f"leak-report: {self._tell()}"
+            told = self._tell()
+            if told is None:
+                return
+            text = f"leak-report: {told}"
         except Exception as error:
             text = f"leak-report: there is no report: {error!r}"
         with suppress(OSError, ValueError):

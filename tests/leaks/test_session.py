@@ -197,3 +197,44 @@ def test_a_report_is_shown_in_several_ways(tmp_path: Path, option: str, words: l
     assert (done.returncode, done.stderr) == (0, "")
     for word in words:
         assert word in done.stdout
+
+
+WAITS = VIEW + "import time\nprint('ready', flush=True)\nwhile True:\n    time.sleep(0.01)\n"
+
+
+@POSIX
+def test_a_running_program_is_asked_and_goes_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMANDS, "run", program(tmp_path, WAITS)],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        shown = report(tmp_path, "attach", str(process.pid))
+        assert (shown.returncode, "1 leak at 1 site" in shown.stdout) == (0, True), shown.stderr
+        assert report(tmp_path, "attach", str(process.pid), "-o", "leaks.json").returncode == 0
+        assert (written(tmp_path)["program"]["ended"], told(written(tmp_path))) == ("running", [("view", 1)])
+        assert process.poll() is None
+        process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+@POSIX
+def test_a_process_that_is_not_watched_is_left_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "print('ready', flush=True); input()"], stdin=-1, stdout=-1)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        done = report(tmp_path, "attach", str(process.pid))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"process {process.pid} is not watched" in done.stderr.splitlines()[-1]
+        assert process.poll() is None
+        process.communicate(b"\n")
+    assert process.returncode == 0
+    assert "there is no process" in report(tmp_path, "attach", str(process.pid)).stderr
+    assert "invalid int value: 'x'" in report(tmp_path, "attach", "x").stderr

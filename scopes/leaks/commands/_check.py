@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .._leak import Leak
     from .._report import Report
 
-__all__ = ["Check"]
+__all__ = ["Check", "printed"]
 
 FOUND: Final = 3
 
@@ -78,7 +78,7 @@ class Check:
                 write_baseline(baseline, leaks)
             except OSError as error:
                 parser.error(f"cannot write {options.baseline!r}: {error.strerror}")
-            return _told(f"{options.baseline}: {len(leaks)} known leaks", 0)
+            return printed(f"{options.baseline}: {len(leaks)} known leaks", 0)
         rest = _only(report, leaks)
         difference = beyond_baseline(rest, known)
         for row in difference.gone:
@@ -88,11 +88,11 @@ class Check:
         rest = _only(report, failing)
         if not failing:
             known_too = f", {tolerated} tolerated" if tolerated else ""
-            return _told(f"no leaks{known_too}", 0)
+            return printed(f"no leaks{known_too}", 0)
         worse = f", {len(difference.worse)} of them worse than in the baseline" if difference.worse else ""
         leaks_are = "leak that is" if len(failing) == 1 else "leaks that are"
         head = f"{len(failing)} {leaks_are} not known{worse}, {bytes_text(rest.nbytes)}:"
-        return _told(f"{head}\n\n{text_of(rest)}", FOUND)
+        return printed(f"{head}\n\n{text_of(rest)}", FOUND)
 
 
 def _is_slow(leak: Leak, max_growth: int | None) -> bool:
@@ -112,7 +112,8 @@ def _only(report: Report, leaks: list[Leak]) -> Report:
     )
 
 
-def _told(text: str, status: int) -> int:
+def printed(text: str, status: int) -> int:
+    """Print a text and return a status; a reader that has seen enough is no error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from ._attach import Attach
 from ._check import Check
 from ._diff import Diff
 from ._export import Export
@@ -42,6 +43,7 @@ VERBS: Final[dict[str, type[Verb]]] = {
     "run": Run,
     "show": Show,
     "check": Check,
+    "attach": Attach,
     "html": Html,
     "diff": Diff,
     "merge": Merge,
