@@ -6,7 +6,7 @@ They stay nobody's. Without the compiled parts plain arrays are not watched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Hashable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
@@ -66,10 +66,12 @@ class ArrayWatcher:
         """Nothing: the entries of tensors are in the log themselves."""
         return None
 
-    def seen(self, after: int, until: int) -> Iterator[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
         """The blocks of a window that are in use now."""
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for address, row in LOG.blocks(after, until):
+            if address in but:
+                continue
             birth = birth_of(row, sites)
             yield Seen(address, _NAME, "cpu:0", row[1], birth, row[2], partial(_in_use, address, row[2]))
 

@@ -136,9 +136,22 @@ def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:
     return () if array is None else (storage_of(array),)
 
 
+# Spelling a dtype takes longer than all else that a report asks of a tensor.
+_dtype_names: Final[dict[np.dtype[Any], str]] = {}
+_NAMES_AT_MOST: Final = 256
+
+
 def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
     array = array_of(handle)
-    return None if array is None else (array.shape, str(array.dtype), array.nbytes)
+    if array is None:
+        return None
+    dtype = array.dtype
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = str(dtype)
+        if len(_dtype_names) < _NAMES_AT_MOST:
+            _dtype_names[dtype] = name
+    return array.shape, name, array.nbytes
 
 
 def _memory(handle: Handle) -> tuple[NDArray[Any], ...]:

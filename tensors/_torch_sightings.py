@@ -6,7 +6,7 @@ has it: views, graphs, NumPy and DLPack exports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from importlib import import_module
 from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from types import CodeType, FrameType, MethodWrapperType
@@ -211,15 +211,19 @@ class TorchWatcher:
         row: Row | None = None if storage is None else LOG.recall_memory(storage)
         return row
 
-    def seen(self, after: int, until: int) -> Iterator[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
         """The memory of a window that is there now."""
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for reference, row in LOG.sightings(after, until):
+            storage = reference()
+            if storage is None:
+                continue
+            identity = ("torch", storage._cdata)
+            if identity in but:
+                continue
             birth = birth_of(row, sites)
             kind, device = sites[row[0]][:2]
-            storage = reference()
-            if kind == _NAME and storage is not None:
-                identity = ("torch", storage._cdata)
+            if kind == _NAME:
                 yield Seen(identity, _NAME, device, storage.nbytes(), birth, row[2], reference)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Self, final
 
 from .._entry import DEAD, LIVE, Entry
@@ -21,6 +22,7 @@ from ._totals import with_totals
 from ._watching import WATCHERS, Window, mark, recall
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Hashable, Iterator
     from types import TracebackType
 
     from ._site import Mark
@@ -109,7 +111,7 @@ class LeakDetector:
         if window is None:
             return survey((), 0)
         with collection_paused():
-            return survey(_births_in(window), window.closings, _memory_in(window), window.after, True)
+            return survey(_births_in(window), window.closings, lambda but: _memory_in(window, but), window.after, True)
 
     def memory(self) -> tuple[Seen, ...]:
         """The memory that was born under this detector and is there now, whatever refers to it."""
@@ -210,23 +212,31 @@ _Sites = dict[int, tuple[str, str, str | None, "tuple[Mark, ...]"]]
 _Found = tuple[Entry, Birth | None, Disposal | None]
 
 
-def _births_in(window: Window) -> list[_Found]:
+def _births_in(window: Window) -> Iterator[_Found]:
     """The resources that were born in a window, in the order of birth."""
-    rows: dict[Entry, Row] = dict(LOG.entries(window.after, window.until))
-    if WATCHERS:
-        # Those that only their memory is known of.
-        kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
+    rows: list[tuple[Entry, Row]] = LOG.entries(window.after, window.until)
+    # Those that only their memory is known of, and those that were disposed.
+    others: dict[Entry, Row] = {}
+    kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
+    if kinds:
         for entry in list(LIVE.values()):
-            if id(entry.kind) in kinds and entry not in rows:
+            if id(entry.kind) in kinds:
                 row = recall(entry)
                 if row is not None and row in window:
-                    rows[entry] = row
+                    others[entry] = row
     for entry, (_, row) in DISPOSALS.copy().items():
-        if entry not in rows and row in window:
-            rows[entry] = row
+        if row in window:
+            others[entry] = row
+    if others:
+        for entry, _ in rows:
+            others.pop(entry, None)
+        rows += others.items()
+        rows.sort(key=_by_birth)
     sites: _Sites = {}
-    found = sorted(rows.items(), key=_by_birth)
-    return [(entry, birth_of(row, sites), _disposal_of(entry)) for entry, row in found]
+    disposals = DISPOSALS
+    for entry, row in rows:
+        disposed = disposals.get(entry) if disposals else None
+        yield entry, birth_of(row, sites), None if disposed is None else disposed[0]
 
 
 def _by_birth(item: tuple[Entry, Row]) -> int:
@@ -238,9 +248,13 @@ def _disposal_of(entry: Entry) -> Disposal | None:
     return None if disposed is None else disposed[0]
 
 
-def _memory_in(window: Window) -> list[Seen]:
-    found = [seen for watcher in WATCHERS for seen in watcher.seen(window.after, window.until)]
-    found.sort(key=lambda seen: seen.number)
+def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[Seen]:
+    return _memory(window.after, window.until, but)
+
+
+def _memory(after: int, until: int, but: Container[Hashable]) -> list[Seen]:
+    found = [seen for watcher in WATCHERS for seen in watcher.seen(after, until, but)]
+    found.sort(key=attrgetter("number"))
     return found
 
 
@@ -253,5 +267,4 @@ def _survey_process() -> Snapshot:
         birth = None if row is None else birth_of(row, sites)
         found.append((-1 if row is None else row[2], (entry, birth, _disposal_of(entry))))
     found.sort(key=lambda item: item[0])
-    memory = [seen for watcher in WATCHERS for seen in watcher.seen(0, births)]
-    return survey((item for _, item in found), closings, memory)
+    return survey((item for _, item in found), closings, lambda but: _memory(0, births, but))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -138,7 +138,7 @@ class Snapshot:
 def survey(
     found: Iterable[tuple[Entry, Birth | None, Disposal | None]],
     closings: int,
-    memory: Iterable[Seen] = (),
+    memory: Callable[[Container[Hashable]], Iterable[Seen]] | None = None,
     after: int = 0,
     watched: bool = False,
 ) -> Snapshot:
@@ -150,8 +150,9 @@ def survey(
         The entries, and what is known of each.
     closings : int
         How many scopes had been closed until now, by the count that the births were made with.
-    memory : iterable of Seen
-        Memory that is there. What a living resource among the entries stands for is told with that one.
+    memory : callable, optional
+        Gives the memory that is there, without that of the identities which it is called with: what a living resource
+        among the entries stands for is told with that one.
     after : int
         The number of the last birth before the detector was opened.
     watched : bool
@@ -172,19 +173,28 @@ def survey(
             continue
         if _belongs_to_composite(entry):
             continue
-        storages: dict[Hashable, int] = {}
         layout: Layout | None = None if disposal is None else disposal.layout
-        if alive:
+        resource = entry()
+        if resource is None:
+            continue
+        kind = entry.kind
+        storages: dict[Hashable, int]
+        if not alive:
+            storages = {}
+        elif entry.members:
+            storages = {}
             storages_of(entry, storages)
-            layout = layout_of(entry)
+        else:
+            storages = dict(kind.storages(resource))
+        if alive and kind.layout is not None:
+            layout = kind.layout(resource)
+        del resource
         nbytes = sum(storages.values())
         owner = entry.owner
-        if entry() is None:
-            continue
         lines = () if birth is None else _lines(birth.places, frames, sites)
         records.append(
             Record(
-                kind=entry.kind.name,
+                kind=kind.name,
                 shape=None if layout is None else layout[0],
                 dtype=None if layout is None else layout[1],
                 nbytes=nbytes,
@@ -197,15 +207,15 @@ def survey(
                 generation=None if birth is None else closings - birth.closings,
                 state="alive" if alive else "disposed",
                 frames=lines,
-                device=device_of_entry(entry) if alive else None,
+                device=None if not alive else device_of_entry(entry) if birth is None else birth.device,
                 op=None if birth is None else birth.op,
             )
         )
         entries.append(entry)
         births.append(birth)
         when.append(None if disposal is None else disposal.closings)
-    for piece in memory:
-        if piece.identity in numbers or piece() is None:
+    for piece in () if memory is None else memory(numbers):
+        if piece() is None:
             continue
         birth = piece.birth
         lines = _lines(birth.places, frames, sites)

@@ -23,6 +23,8 @@ from ._site import Mark, shown, site_of
 from ._snapshot import layout_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Hashable
+
     from .._kinds import Kind
     from .._scope import DisposeScope
 
@@ -50,8 +52,8 @@ class Watcher(Protocol):
         """What the log knows of the memory behind a live resource; None where this watcher has nothing to tell."""
         ...
 
-    def seen(self, after: int, until: int, /) -> Iterable[Seen]:
-        """The memory of a window of births that is there now, in the order of birth."""
+    def seen(self, after: int, until: int, but: Container[Hashable], /) -> Iterable[Seen]:
+        """The memory of a window of births that is there now, in the order of birth, without some identities."""
         ...
 
 
