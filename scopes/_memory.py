@@ -6,7 +6,7 @@ knows what is born in it by bytes and by owner, and hands it on when it is close
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._errors import EscapedError
     from ._scope import DisposeScope
 
-__all__ = ["MEMORY", "ArenaUse", "Memory"]
+__all__ = ["EXPLAINERS", "MEMORY", "ArenaUse", "Memory"]
 
 
 @final
@@ -91,6 +91,9 @@ class Memory(Protocol):
     def explain(self, error: MemoryError, /) -> None:
         """Add to an error what is known of the budget that refused the memory."""
 
+
+EXPLAINERS: Final[list[Callable[[BaseException], object]]] = []
+"""Called with each exception that leaves a scope, which they may add notes to; they do not raise."""
 
 MEMORY: Final[list[Memory]] = []
 """What serves plain memory; empty where nothing does."""

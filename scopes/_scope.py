@@ -26,7 +26,7 @@ from ._estates import ESTATES
 from ._failures import raise_failures
 from ._graphs import GraphOption, check_graph_option
 from ._instruments import ENTERED, LEFT, LISTENERS
-from ._memory import MEMORY
+from ._memory import EXPLAINERS, MEMORY
 from ._ownership import hand_over, owned_in
 from ._pages import keep_pages
 from ._scope_verbs import ScopeVerbs
@@ -168,6 +168,9 @@ class DisposeScope(ScopeVerbs):
                 MEMORY[0].left(self)
         if exc is not None and MEMORY and isinstance(exc, MemoryError):
             MEMORY[0].explain(exc)
+        if exc is not None:
+            for explain in EXPLAINERS:
+                explain(exc)
         if self._state == CLOSED:
             return False
         if LEFT:

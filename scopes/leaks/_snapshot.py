@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, final
 
 from .._entry import DEAD, LIVE, Entry
@@ -12,10 +13,12 @@ from .._parts import device_of_entry, storages_of
 from ._classify import Inventory, report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
+from ._places import files_of, is_at
 from ._records import Record
 from ._report import Report
 from ._sightings import Birth, Disposal, Seen
 from ._site import Mark, Site, site_of
+from .reporters._notebook import COLUMNS, cells_of, html_table
 
 if TYPE_CHECKING:
     from .._kinds import Layout
@@ -78,6 +81,36 @@ class Snapshot:
         """The part of this snapshot that is alive, without what was disposed."""
         return self._where(record.state == "alive" for record in self.records)
 
+    def filter(self, *, site: str | None = None, kind: str | None = None, module: str | None = None) -> Snapshot:
+        """The part of this snapshot that is of some lines, of a kind, or of a module.
+
+        Parameters
+        ----------
+        site : str, optional
+            A pattern for ``file:line``, ``file`` or the last part of the file's path, as a shell takes it:
+            ``"train.py:31"``, ``"*/models/*"``.
+        kind : str, optional
+            A pattern for the name of the kind: ``"torch.*"``.
+        module : str, optional
+            The name of a module or package that the user has imported, the line being in its files:
+            ``"package.train"``.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> with ds.LeakDetector() as detector:
+        ...     weights, total = ds.zeros(3), ds.ones(2)
+        ...     len(detector.take_snapshot().filter(kind="Tens*")), len(detector.take_snapshot().filter(kind="torch.*"))
+        (2, 0)
+        """
+        inside = None if module is None else files_of(module)
+        return self._where(
+            (site is None or is_at(record.site, site))
+            and (kind is None or fnmatchcase(record.kind, kind))
+            and (inside is None or (record.site is not None and inside(record.site.file)))
+            for record in self.records
+        )
+
     def largest_first(self) -> Snapshot:
         """The same snapshot, ordered by bytes."""
         order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
@@ -112,15 +145,15 @@ class Snapshot:
         return iter(self.records)
 
     def __str__(self) -> str:
-        rows = [("kind", "bytes", "state", "scope", "born at")]
-        for record in self.records:
-            scope = "-" if record.scope is None else record.scope or "(unnamed)"
-            rows.append((str(record), f"{record.nbytes:,}", record.state, scope, str(record.site or "-")))
+        rows = [COLUMNS, *map(cells_of, self.records)]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         return "\n".join(
             f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]:<{widths[3]}}  {row[4]}"
             for row in rows
         )
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
 
     def _where(self, chosen: Iterable[bool]) -> Snapshot:
         return self._picked([index for index, choose in enumerate(chosen) if choose])

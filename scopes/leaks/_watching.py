@@ -17,6 +17,7 @@ from .._instruments import LISTENERS
 from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
 from ._openings import OPENINGS
+from ._out_of_memory import explain as explain
 from ._recording import RECORDERS
 from ._sightings import Disposal, Seen
 from ._site import Mark, shown, site_of

@@ -1,5 +1,7 @@
 """Snapshots count bytes once for each storage, and compare."""
 
+import pytest
+
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector, take_snapshot
 
@@ -71,3 +73,33 @@ def test_a_snapshot_prints_as_a_table() -> None:
     assert lines[1].startswith("Tensor float64 (1000,)  8,000  alive  step")
     assert lines[2].startswith("Tensor float32 (2, 2)      16  alive  -")
     assert len(kept) + len(other) == 1002
+
+
+def test_a_snapshot_is_filtered_by_site_kind_and_module() -> None:
+    with LeakDetector() as detector:
+        kept = [ds.zeros(3)]
+        snapshot = detector.take_snapshot()
+    line = next(iter(snapshot)).site.line  # type: ignore[union-attr]
+    for site in ("test_snapshot.py", f"test_snapshot.py:{line}", "*/leaks/*", "*test_snap*"):
+        assert len(snapshot.filter(site=site)) == 1, site
+    assert len(snapshot.filter(site=f"test_snapshot.py:{line + 1}")) == 0
+    assert len(snapshot.filter(kind="Tensor")) == len(snapshot.filter(kind="T*", site="*.py")) == 1
+    assert len(snapshot.filter(kind="torch.*")) == 0
+    assert len(snapshot.filter(module=__name__)) == 1
+    assert len(snapshot.filter(module="json")) == len(snapshot.filter(module="string")) == 0
+    with pytest.raises(ValueError, match="no module 'nowhere' with a file has been imported"):
+        snapshot.filter(module="nowhere")
+    assert len(kept) == 1
+
+
+def test_a_snapshot_shows_as_a_table_in_a_notebook() -> None:
+    with LeakDetector() as detector:
+        with ds.dispose_scope("<step>") as step:
+            kept = [step.move_to_outer(ds.zeros(1000)) for _ in range(101)]
+        text = detector.take_snapshot()._repr_html_()
+    assert text.startswith("<table>\n<thead><tr><th>kind</th><th>bytes</th>")
+    assert '<tr><td>Tensor float64 (1000,)</td><td style="text-align: right">8,000</td><td>alive</td>' in text
+    assert "&lt;step&gt;" in text
+    assert text.count("<tr>") == len(kept)
+    assert text.endswith("<p>and 1 more</p>")
+    assert "<table>" in ds.live_tensors()._repr_html_()
