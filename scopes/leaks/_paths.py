@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -269,9 +270,13 @@ def _silent(_before: object, _parent: object, _child: object) -> str:
     return ""
 
 
+# What stands between a memoryview and its object.
+_MANAGED_BUFFER: Final = type(gc.get_referents(memoryview(b""))[0])
 _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.FunctionType: _function_step,
     types.CellType: _silent,
+    memoryview: _silent,
+    _MANAGED_BUFFER: lambda _before, _parent, _child: ".obj",
     types.TracebackType: _silent,
     types.FrameType: _frame_step,
     types.MethodType: _method_step,
