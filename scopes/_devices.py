@@ -34,6 +34,8 @@ def device_name(device: object) -> str:
     >>> device_name("cpu"), device_name("CPU:0"), device_name("meta")
     ('cpu:0', 'cpu:0', 'meta:0')
     """
+    if type(device) is str and device == "cpu:0":
+        return device
     name = str(device).strip().lower()
     kind, colon, index = name.partition(":")
     if not kind or (colon and not index.isdecimal()):

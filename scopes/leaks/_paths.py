@@ -271,7 +271,7 @@ def _silent(_before: object, _parent: object, _child: object) -> str:
 
 
 # What stands between a memoryview and its object.
-_MANAGED_BUFFER: Final = type(gc.get_referents(memoryview(b""))[0])
+_MANAGED_BUFFER: Final = class_of(gc.get_referents(memoryview(b""))[0])
 _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.FunctionType: _function_step,
     types.CellType: _silent,
