@@ -118,6 +118,8 @@ LOCAL: Final = _Local()
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
+# Functions that make a tensor once and keep it for the process.
+_CACHES: Final = frozenset({("torch.nested._internal.nested_tensor", "_nt_view_dummy")})
 _REMEMBERED_AT_MOST: Final = 20_000
 _makers: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
@@ -267,6 +269,8 @@ def _judge(frame: FrameType) -> bool:
 
 def keeps_births(module: str, code: CodeType) -> bool:
     """Whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    if (module, code.co_name) in _CACHES:
+        return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
 
 

@@ -380,6 +380,20 @@ def test_an_optimizer_of_the_users_keeps_what_its_step_makes():
     assert optimizer.state[weight]["m"].shape == (3,)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_what_pytorch_makes_once_for_the_process_is_no_scopes(monkeypatch):
+    from torch.nested._internal import nested_tensor
+
+    def use():
+        return torch.nested.nested_tensor_from_jagged(torch.ones(5, 3), torch.tensor([0, 2, 5]))
+
+    monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
+    with ds.dispose_scope():
+        use()
+        assert ds.owner_of(nested_tensor._dummy_instance) is None
+    assert use().values().sum() == 15
+
+
 def test_a_step_that_raises_does_not_stop_births():
     weight = nn.Parameter(torch.rand(3))
     optimizer = torch.optim.SGD([weight], lr=0.1)
