@@ -157,9 +157,26 @@ static intptr_t canonical(PyCodeObject *code, intptr_t instruction)
     return instruction;
 }
 
+/* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
+static void forget_codes(void)
+{
+    struct code *old = codes;
+    size_t before = room_for_codes;
+    codes = NULL;
+    room_for_codes = count_of_codes = 0;
+    free(known_places);
+    known_places = NULL;
+    room_for_known = count_of_known = 0;
+    for (size_t at = 0; at < before; at++) {
+        Py_XDECREF((PyObject *)old[at].code);
+    }
+    free(old);
+}
+
 /* ------------------------------------------------------------------ where we are */
 
 #define PLACES_AT_MOST 64
+#define CODES_AT_MOST 50000
 
 uint32_t frames_wanted = 1;
 
@@ -170,6 +187,10 @@ static int places_here(struct place *places, uint32_t wanted, PyCodeObject **cal
     int count = 0;
     struct place generated = {NULL, 0}, outermost = {NULL, 0};
     *called = NULL;
+    if (count_of_codes > CODES_AT_MOST) {
+        /* A program that makes code all the time shall not keep all of it. */
+        forget_codes();
+    }
     struct walk walk;
     walk_begin(&walk);
     bool innermost = true;
@@ -519,17 +540,7 @@ void sites_clear(void)
     free(passes_by_name);
     passes_by_name = NULL;
     count_of_passes = 0;
-    struct code *old = codes;
-    size_t before = room_for_codes;
-    codes = NULL;
-    room_for_codes = count_of_codes = 0;
-    free(known_places);
-    known_places = NULL;
-    room_for_known = count_of_known = 0;
-    for (size_t at = 0; at < before; at++) {
-        Py_XDECREF((PyObject *)old[at].code);
-    }
-    free(old);
+    forget_codes();
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t at = 0; at < gone[i].count_of_places; at++) {
             Py_DECREF((PyObject *)gone[i].places[at].code);
