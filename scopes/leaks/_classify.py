@@ -28,6 +28,7 @@ __all__ = ["Inventory", "report_of"]
 
 RECORDS_KEPT: Final = 20
 _VIEWED_NBYTES: Final = 64_000
+_IMPORTING: Final = "<frozen importlib"
 _DYING: Final = ("exception in flight", "sys.last_")
 
 
@@ -96,7 +97,7 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         for (*_, is_left), indices in groups.items():
             parts: dict[tuple[Reason, int], list[int]] = {}
             for index in indices:
-                times = _pinned_times(views.get(index, ()), holders)
+                times = _pinned_times(views[index], holders) if index in views else 1.0
                 parts.setdefault((holders.reason_of(subjects[index]), min(3, int(times))), []).append(index)
             for (reason, _), those in parts.items():
                 group = _Group(found, those, reason, is_left, views)
@@ -104,7 +105,9 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
                 if is_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
-                    kept.append(leak)
+                    # What libraries make when they are imported is theirs, and of no interest.
+                    if leak.site is None or not leak.site.file.startswith(_IMPORTING):
+                        kept.append(leak)
                 else:
                     leaks.append(leak)
                     counted += [records[index] for index in those]
