@@ -242,7 +242,7 @@ def watch_memory(kind: Kind) -> None:
     if _COMPILED is not None:
         _COMPILED.bind(
             LOG.api, Tensor, _storage_of, _nbytes_of, _backward_running, _see, _device_of, _given, (_DEEPCOPY,), _PLAIN,
-            _NAME, "cpu:0",
+            MethodWrapperType, _NAME, "cpu:0",
         )  # fmt: skip
     JUDGES.append(_judge)
     register_module_parameter_registration_hook(_registered)

@@ -10,6 +10,7 @@
 #include "../scopes/leaks/_birthlog_api.h"
 
 static struct birthlog_api *log_api;
+static PyTypeObject *wrapper_type;
 static PyObject *tensor_type, *storage_of, *nbytes_of, *backward_running, *others, *device_of, *given, *particular;
 static PyObject *name_is_cpu, *name_name, *name_nbytes;
 static PyTypeObject *plain_types[16];
@@ -209,7 +210,7 @@ static PyObject *torch_function(PyObject *self, PyObject *const *arguments, Py_s
         return result;
     }
     int failed = 0;
-    bool is_attribute = Py_IS_TYPE(function, &_PyMethodWrapper_Type);
+    bool is_attribute = Py_IS_TYPE(function, wrapper_type);
     if (Py_IS_TYPE(result, (PyTypeObject *)tensor_type) && !is_particular(function)) {
         if (!is_attribute && !runs_backward()) {
             failed = sight(result, name_of(function), given_arguments, named);
@@ -268,9 +269,9 @@ static PyObject *bind(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *plain, *capsule, *kind, *cpu;
-    if (!PyArg_ParseTuple(arguments, "OO!OOOOOOO!O!UU:bind", &capsule, &PyType_Type, &tensor_type, &storage_of, &nbytes_of,
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOOO!O!O!UU:bind", &capsule, &PyType_Type, &tensor_type, &storage_of, &nbytes_of,
                           &backward_running, &others, &device_of, &given, &PyTuple_Type, &particular,
-                          &PyTuple_Type, &plain, &kind, &cpu)) {
+                          &PyTuple_Type, &plain, &PyType_Type, &wrapper_type, &kind, &cpu)) {
         return NULL;
     }
     log_api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
@@ -280,6 +281,7 @@ static PyObject *bind(PyObject *module, PyObject *arguments)
     /* Kept for the life of the process. */
     Py_INCREF(capsule);
     Py_INCREF(tensor_type);
+    Py_INCREF(wrapper_type);
     Py_INCREF(storage_of);
     Py_INCREF(nbytes_of);
     Py_INCREF(backward_running);

@@ -24,6 +24,7 @@ def bind(
     given: Callable[[Any, Any], object],
     particular: tuple[object, ...],
     plain: tuple[type, ...],
+    wrapper_type: type,
     kind: str,
     cpu: str,
     /,
