@@ -45,9 +45,9 @@ static bool is_plain(PyObject *entry)
            (owner == Py_None || is_scope(owner));
 }
 
-/* Into DEAD, out of LIVE, out of the list of its owner: one step for every other thread, because no Python code runs.
- * -1 with an error set. */
-static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool referenced)
+/* Into DEAD, out of LIVE, out of the list of its owner unless it is `taken` out of that: one step for every other thread,
+ * because no Python code runs. -1 with an error set. */
+static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool referenced, PyObject *taken)
 {
     PyObject *key = get(entry, ENTRY_KEY);
     if (referenced && PyDict_SetItem(bound[DEAD], key, entry) < 0) {
@@ -62,14 +62,15 @@ static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool refere
     if (owner == Py_None) {
         return count(ledger, LEDGER_DISPOSED_UNSCOPED);
     }
-    if (disown(owner, entry) < 0) {
+    if (get(owner, SCOPE_ENTRIES) != taken && disown(owner, entry) < 0) {
         return -1;
     }
     return count(ledger, LEDGER_DISPOSED_IN_SCOPE);
 }
 
-/* None, or what the release raised; NULL with an error set for what it does not collect. */
-static PyObject *release_plain(PyObject *entry)
+/* None, or what the release raised; NULL with an error set for what it does not collect. `taken` is the list, if any, that the
+ * caller took the entry out of. */
+static PyObject *release_plain(PyObject *entry, PyObject *taken)
 {
     PyObject *ledger = ledger_here();
     if (ledger == NULL) {
@@ -83,7 +84,7 @@ static PyObject *release_plain(PyObject *entry)
     PyObject *resource = resource_of(entry);
     PyObject *owner = Py_NewRef(get(entry, ENTRY_OWNER));
     PyObject *result = NULL;
-    if (claim(entry, ledger, owner, resource != NULL) == 0) {
+    if (claim(entry, ledger, owner, resource != NULL, taken) == 0) {
         put(entry, ENTRY_OWNER, Py_None);
         result = Py_NewRef(Py_None);
         if (resource != NULL) {
@@ -114,7 +115,7 @@ PyObject *hot_release(PyObject *module, PyObject *const *arguments, Py_ssize_t n
         PyErr_SetString(PyExc_TypeError, "release() takes an entry");
         return NULL;
     }
-    return is_plain(arguments[0]) ? release_plain(arguments[0])
+    return is_plain(arguments[0]) ? release_plain(arguments[0], NULL)
                                   : PyObject_Vectorcall(bound[RELEASE], arguments, (size_t)number, NULL);
 }
 
@@ -133,7 +134,8 @@ PyObject *hot_release_newest(PyObject *module, PyObject *const *arguments, Py_ss
         }
         PyObject *entry = Py_NewRef(PyTuple_GET_ITEM(item, 0));
         Py_DECREF(item);
-        PyObject *failure = hot_release(NULL, &entry, 1);
+        PyObject *failure = Py_TYPE(entry) == entry_type && is_plain(entry) ? release_plain(entry, entries)
+                                                                            : hot_release(NULL, &entry, 1);
         Py_DECREF(entry);
         if (failure == NULL) {
             return NULL;

@@ -91,7 +91,7 @@ class ThreadState:
         well; 0 where none is. Not the frame: it shall die when the step is over.
     """
 
-    __slots__ = ("compiled", "modes", "scopes", "stepping", "watched")
+    __slots__ = ("__weakref__", "compiled", "modes", "scopes", "stepping", "watched")
 
     scopes: list[DisposeScope]
     modes: tuple[object, ...]
@@ -508,12 +508,34 @@ def _forget_inherited() -> None:
     put_on()
 
 
+def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
+    """`entered` and `left`, compiled where they can be."""
+    if TORCH_HOT is None:
+        return entered, left
+    TORCH_HOT.bind_seam(
+        {
+            "DisposeScope": DisposeScope,
+            "LOCAL": LOCAL,
+            "MODE": MODE,
+            "PINNED": PINNED,
+            "ThreadState": ThreadState,
+            "depth": _depth,
+            "entered": entered,
+            "left": left,
+            "pop": _pop,
+            "push": _push,
+        }
+    )
+    return TORCH_HOT.entered, TORCH_HOT.left
+
+
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     _KIND.append(kind)
     _quicken(kind)
-    ENTERED.append(entered)
-    LEFT.append(left)
+    enter, leave = _seam()
+    ENTERED.append(enter)
+    LEFT.append(leave)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget_inherited)
     scope = current_scope()

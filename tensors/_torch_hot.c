@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <structmember.h>
 
+#include "_torch_hot_seam.h"
+
 /* ------------------------------------------------------------------ what it is bound to */
 
 enum object {
@@ -45,7 +47,7 @@ static Py_ssize_t direct_offset;
 static Py_ssize_t fresh;
 static PyTypeObject *plain_types[16];
 static Py_ssize_t plain_count;
-static PyObject *no_graph_task, *name_class, *name_deepcopy, *name_shape, *name_dtype;
+static PyObject *no_graph_task, *name_class, *name_deepcopy, *shape_of, *dtype_of;
 
 /* Codes of which it is known that what their calls return is born: held, so that an address means one code. */
 enum { MAKERS_KEPT = 1024 };
@@ -137,8 +139,15 @@ static PyObject *bind_disposal(PyObject *module, PyObject *things)
         return NULL;
     }
     if ((name_class = PyUnicode_InternFromString("__class__")) == NULL ||
-        (name_shape = PyUnicode_InternFromString("shape")) == NULL ||
-        (name_dtype = PyUnicode_InternFromString("dtype")) == NULL || take(things, MODES_ARE_ON, DROP) < 0) {
+        (shape_of = PyObject_GetAttrString(tensor, "shape")) == NULL ||
+        (dtype_of = PyObject_GetAttrString(tensor, "dtype")) == NULL) {
+        return NULL;
+    }
+    if (Py_TYPE(shape_of)->tp_descr_get == NULL || Py_TYPE(dtype_of)->tp_descr_get == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a tensor class has no descriptors");
+        return NULL;
+    }
+    if (take(things, MODES_ARE_ON, DROP) < 0) {
         return NULL;
     }
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
@@ -362,16 +371,36 @@ static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t n
 
 /* ------------------------------------------------------------------ disposal */
 
-/* What is remembered of a tensor that is to die, borrowed; NULL with or without an error where Python has to find out. */
+/* Shape, dtype and record of the tensor that died last: the next one is often alike. */
+static PyObject *last_shape, *last_dtype, *last_record;
+
+/* An attribute of PyTorch's own, asked of its descriptor. */
+static PyObject *ask(PyObject *descriptor, PyObject *tensor)
+{
+    return Py_TYPE(descriptor)->tp_descr_get(descriptor, tensor, (PyObject *)tensor_type);
+}
+
+/* What is remembered of a tensor that is to die, a new reference; NULL with or without an error where Python has to find
+ * out. */
 static PyObject *record_of(PyObject *tensor)
 {
-    PyObject *shape = PyObject_GetAttr(tensor, name_shape);
-    PyObject *dtype = shape == NULL ? NULL : PyObject_GetAttr(tensor, name_dtype);
-    PyObject *known = dtype == NULL ? NULL : PyTuple_Pack(3, (PyObject *)tensor_type, shape, dtype);
-    PyObject *record = known == NULL ? NULL : PyDict_GetItemWithError(bound[RECORDS], known);
+    PyObject *dtype = ask(dtype_of, tensor);
+    PyObject *shape = dtype == NULL ? NULL : ask(shape_of, tensor);
+    PyObject *record = NULL, *known = NULL;
+    int alike = shape == NULL ? -1 : dtype == last_dtype ? PyObject_RichCompareBool(shape, last_shape, Py_EQ) : 0;
+    if (alike > 0) {
+        record = Py_NewRef(last_record);
+    }
+    else if (alike == 0 && (known = PyTuple_Pack(3, (PyObject *)tensor_type, shape, dtype)) != NULL &&
+             (record = PyDict_GetItemWithError(bound[RECORDS], known)) != NULL) {
+        Py_INCREF(record);
+        Py_XSETREF(last_shape, Py_NewRef(shape));
+        Py_XSETREF(last_dtype, Py_NewRef(dtype));
+        Py_XSETREF(last_record, Py_NewRef(record));
+    }
+    Py_XDECREF(known);
     Py_XDECREF(shape);
     Py_XDECREF(dtype);
-    Py_XDECREF(known);
     return record;
 }
 
@@ -416,7 +445,6 @@ static PyObject *drop(PyObject *module, PyObject *tensor)
     if (record == NULL) {
         return PyObject_CallOneArg(bound[DROP], tensor);
     }
-    Py_INCREF(record);
     PyObject *made_of[] = {bound[SPARE], bound[HUSK]};
     PyObject *spare = PyObject_Vectorcall(bound[MAKE], made_of, 2, NULL);
     PyObject *result = NULL;
@@ -450,7 +478,10 @@ static PyObject *handler_of(PyObject *module, PyObject *mode)
 static PyMethodDef functions[] = {
     {"bind_births", bind_births, METH_O, NULL},
     {"bind_disposal", bind_disposal, METH_O, NULL},
+    {"bind_seam", seam_bind, METH_O, NULL},
     {"is_bound", is_bound, METH_NOARGS, NULL},
+    {"entered", seam_entered, METH_O, NULL},
+    {"left", seam_left, METH_O, NULL},
     {"references", (PyCFunction)(void (*)(void))references, METH_FASTCALL, NULL},
     {"handler_of", handler_of, METH_O, NULL},
     {"drop", drop, METH_O, NULL},
