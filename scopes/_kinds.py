@@ -60,6 +60,9 @@ class Kind:
     compact : callable, optional
         Gives one live instance memory of its own where it is a view that uses less than it pins: the same instance,
         with the same values. What others hold of the old memory stays as it is.
+    inner : callable, optional
+        Resources that one live instance is made of and that are resources of their own, where its class has such: what
+        leaves a scope takes those along that the same scope owns. None of it for most instances.
     host_members : frozenset of str
         The names of members that are on the CPU wherever the others are.
     """
@@ -77,6 +80,7 @@ class Kind:
     memory: Callable[[Any], Iterable[object]] | None = None
     anchor: Callable[[Any], object] | None = None
     compact: Callable[[Any], object] | None = None
+    inner: Callable[[Any], Iterable[object]] | None = None
     host_members: frozenset[str] = frozenset()
 
 

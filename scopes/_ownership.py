@@ -43,6 +43,9 @@ def owned_in(
     for resource in resources:
         entry = entry_of(resource)
         unit = None if entry is None else unit_of(entry)
+        kind = kind_of(resource) if entry is None else entry.kind
+        if kind is not None and kind.inner is not None:
+            found.update(dict.fromkeys(_owned_inside(scope, resource, kind)))
         if unit is not None and unit.owner is scope and (entry is unit or not (scope.strict and check_strict)):
             found[unit] = None
         elif scope.strict and check_strict:
@@ -50,6 +53,25 @@ def owned_in(
     if scope.strict and check_strict:
         for array in plain:
             _refuse_foreign_array(scope, array, verb)
+    return list(found)
+
+
+def _owned_inside(scope: DisposeScope, resource: object, kind: Kind) -> list[Entry]:
+    """What a scope owns of that which a resource is made of, and of what those are made of."""
+    found: dict[Entry, None] = {}
+    met = {id(resource)}
+    pending: list[tuple[object, Kind]] = [(resource, kind)]
+    while pending:
+        outer, outer_kind = pending.pop()
+        for part in () if outer_kind.inner is None else outer_kind.inner(outer):
+            part_kind = kind_of(part)
+            if part_kind is None or id(part) in met:
+                continue
+            met.add(id(part))
+            pending.append((part, part_kind))
+            entry = entry_of(part)
+            if entry is not None and owner_of_entry(entry) is scope:
+                found[unit_of(entry)] = None
     return list(found)
 
 

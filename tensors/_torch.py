@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import Parameter
 
 from ..scopes._devices import CURRENT_INDEX
 from ..scopes._kinds import Kind, add_kind
@@ -64,6 +65,15 @@ def _is_disposed(tensor: Any) -> bool:
     return type(tensor) is DisposedTorchTensor
 
 
+def _inner(tensor: Any) -> list[Any]:
+    """The tensors that a tensor of a subclass keeps as attributes: what wrapper subclasses are made of."""
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+    if cls is Tensor or cls is Parameter or cls is DisposedTorchTensor:
+        return []
+    attributes: dict[str, Any] = object.__getattribute__(tensor, "__dict__")
+    return [value for value in attributes.copy().values() if issubclass(type(value), Tensor)]
+
+
 KIND: Final = Kind(
     cls=Tensor,
     name="torch.Tensor",
@@ -76,6 +86,7 @@ KIND: Final = Kind(
     graphs=TORCH_GRAPHS,
     memory=charges_of,
     compact=make_compact,
+    inner=_inner,
 )
 """The kind of ``torch.Tensor`` and of its subclasses."""
 
