@@ -117,7 +117,7 @@ class Session:
         """
         if time_limit_s is None:
             time_limit_s = self.settings.time_limit_s
-        own = self.detector.report(time_limit_s=time_limit_s, of_program=True)
+        own = _of_kinds(self.detector.report(time_limit_s=time_limit_s, of_program=True), self.settings.kinds)
         [process] = own.processes
         process = replace(
             process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status
@@ -239,6 +239,27 @@ def _of_worker(leak: Leak) -> Leak:
         explanation=f"A worker process keeps it. {leak.explanation}",
         fingerprint=fingerprint_of("worker", leak.tensor_kind, leak.site, leak.op),
     )
+
+
+def _of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:
+    """The report without what is of other kinds of tensor."""
+    if kinds is None:
+        return report
+    leaks = _leaks_of(report.leaks, kinds)
+    left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
+    return replace(
+        report,
+        count=sum(leak.count for leak in leaks),
+        nbytes=max(0, report.nbytes - left_out),
+        leaks=leaks,
+        kept=_leaks_of(report.kept, kinds),
+        leftovers=_leaks_of(report.leftovers, kinds),
+        sites=tuple(site for site in report.sites if site.kind in kinds),
+    )
+
+
+def _leaks_of(leaks: tuple[Leak, ...], kinds: tuple[str, ...]) -> tuple[Leak, ...]:
+    return tuple(leak for leak in leaks if leak.tensor_kind is None or leak.tensor_kind in kinds)
 
 
 def _above(report: Report, threshold_nbytes: int) -> Report:

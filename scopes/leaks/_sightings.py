@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from ._log import LOG, Row
 from ._site import Mark
@@ -136,4 +136,5 @@ def birth_of(row: Row, sites: dict[int, tuple[str, str, str | None, tuple[Mark, 
     return _made(Birth, (told[3], row[5], row[4], row[6], told[2], row[3], row[7], row[8], number, row[2], told[1]))
 
 
-_made: Final[Callable[[type[Birth], tuple[object, ...]], Birth]] = tuple.__new__
+_tuple: Any = tuple
+_made: Final[Callable[[type[Birth], tuple[object, ...]], Birth]] = _tuple.__new__

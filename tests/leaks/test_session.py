@@ -158,6 +158,12 @@ def test_small_leaks_are_left_out_below_a_threshold(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, "leak-report: no leaks")
 
 
+def test_other_kinds_of_tensor_are_left_out(tmp_path: Path) -> None:
+    name = program(tmp_path, VIEW)
+    assert "1 leak" in report(tmp_path, "run", "--kinds", "Tensor,torch.Tensor", name).stderr
+    assert report(tmp_path, "run", "--kinds", "torch.Tensor", name).stderr == "leak-report: no leaks\n"
+
+
 def test_a_run_fails_on_the_kinds_that_are_named(tmp_path: Path) -> None:
     name = program(tmp_path, VIEW)
     assert [

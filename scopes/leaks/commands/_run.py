@@ -55,7 +55,10 @@ class Run:
             "--sample", metavar="BYTES", type=nbytes_of_text, help="keep about one birth for so many bytes: 512KiB"
         )
         parser.add_argument(
-            "--kinds", metavar="KIND[,KIND]", type=_names, help="watch tensors of these kinds only: torch.Tensor,Tensor"
+            "--kinds",
+            metavar="KIND[,KIND]",
+            type=_names,
+            help="tell of these kinds of tensor only: torch.Tensor,Tensor",
         )
         parser.add_argument(
             "--fail-on",

@@ -37,6 +37,14 @@ def text_of(report: Report) -> str:
         if rows:
             lines += ["", title]
             lines += [f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}: {leak.holder}" for leak in rows]
+    if report.leaks and report.timeline.samples:
+        last = report.timeline.samples[-1]
+        in_use, kept = bytes_text(sum(last.live_nbytes.values())), bytes_text(last.cached_nbytes)
+        lines += [
+            "",
+            f"memory at the end: {bytes_text(last.rss_nbytes)} resident, {in_use} in use by tensors, "
+            f"{kept} kept by allocators for later use",
+        ]
     if report.suppressed:
         lines += ["", "suppressed:"]
         lines += [f"{_INDENT}{_what(row.leak)} born at {_site(row.leak)}: {row.reason}" for row in report.suppressed]
