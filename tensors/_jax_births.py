@@ -48,20 +48,28 @@ _FORKED: Final[list[bool]] = []
 
 
 def look() -> None:
-    """Find the arrays that have come into being unseen on this thread, and record those that are a scope's."""
+    """Find what came into being, or was deleted, unseen on this thread. For those who count."""
     if _FORKED:
         return
+    for scope, _ in _LOCAL.scopes:
+        if scope._state != CLOSED:
+            _release_donated(scope)
+    _find_births()
+
+
+def _find_births() -> None:
+    """Find the arrays that have come into being unseen on this thread, and record those that are a scope's."""
     scopes = _LOCAL.scopes
-    scopes[:] = [(scope, code) for scope, code in scopes if scope._state != CLOSED]
-    for scope, _ in scopes:
-        _release_donated(scope)
+    while scopes and scopes[-1][0]._state == CLOSED:
+        scopes.pop()
     unknown = unknown_arrays()
     if not unknown:
         return
     bottom = _getframe(0)
     while bottom.f_back is not None:
         bottom = bottom.f_back
-    blocks = {id(code): scope for scope, code in scopes} if scopes and _is_alone() else {}
+    open_ones = [(scope, code) for scope, code in scopes if scope._state != CLOSED]
+    blocks = {id(code): scope for scope, code in open_ones} if open_ones and _is_alone() else {}
     taken: list[tuple[DisposeScope, Any]] = []
     for array in unknown:
         codes = frames_of(array)[0]
@@ -132,7 +140,8 @@ def _is_alone() -> bool:
 
 def entered(scope: DisposeScope) -> None:
     """Know what is there already, and watch for this scope from now on."""
-    look()
+    if not _FORKED:
+        _find_births()
     uncover()
     watch_budget(scope)
     frame: FrameType = _getframe(1)
@@ -144,9 +153,15 @@ def entered(scope: DisposeScope) -> None:
 
 def left(scope: DisposeScope) -> None:
     """Find what is this scope's, before it releases what it owns."""
-    look()
+    if not _FORKED:
+        _release_donated(scope)
+        _find_births()
     watch_no_more(scope)
-    _LOCAL.scopes[:] = [row for row in _LOCAL.scopes if row[0] is not scope]
+    scopes = _LOCAL.scopes
+    if scopes and scopes[-1][0] is scope:
+        scopes.pop()
+    else:
+        scopes[:] = [row for row in scopes if row[0] is not scope]
 
 
 def _forget_inherited() -> None:
