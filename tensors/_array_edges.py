@@ -42,6 +42,10 @@ class ArrayEdges:
         identity, _ = storage_of(thing)
         return [Memory("", identity, _nbytes(thing))]
 
+    def passes(self, tensor: Any) -> int:
+        """See `Framework.passes`: arrays have no graphs."""
+        return 0
+
     def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
         """See `Framework.walked`."""
 

@@ -12,6 +12,7 @@ from ..scopes.leaks._frameworks import Memory, Part, add_framework
 from ._graph_guard import guard_release
 from ._graph_walk import ACCUMULATE, saved_under
 from ._torch_disposal import DisposedTorchTensor
+from ._torch_passes import STEPS
 from ._torch_storage import storages_behind
 
 __all__ = ["show_edges"]
@@ -94,6 +95,10 @@ class TorchEdges:
             for tensor in saved_under(thing, name)
             for identity, nbytes in storages_behind(tensor)
         ]
+
+    def passes(self, tensor: Any) -> int:
+        """See `Framework.passes`."""
+        return STEPS.reached(tensor)
 
     def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
         """See `Framework.walked`."""

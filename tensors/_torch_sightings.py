@@ -28,6 +28,7 @@ from ..scopes.leaks._sightings import Seen, birth_of
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import add_watcher
 from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
+from ._torch_passes import STEPS
 
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
@@ -194,6 +195,7 @@ class TorchWatcher:
         here = LOCAL.here
         if not any(mode is WATCH for mode in here.modes):
             add_mode(here, WATCH)
+        STEPS.begin()
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
 
@@ -201,6 +203,7 @@ class TorchWatcher:
         """Watch it no more. The mode of another thread lets everything through from now on."""
         remove_mode(LOCAL.here, WATCH)
         SIGHTINGS.clear()
+        STEPS.end()
 
     def recall(self, entry: Entry) -> Row | None:
         """What is known of the memory of a tensor."""

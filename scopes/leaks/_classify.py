@@ -184,6 +184,7 @@ class _Group:
                 trend=trend,
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
+                graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 program_died=all(chain.startswith(_DYING) for chain in chains),
             )
         )

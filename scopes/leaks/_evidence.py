@@ -10,7 +10,10 @@ from ._log import LOG
 from ._sightings import Birth
 from ._trend import Trend
 
-__all__ = ["Evidence"]
+__all__ = ["STEP", "Evidence"]
+
+STEP: Final = "optimizer step"
+"""The name of passes that nobody asked for: they count where there are no others."""
 
 _NAMES: Final = 8
 
@@ -28,7 +31,8 @@ class Evidence:
     def __init__(self, after: int) -> None:
         passes: dict[str, int] = LOG.passes()
         often = sorted(passes.items(), key=lambda item: -item[1])
-        self._names = [name for name, times in often if times >= PASSES_AT_LEAST][:_NAMES]
+        names = [name for name, times in often if times >= PASSES_AT_LEAST]
+        self._names = ([name for name in names if name != STEP] or names)[:_NAMES]
         self._after = after
         self._last: int = LOG.counts()[0] - after
         self._known: dict[int, Trend | None] = {}

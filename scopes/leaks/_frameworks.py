@@ -49,6 +49,10 @@ class Framework(Protocol):
         """The storages that an object keeps."""
         ...
 
+    def passes(self, tensor: Any, /) -> int:
+        """In how many different passes of a loop the nodes of a tensor's graph were made, where that is known; else 0."""
+        ...
+
     def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
         """Nodes of graphs were walked: all of them by ``id``, and for each the ``id`` of those that it refers to."""
 

@@ -148,6 +148,11 @@ class Holders:
                 break
         return tuple(chains.values())[:_CHAINS]
 
+    def passes_of(self, subjects: Sequence[Subject]) -> int:
+        """Over how many passes of a loop the graph of one of some tensors reaches; the newest are looked at."""
+        newest = subjects[-_CHAINS:]
+        return max((self._search.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
+
     def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """The tensors whose graphs hold some things: at most three."""
         carriers: dict[str, str] = {}

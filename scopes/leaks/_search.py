@@ -280,6 +280,14 @@ class Search:
                     break
         return list(carriers)
 
+    def passes_of(self, subject: Subject) -> int:
+        """In how many passes of a loop the graph of a tensor that was found was made; 0 where it has none."""
+        for _, chain, step in self._chains(subject):
+            known = None if step else framework_of(class_of(chain[-1]))
+            if known is not None and known[1] == "tensor":
+                return known[0].passes(chain[-1])
+        return 0
+
     def _chains(self, subject: Subject) -> list[tuple[str, list[object], str]]:
         found: list[tuple[str, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:

@@ -18,6 +18,7 @@ _REPEATED: Final = 3
 _WORTH_NBYTES: Final = 64_000
 _WORTH_PER_PASS: Final = 512
 _PINNED_TIMES: Final = 10
+_GRAPH_PASSES: Final = 8
 
 
 @final
@@ -45,6 +46,8 @@ class Facts:
         The cycle that holds them.
     program_died : bool
         Whether only the exception that ended the program, or one that is being handled now, holds them.
+    graph_passes : int
+        Over how many passes of a loop the graph of one of them reaches.
     """
 
     oldest: Record
@@ -57,6 +60,7 @@ class Facts:
     generations: int
     cycle: Cycle | None
     program_died: bool
+    graph_passes: int
 
 
 @final
@@ -90,6 +94,13 @@ def verdict_of(facts: Facts) -> Verdict:
         return _in_an_exception(facts)
     if facts.reason == "graph":
         return _in_a_graph(facts)
+    if facts.graph_passes >= _GRAPH_PASSES:
+        return Verdict(
+            "graph",
+            "certain",
+            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each: add up loss.item() "
+            "instead of the loss, or detach() what goes on to the next step.",
+        )
     if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= _WORTH_NBYTES:
         return _pinned(facts, "likely")
     if facts.trend is not None and _is_worth_it(facts, facts.trend):

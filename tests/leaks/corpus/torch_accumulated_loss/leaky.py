@@ -14,7 +14,7 @@ total = 0.0
 
 for step in range(60):
     optimizer.zero_grad()
-    loss = model(torch.randn(32, 64)).square().mean()  # LEAK
+    loss = model(torch.randn(32, 64)).square().mean()
     loss.backward()
     optimizer.step()
-    total += loss
+    total += loss  # LEAK
