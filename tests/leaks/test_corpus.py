@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,48 @@ import pytest
 
 import disposescope
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are run in forks")
+
 CORPUS = Path(__file__).with_name("corpus")
 NAMES = sorted(folder.name for folder in CORPUS.iterdir() if (folder / "leaky.py").exists())
-COMMAND = (sys.executable, "-m", "disposescope.scopes.leaks.commands")
+NURSERY = Path(__file__).with_name("nursery.py")
+
+Nurseries = Callable[[str], "subprocess.Popen[str]"]
 
 
-def report_of(program: Path, folder: Path) -> dict[str, Any]:
-    """The report of a run of a program, which must end well."""
-    output = folder / "report.json"
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nurseries]:
+    """For a library, the process that has imported it and runs programs: see ``nursery.py``."""
     path = os.pathsep.join(filter(None, [str(Path(disposescope.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    finished = subprocess.run(
-        [*COMMAND, "run", "-o", str(output), str(program)],
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+    processes: dict[str, subprocess.Popen[str]] = {}
+
+    def of(library: str) -> subprocess.Popen[str]:
+        if library not in processes:
+            processes[library] = subprocess.Popen(
+                [sys.executable, str(NURSERY), library],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        return processes[library]
+
+    yield of
+    for process in processes.values():
+        process.communicate()
+
+
+def report_of(program: Path, folder: Path, nursery: Nurseries) -> dict[str, Any]:
+    """The report of a run of a program, which must end well."""
+    output, log = folder / "report.json", folder / "log.txt"
+    library = program.parent.name.partition("_")[0]
+    process = nursery(library if library in {"torch", "jax"} else "numpy")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(json.dumps({"program": str(program), "output": str(output), "log": str(log)}), file=process.stdin, flush=True)
+    status = process.stdout.readline()
+    assert status == "0\n", log.read_text(encoding="utf-8")
     return json.loads(output.read_text(encoding="utf-8"))
 
 
@@ -52,11 +76,11 @@ def wanted_of(program: Path) -> tuple[set[str], str, int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_leak_is_told_with_its_line_and_its_holder(name: str, tmp_path: Path) -> None:
+def test_the_leak_is_told_with_its_line_and_its_holder(name: str, tmp_path: Path, nursery: Nurseries) -> None:
     needs_what_it_imports(name)
     program = CORPUS / name / "leaky.py"
     kinds, holder, line = wanted_of(program)
-    leaks = report_of(program, tmp_path)["leaks"]
+    leaks = report_of(program, tmp_path, nursery)["leaks"]
     told = [
         (
             leak["kind"],
@@ -74,7 +98,7 @@ def test_the_leak_is_told_with_its_line_and_its_holder(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_told_of_its_repaired_twin(name: str, tmp_path: Path) -> None:
+def test_nothing_is_told_of_its_repaired_twin(name: str, tmp_path: Path, nursery: Nurseries) -> None:
     needs_what_it_imports(name)
-    leaks = report_of(CORPUS / name / "repaired.py", tmp_path)["leaks"]
+    leaks = report_of(CORPUS / name / "repaired.py", tmp_path, nursery)["leaks"]
     assert [(leak["kind"], leak["site"], leak["holders"]) for leak in leaks] == []
