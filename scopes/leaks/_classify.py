@@ -182,6 +182,7 @@ class _Group:
                 is_left=self.is_left,
                 pinned_times=times,
                 trend=trend,
+                trend_is_known=evidence.watched_passes,
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,

@@ -6,16 +6,18 @@ import gc
 import time
 import types
 from collections import deque
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
-from .._entry import Entry
 from ._edges import HIDDEN_TYPES, IN_GRAPH, action_of, class_of, is_module, is_namespace, referents_of
+from ._frameworks import framework_of
 from ._paths import called, spelled, steps
 
-__all__ = ["Cycle", "cycle_around"]
+__all__ = ["Cycle", "cycle_around", "tensors_with_memory"]
 
 _ANCESTOR_LIMIT: Final = 2_000
+_LOOK_AT_CLOCK: Final = 4_096
 _SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
 
 
@@ -44,21 +46,18 @@ class Cycle:
         return f"cycle: {self.loop}{held}, {end}"
 
 
-def cycle_around(entry: Entry, deadline: float, ours: object) -> Cycle | None:
+def cycle_around(target: object, deadline: float, ours: object) -> Cycle | None:
     """The cycle that keeps a resource; None where there is none.
 
     Parameters
     ----------
-    entry : Entry
-        A resource that was not found from any root of the user's.
+    target : object
+        What was not found from any root of the user's.
     deadline : float
         When to give up, on the monotonic clock.
     ours : object
         A container that is no holder.
     """
-    target = entry()
-    if target is None:
-        return None
     ancestors = _ancestors_of(target, deadline, ours)
     if ancestors is None:
         return None
@@ -76,6 +75,40 @@ def cycle_around(entry: Entry, deadline: float, ours: object) -> Cycle | None:
             collectable = all(action_of(class_of(thing)) != IN_GRAPH for thing in loop)
             return Cycle(_spelled_loop(loop), held, collectable)
     return None
+
+
+def tensors_with_memory(
+    identities: Collection[Hashable], met: dict[int, object], deadline: float
+) -> dict[Hashable, int]:
+    """For each of some storages, the ``id`` of a tensor that has it, among those that no search has met.
+
+    Parameters
+    ----------
+    identities : collection of hashable
+        The storages, as `Framework.memory` tells them.
+    met : dict
+        What was met, by ``id``; the tensors are put there too, which keeps them.
+    deadline : float
+        When to give up, on the monotonic clock.
+    """
+    found: dict[Hashable, int] = {}
+    thing: Any = None
+    child: Any = None
+    for count, thing in enumerate(gc.get_objects()):
+        if count % _LOOK_AT_CLOCK == 0 and (time.monotonic() > deadline or len(found) == len(identities)):
+            break
+        if id(thing) in met or type(thing) in HIDDEN_TYPES:
+            continue
+        # Arrays are in no list of the garbage collector's, but what holds them is.
+        for child in (thing, *gc.get_referents(thing)):
+            known = framework_of(type(child))
+            if known is None or known[1] != "tensor" or id(child) in met:
+                continue
+            for _, identity, _ in known[0].memory(child):
+                if identity in identities and identity not in found:
+                    found[identity] = id(child)
+                    met[id(child)] = child
+    return found
 
 
 def _ancestors_of(target: object, deadline: float, ours: object) -> list[object] | None:

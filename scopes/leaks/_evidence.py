@@ -10,10 +10,11 @@ from ._log import LOG
 from ._sightings import Birth
 from ._trend import Trend
 
-__all__ = ["STEP", "Evidence"]
+__all__ = ["HANDED_OVER", "STEP", "Evidence"]
 
 STEP: Final = "optimizer step"
-"""The name of passes that nobody asked for: they count where there are no others."""
+HANDED_OVER: Final = "handed over to the parent"
+"""The names of passes that nobody asked for: they count where there are no others."""
 
 _NAMES: Final = 8
 
@@ -32,10 +33,15 @@ class Evidence:
         passes: dict[str, int] = LOG.passes()
         often = sorted(passes.items(), key=lambda item: -item[1])
         names = [name for name, times in often if times >= PASSES_AT_LEAST]
-        self._names = ([name for name in names if name != STEP] or names)[:_NAMES]
+        self._names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
         self._after = after
         self._last: int = LOG.counts()[0] - after
         self._known: dict[int, Trend | None] = {}
+
+    @property
+    def watched_passes(self) -> bool:
+        """Whether there were passes enough to see what grows over them."""
+        return bool(self._names)
 
     def trend_of(self, births: Sequence[Birth], sizes: Sequence[int]) -> Trend | None:
         """How a line grows, or None where it does not.

@@ -10,7 +10,7 @@ from typing import Final, Literal, Self, final
 
 from .._arrivals import AWAITED, look_for_arrivals
 from .._entry import Entry, StrongEntry, anchor_entry_of
-from ._cycles import Cycle, cycle_around
+from ._cycles import Cycle, cycle_around, tensors_with_memory
 from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
 from ._roots import library_roots, user_roots
 from ._search import Search, references_to
@@ -110,6 +110,9 @@ class Holders:
             self._look_for_cycles()
         if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)
+        if not search.stopped and search.left:
+            # Memory that is known by itself is in a cycle only if nothing at all leads to it.
+            self._look_for_cycles_of_memory()
         for subject in search.left:
             reason: Reason = "unfinished" if search.stopped else "unknown"
             self._told.setdefault(subject, _Told("owned" if type(subject) is StrongEntry else reason))
@@ -186,13 +189,33 @@ class Holders:
             if not those or asked >= _CYCLES:
                 continue
             asked += 1
-            cycle = cycle_around(those[0], deadline, search.ours)
-            if cycle is None:
+            target = those[0]()
+            if target is not None:
+                self._tell_cycle(cycle_around(target, deadline, search.ours), those)
+
+    def _look_for_cycles_of_memory(self) -> None:
+        search = self._search
+        left = {subject: subject.identity for subject in search.left if not isinstance(subject, Entry)}
+        if not left:
+            return
+        now = time.monotonic()
+        deadline = now + (search.deadline - now) * _CYCLES_SHARE
+        found = tensors_with_memory(set(left.values()), search.ours, deadline)
+        asked = 0
+        for group in self._groups:
+            those = [subject for subject in group if left.get(subject) in found]
+            if not those or asked >= _CYCLES:
                 continue
+            asked += 1
+            target = search.ours[found[left[those[0]]]]
+            self._tell_cycle(cycle_around(target, deadline, search.ours), those)
+
+    def _tell_cycle(self, cycle: Cycle | None, those: Sequence[Subject]) -> None:
+        if cycle is not None:
             for subject in those:
                 # The others of the group are no more reachable than the first.
                 self._told[subject] = _Told("cycle", cycle)
-                search.settle(subject)
+                self._search.settle(subject)
 
 
 def _spread(subjects: Sequence[Subject]) -> Sequence[Subject]:

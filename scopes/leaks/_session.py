@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 from ._attaching import PREFIX, requested_output, say_watched
 from ._detector import LeakDetector
 from ._facts import Ending, Settings
+from ._handovers import count_handovers
 from ._leak import Leak, fingerprint_of
 from ._merging import merged
 from ._report import Report
@@ -155,6 +156,7 @@ class Session:
         self.output = folder / f"{os.getpid()}.json"
         self._at_exit = None
         self._ticker = None
+        count_handovers()
 
     def go_on_in_child(self) -> None:
         """The same, in a process that was forked: what the parent knows is the parent's to tell."""

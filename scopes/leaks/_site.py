@@ -28,7 +28,7 @@ Mark = tuple[CodeType, int]
 """A code object and the offset of an instruction in it: what is kept at a birth, because formatting costs."""
 
 _OURS: Final = __name__.partition(".")[0]
-_INSIDE: Final = frozenset({_OURS, "numpy", "torch", "jax", "jaxlib"})
+_INSIDE: Final = frozenset({_OURS, "numpy", "torch", "jax", "jaxlib", "copy"})
 USER: Final = 0
 GENERATED: Final = 1
 LIBRARY: Final = 2

@@ -40,6 +40,8 @@ class Facts:
         How many times as many bytes views pin as they use; 1 where they are no views, or others use the rest.
     trend : Trend or None
         How they grow.
+    trend_is_known : bool
+        Whether there were passes enough to tell: what does not grow over them is bounded.
     generations : int
         Between how many different closings of scopes they were born.
     cycle : Cycle or None
@@ -57,6 +59,7 @@ class Facts:
     is_left: bool
     pinned_times: float
     trend: Trend | None
+    trend_is_known: bool
     generations: int
     cycle: Cycle | None
     program_died: bool
@@ -111,7 +114,7 @@ def verdict_of(facts: Facts) -> Verdict:
             f"More of them stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes. The "
             "holder collects them: clear it, bound it, or keep less (a number instead of a tensor).",
         )
-    if facts.reason in ("held", "suspended") and _is_repeated(facts):
+    if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
         return Verdict(
             "growth",
             "possible",
@@ -153,6 +156,8 @@ def _in_a_cycle(facts: Facts) -> Verdict:
         "cycle",
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect(): break the cycle, for example with weakref.ref.",
+        # A little that the collector has not come to yet is in most programs.
+        is_leak=facts.count >= _REPEATED or facts.nbytes >= _WORTH_NBYTES,
     )
 
 

@@ -1,6 +1,6 @@
 """A metric keeps whole arrays instead of the number that it needs.
 
-kind: escaped
+kind: escaped, growth
 holder: module __main__.history
 """
 

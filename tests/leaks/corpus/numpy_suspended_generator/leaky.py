@@ -10,9 +10,9 @@ import disposescope as ds
 
 
 def batches():
-    with ds.dispose_scope("batches"):
+    with ds.dispose_scope("batches"):  # LEAK
         while True:
-            batch = np.zeros(50_000)  # LEAK
+            batch = np.zeros(50_000)
             yield batch
 
 

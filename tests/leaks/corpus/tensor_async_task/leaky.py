@@ -13,8 +13,8 @@ loop = asyncio.new_event_loop()
 
 
 async def listen(ready):
-    with ds.dispose_scope("listen"):
-        buffer = ds.zeros((200, 200))  # LEAK
+    with ds.dispose_scope("listen"):  # LEAK
+        buffer = ds.zeros((200, 200))
         await ready.wait()
         return float(buffer.sum())
 

@@ -1,6 +1,6 @@
 """The arrays behind tensors are kept, and with them the memory of tensors that are disposed.
 
-kind: escaped
+kind: escaped, growth
 holder: module __main__.plots
 """
 

@@ -11,8 +11,8 @@ kept = []
 
 def serve(size):
     scope = ds.dispose_scope("request")
-    scope.__enter__()
-    answer = ds.zeros((size, 100))  # LEAK
+    scope.__enter__()  # LEAK
+    answer = ds.zeros((size, 100))
     kept.append((scope, answer))
     if size > 10:
         return len(answer)

@@ -10,5 +10,5 @@ examples = []
 
 for step in range(3):
     with ds.dispose_scope("step") as scope:
-        batch = ds.zeros((1000, 200)) + step  # LEAK
-        examples.append(scope.move_to_outer(batch[0]))
+        batch = ds.zeros((1000, 200)) + step
+        examples.append(scope.move_to_outer(batch[0]))  # LEAK

@@ -12,11 +12,15 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 watched = []
 
-for step in range(60):
+
+def train():
     batch = torch.randn(32, 64)  # LEAK
     scale = torch.ones(1, requires_grad=True)
     scale.register_hook(lambda gradient: gradient * batch.mean())
     watched.append(scale)
     (model(batch).mean() * scale).sum().backward()
     optimizer.step()
-del batch, scale
+
+
+for step in range(60):
+    train()

@@ -8,7 +8,8 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 watched = []
 
-for step in range(60):
+
+def train():
     batch = torch.randn(32, 64)
     scale = torch.ones(1, requires_grad=True)
     handle = scale.register_hook(lambda gradient: gradient * batch.mean())
@@ -16,4 +17,7 @@ for step in range(60):
     handle.remove()
     watched.append(scale.item())
     optimizer.step()
-del batch, scale, handle
+
+
+for step in range(60):
+    train()
