@@ -11,6 +11,7 @@ from ._charges import CHARGES, Charge
 from ._jax_births import see_births
 from ._jax_disposal import refuse_after_disposal, release
 from ._jax_live import ARRAY
+from ._jax_sightings import watch_arrays
 
 __all__ = ["KIND", "teach"]
 
@@ -73,3 +74,4 @@ def teach() -> None:
     WALKERS.append(_walk_key)
     refuse_after_disposal()
     see_births(KIND)
+    watch_arrays()

@@ -13,7 +13,7 @@ from ..scopes._kinds import Kind
 from ._charges import BUDGETED, CHARGES, charge, refused
 from ._jax_live import ARRAY, SEEN
 
-__all__ = ["hang_in", "uncover"]
+__all__ = ["SIGHTINGS", "hang_in", "uncover"]
 
 _api: Final[Any] = import_module("jax._src.api")
 _config: Final[Any] = import_module("jax._src.config")
@@ -22,6 +22,9 @@ _folding: Final[Any] = _config.eager_constant_folding
 _tree_leaves: Final[Callable[[object], list[Any]]] = import_module("jax").tree_util.tree_leaves
 
 _KIND: Final[list[Kind]] = []
+
+SIGHTINGS: Final[list[Callable[[Any], None]]] = []
+"""Who is told, while a leak detector is open, of the arrays that are born outside of all scopes."""
 
 
 class _Hook:
@@ -37,6 +40,10 @@ class _Hook:
             self.before(function, args, kwargs, result)
         scope = CURRENT.get()
         if scope is None:
+            for see in SIGHTINGS:
+                for array in [result] if type(result) is ARRAY else _arrays_in(result):
+                    if id(array) not in LIVE and not _folding.value:
+                        see(array)
             return
         if type(result) is ARRAY and scope._direct and not BUDGETED:
             # The hot path.

@@ -219,7 +219,8 @@ class TorchWatcher:
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for reference, row in LOG.sightings(after, until):
             storage = reference()
-            if storage is None:
+            if type(storage) is not torch.UntypedStorage:
+                # Gone, or memory of another framework.
                 continue
             identity = ("torch", storage._cdata)
             if identity in but:

@@ -50,7 +50,7 @@ class Framework(Protocol):
         ...
 
     def passes(self, tensor: Any, /) -> int:
-        """In how many different passes of a loop the nodes of a tensor's graph were made, where that is known; else 0."""
+        """In how many passes of a loop the nodes of a tensor's graph were made, where that is known; else 0."""
         ...
 
     def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:

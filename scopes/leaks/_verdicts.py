@@ -101,8 +101,8 @@ def verdict_of(facts: Facts) -> Verdict:
         return Verdict(
             "graph",
             "certain",
-            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each: add up loss.item() "
-            "instead of the loss, or detach() what goes on to the next step.",
+            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each: add up "
+            "loss.item() instead of the loss, or detach() what goes on to the next step.",
         )
     if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= _WORTH_NBYTES:
         return _pinned(facts, "likely")

@@ -1,0 +1,110 @@
+"""Watching JAX's arrays for a leak detector: outside of scopes too, owned by nobody.
+
+They are seen by the hook that tells scopes of births, so what a function returns from its first call, which compiles
+it, and what comes by ``device_put``, is not: it is told where it is a scope's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, final
+
+from ..scopes.leaks._frameworks import Memory, Part, add_framework
+from ..scopes.leaks._log import LOG, Row
+from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._watching import add_watcher
+from ._jax_hook import SIGHTINGS, uncover
+from ._jax_live import ARRAY
+
+if TYPE_CHECKING:
+    from ..scopes._entry import Entry
+    from ..scopes._kinds import Kind
+    from ..scopes.leaks._site import Mark
+
+__all__ = ["watch_arrays"]
+
+_NAME: Final = "jax.Array"
+
+
+def _see(array: Any) -> None:
+    """Put an array down that no scope has."""
+    nbytes: int = array.nbytes
+    if nbytes:
+        platform = array.device if len(array.devices()) == 1 else min(array.devices(), key=lambda one: one.id)
+        LOG.sight(array, None, nbytes, _NAME, f"{platform.platform}:{platform.id}")
+
+
+@final
+class JaxWatcher:
+    """The one instance is among the watchers: see `Watcher`."""
+
+    __slots__ = ()
+
+    kind: Kind | None = None
+
+    def begin(self) -> None:
+        """See births on this thread from now on."""
+        uncover()
+        if _see not in SIGHTINGS:
+            SIGHTINGS.append(_see)
+
+    def end(self) -> None:
+        """See none any more."""
+        SIGHTINGS.clear()
+
+    def recall(self, entry: Entry) -> Row | None:
+        """What is known of an array that was nobody's when it was born."""
+        array = entry()
+        if type(array) is not ARRAY:
+            return None
+        row: Row | None = LOG.recall_memory(array)
+        return row
+
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
+        """The arrays of a window that are there now."""
+        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
+        for reference, row in LOG.sightings(after, until):
+            array = reference()
+            if type(array) is not ARRAY or array.is_deleted() or ("jax", id(array)) in but:
+                # Gone, or memory of another framework.
+                continue
+            birth = birth_of(row, sites)
+            device = sites[row[0]][1]
+            yield Seen(("jax", id(array)), _NAME, device, array.nbytes, birth, row[2], reference)
+
+
+@final
+class JaxEdges:
+    """What JAX's arrays hold, for the search of who holds what: their memory."""
+
+    __slots__ = ()
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """See `Framework.quiet`."""
+        return nullcontext()
+
+    def part(self, cls: type) -> Part | None:
+        """See `Framework.part`."""
+        return "tensor" if cls is ARRAY else None
+
+    def edges(self, thing: Any) -> list[tuple[str, object]]:
+        """See `Framework.edges`."""
+        return []
+
+    def memory(self, thing: Any) -> list[Memory]:
+        """See `Framework.memory`."""
+        return [] if thing.is_deleted() else [Memory("", ("jax", id(thing)), thing.nbytes)]
+
+    def passes(self, tensor: Any) -> int:
+        """See `Framework.passes`: arrays have no graphs."""
+        return 0
+
+    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
+        """See `Framework.walked`."""
+
+
+def watch_arrays() -> None:
+    """Watch JAX's arrays whenever a detector is open, from now on."""
+    add_framework(JaxEdges())
+    add_watcher(JaxWatcher())
