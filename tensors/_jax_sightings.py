@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
+from weakref import ref
 
 from ..scopes.leaks._frameworks import Memory, Part, add_framework
 from ..scopes.leaks._log import LOG, Row
@@ -27,12 +29,34 @@ __all__ = ["watch_arrays"]
 _NAME: Final = "jax.Array"
 
 
+@final
+class _Anchor:
+    """Stands in the log for an array, and goes when that goes."""
+
+    __slots__ = ("__weakref__", "array")
+
+    array: ref[Any]
+
+
+_ANCHORS: Final[dict[int, _Anchor]] = {}
+"""By ``id`` of an array that is there."""
+
+
+def _forget(key: int, reference: ref[Any], anchors: dict[int, _Anchor] = _ANCHORS) -> None:
+    anchor = anchors.get(key)
+    if anchor is not None and anchor.array is reference:
+        del anchors[key]
+
+
 def _see(array: Any) -> None:
     """Put an array down that no scope has."""
     nbytes: int = array.nbytes
     if nbytes:
         platform = array.device if len(array.devices()) == 1 else min(array.devices(), key=lambda one: one.id)
-        LOG.sight(array, None, nbytes, _NAME, f"{platform.platform}:{platform.id}")
+        key = id(array)
+        _ANCHORS[key] = anchor = _Anchor()
+        anchor.array = ref(array, partial(_forget, key))
+        LOG.sight(anchor, None, nbytes, _NAME, f"{platform.platform}:{platform.id}")
 
 
 @final
@@ -55,23 +79,22 @@ class JaxWatcher:
 
     def recall(self, entry: Entry) -> Row | None:
         """What is known of an array that was nobody's when it was born."""
-        array = entry()
-        if type(array) is not ARRAY:
-            return None
-        row: Row | None = LOG.recall_memory(array)
+        anchor = _ANCHORS.get(id(entry()))
+        row: Row | None = None if anchor is None else LOG.recall_memory(anchor)
         return row
 
     def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
         """The arrays of a window that are there now."""
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for reference, row in LOG.sightings(after, until):
-            array = reference()
+            anchor = reference()
+            array = anchor.array() if type(anchor) is _Anchor else None
             if type(array) is not ARRAY or array.is_deleted() or ("jax", id(array)) in but:
                 # Gone, or memory of another framework.
                 continue
             birth = birth_of(row, sites)
             device = sites[row[0]][1]
-            yield Seen(("jax", id(array)), _NAME, device, array.nbytes, birth, row[2], reference)
+            yield Seen(("jax", id(array)), _NAME, device, array.nbytes, birth, row[2], anchor.array)
 
 
 @final

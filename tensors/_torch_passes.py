@@ -24,7 +24,7 @@ _C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
 _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
 _KEPT: Final = 4096
-_NODES: Final = 20_000
+_NODES: Final = 50_000
 _NO_NUMBER: Final = 2**63
 
 

@@ -195,7 +195,9 @@ class Holders:
 
     def _look_for_cycles_of_memory(self) -> None:
         search = self._search
-        left = {subject: subject.identity for subject in search.left if not isinstance(subject, Entry)}
+        left: dict[Subject, Hashable] = {
+            subject: subject.identity for subject in search.left if not isinstance(subject, Entry)
+        }
         if not left:
             return
         now = time.monotonic()

@@ -165,7 +165,7 @@ def test_an_exception_that_is_being_handled_is_no_leak_of_a_program() -> None:
 def test_a_cycle_is_told_with_its_members() -> None:
     class Trainer:
         def __init__(self) -> None:
-            self.batch = ds.zeros(3)
+            self.batch = ds.zeros(BIG)
             self.on_step = self.step
 
         def step(self) -> None: ...
@@ -233,3 +233,43 @@ def test_a_report_keeps_no_array_alive() -> None:
     BOX.clear()
     assert watch() is None
     assert report.leaks
+
+
+class _Node:
+    def __init__(self, size: int) -> None:
+        self.me = self
+        self.values = np.ones(size)
+
+
+def cycles_of(size: int, count: int) -> Report:
+    gc.collect()
+    gc.disable()
+    try:
+        with LeakDetector() as detector:
+            for _ in range(count):
+                _Node(size)
+            return detector.report(of_program=True)
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_plain_arrays_in_a_cycle_that_nothing_reaches_are_told_with_the_cycle() -> None:
+    leak = one(cycles_of(BIG, 2))
+    assert (leak.kind, leak.count, leak.nbytes) == ("cycle", 2, 16 * BIG)
+    assert leak.members == (f"{_Node.__qualname__}.me -> {_Node.__qualname__}",)
+
+
+def test_a_little_in_a_cycle_is_no_leak_of_a_program() -> None:
+    report = cycles_of(10, 1)
+    assert report.leaks == ()
+    assert [leak.kind for leak in report.kept] == ["cycle"]
+
+
+def test_a_bounded_cache_is_no_leak_where_there_were_passes_enough_to_tell() -> None:
+    with LeakDetector() as detector:
+        for step in range(30):
+            BOX[f"slot {step % 4}"] = np.full(BIG, step)
+            with ds.dispose_scope("step"):
+                pass
+        assert told(detector.report(of_program=True)) == []

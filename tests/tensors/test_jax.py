@@ -621,3 +621,29 @@ def test_a_forked_child_opens_scopes_without_asking_jax() -> None:
             os._exit(len(scope))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert array.sum() == 3
+
+
+def test_a_detector_sees_arrays_outside_of_scopes_by_their_line_and_holder() -> None:
+    kept: list[Any] = [jnp.ones(1000) + 1.0]
+    with ds.LeakDetector() as detector:
+        for step in range(20):
+            kept.append(kept[0] + step)
+            detector.mark("step")
+        report = detector.report(of_program=True)
+    # Of the first of a kind of call, which compiles, the hook is not told.
+    [leak] = [leak for leak in report.leaks if leak.tensor_kind == "jax.Array"]
+    assert leak.kind == "growth"
+    assert leak.count >= 19
+    assert leak.nbytes == 4000 * leak.count
+    assert leak.site is not None
+    assert leak.site.file == __file__
+    assert "local 'kept'" in leak.holders[0]
+
+
+def test_what_is_gone_is_forgotten_by_the_detector() -> None:
+    first = jnp.ones(100) + 1.0
+    with ds.LeakDetector() as detector:
+        for _ in range(3):
+            first + 1.0
+        assert [seen for seen in detector.memory() if seen.kind == "jax.Array"] == []
+    first.block_until_ready()

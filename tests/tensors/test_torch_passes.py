@@ -1,0 +1,72 @@
+"""Steps of optimizers are passes, and a graph that reaches over many of them is a leak."""
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from disposescope.scopes.leaks import LeakDetector
+
+torch: Any = pytest.importorskip("torch")
+
+KEPT: dict[str, Any] = {}
+
+
+def train(steps: int, after_step: Any) -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).mean()
+        loss.backward()
+        optimizer.step()
+        after_step(loss)
+
+
+def add_up(loss: Any) -> None:
+    KEPT["total"] = KEPT.get("total", 0.0) + loss
+
+
+def leaks_of(after_step: Any) -> list[tuple[str, tuple[str, ...]]]:
+    with LeakDetector() as detector:
+        try:
+            train(20, after_step)
+            report = detector.report(of_program=True)
+        finally:
+            KEPT.clear()
+    return [(leak.kind, leak.holders) for leak in report.leaks]
+
+
+def test_a_sum_of_losses_carries_the_graphs_of_all_steps() -> None:
+    assert leaks_of(add_up) == [("graph", (f"module {__name__}.KEPT['total']",))]
+
+
+def test_the_last_loss_has_the_graph_of_one_step() -> None:
+    assert leaks_of(lambda loss: KEPT.update(loss=loss)) == []
+
+
+def test_a_sum_of_numbers_is_no_leak() -> None:
+    assert leaks_of(lambda loss: KEPT.update(total=KEPT.get("total", 0.0) + loss.detach())) == []
+
+
+def test_what_grows_from_step_to_step_is_growth() -> None:
+    def keep(loss: Any) -> None:
+        KEPT.setdefault("all", []).append(torch.ones(1000))
+
+    assert leaks_of(keep) == [("growth", (f"module {__name__}.KEPT['all'][0]",))]
+
+
+def test_a_deep_graph_can_be_released_after_the_search() -> None:
+    def go_on(loss: Any) -> None:
+        for _ in range(1000):
+            KEPT["deep"] = KEPT.get("deep", loss) + 1.0
+
+    assert [kind for kind, _ in leaks_of(go_on)] == ["graph"]
+
+
+def test_no_optimizer_is_listened_to_once_the_detector_is_closed() -> None:
+    hooks = import_module("torch.optim.optimizer")._global_optimizer_post_hooks
+    before = len(hooks)
+    with LeakDetector():
+        assert len(hooks) == before + 1
+    assert len(hooks) == before
