@@ -88,7 +88,7 @@ class JaxWatcher:
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for reference, row in LOG.sightings(after, until):
             anchor = reference()
-            array = anchor.array() if type(anchor) is _Anchor else None
+            array: Any = anchor.array() if type(anchor) is _Anchor else None
             if type(array) is not ARRAY or array.is_deleted() or ("jax", id(array)) in but:
                 # Gone, or memory of another framework.
                 continue
