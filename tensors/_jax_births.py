@@ -68,14 +68,16 @@ def _find_births() -> None:
     bottom = _getframe(0)
     while bottom.f_back is not None:
         bottom = bottom.f_back
-    open_ones = [(scope, code) for scope, code in scopes if scope._state != CLOSED]
-    blocks = {id(code): scope for scope, code in open_ones} if open_ones and _is_alone() else {}
+    blocks: dict[int, DisposeScope] | None = None
     taken: list[tuple[DisposeScope, Any]] = []
     for array in unknown:
         codes = frames_of(array)[0]
         if codes and codes[-1] is not bottom.f_code:
             # Another thread's, which will look for itself.
             continue
+        if blocks is None:
+            alone = bool(scopes) and _is_alone()
+            blocks = {id(code): scope for scope, code in scopes if scope._state != CLOSED} if alone else {}
         owner = next((blocks[id(code)] for code in codes if id(code) in blocks), None)
         if owner is None or owner._state == CLOSED or is_constant(codes):
             pass_over(array)

@@ -52,6 +52,8 @@ def test_the_process_has_one_thread_while_it_forks_and_the_child_none_of_it() ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            # JAX's, where another test has imported it: it has threads of its own.
+            warnings.filterwarnings("ignore", "os.fork.. was called", RuntimeWarning)
             pid = os.fork()
         if not pid:
             os._exit(threading.active_count() - 1)
