@@ -17,7 +17,7 @@ KEPT: list[object] = []
 def report() -> Report:
     with ds.LeakDetector() as detector:
         KEPT.append(ds.zeros((1000, 10))[:1])
-        made = detector.report()
+        made = detector.report(time_limit_s=60, object_limit=10**8)
     KEPT.clear()
     assert [(leak.kind, leak.count, leak.nbytes) for leak in made.leaks] == [("view", 1, 80_000)]
     return made

@@ -27,7 +27,7 @@ KEPT: list[object] = []
 def report() -> Report:
     with ds.LeakDetector() as detector:
         KEPT.append(ds.zeros((1000, 10))[:1])
-        made = detector.report()
+        made = detector.report(time_limit_s=60, object_limit=10**8)
     KEPT.clear()
     [leak] = made.leaks
     return replace(made, leaks=(leak_like(leak, "train.py", 31, "step"), leak_like(leak, "cache.py", 7, "Cache.add")))

@@ -33,7 +33,10 @@ def told(report: Report) -> list[tuple[str, str, int]]:
 def test_what_a_variable_leads_to_is_alive_and_no_leak_of_a_program() -> None:
     with LeakDetector() as detector:
         BOX["weights"] = [ds.zeros(BIG)]
-        block, program = detector.report(), detector.report(of_program=True)
+        block, program = (
+            detector.report(time_limit_s=60, object_limit=10**8),
+            detector.report(of_program=True, time_limit_s=60, object_limit=10**8),
+        )
     assert told(block) == [("alive", "possible", 1)]
     assert (program.leaks, program.count, program.nbytes) == ((), 0, 0)
     [kept] = program.kept
@@ -49,7 +52,7 @@ def test_a_history_that_grows_from_pass_to_pass_is_growth_within_50_passes() -> 
                 noise = ds.zeros(100) + 1
                 history.append(step.move_to_outer(ds.zeros(128)))
                 del noise
-        leak = one(detector.report(of_program=True))
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.count, leak.nbytes) == ("growth", "likely", 50, 50 * 1024)
     assert leak.trend is not None
     assert (leak.trend.count_per_pass, leak.trend.nbytes_per_pass) == (1.0, 1024.0)
@@ -63,7 +66,7 @@ def test_marks_make_passes_too() -> None:
         for _ in range(40):
             history.append(ds.zeros(128))
             detector.mark("epoch")
-        leak = one(detector.report(of_program=True))
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     assert (leak.kind, leak.count) == ("growth", 40)
 
 
@@ -73,7 +76,7 @@ def test_a_loop_without_scopes_and_marks_is_told_by_its_births() -> None:
         for _ in range(30):
             total = ((ds.ones(1000) * 2) + 1) - 3
             history.append(total * 2)
-        leak = one(detector.report(of_program=True))
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.count) == ("growth", "likely", 30)
 
 
@@ -84,7 +87,11 @@ def test_a_cache_that_is_bounded_is_no_growth(wanted: int) -> None:
         for number in range(60):
             with ds.dispose_scope("step") as step:
                 cache[number % wanted] = step.move_to_outer(ds.zeros(128))
-        assert [leak.kind for leak in detector.report(of_program=True).leaks if leak.kind == "growth"] == []
+        assert [
+            leak.kind
+            for leak in detector.report(of_program=True, time_limit_s=60, object_limit=10**8).leaks
+            if leak.kind == "growth"
+        ] == []
 
 
 def test_a_list_of_numbers_is_no_growth_that_is_worth_a_word() -> None:
@@ -93,7 +100,7 @@ def test_a_list_of_numbers_is_no_growth_that_is_worth_a_word() -> None:
         for _ in range(50):
             with ds.dispose_scope("step") as step:
                 losses.append(step.move_to_outer(ds.ones(1000).sum()))
-        report = detector.report(of_program=True)
+        report = detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
     assert report.leaks == ()
     assert [leak.count for leak in report.kept] == [50]
 
@@ -104,13 +111,13 @@ def test_samples_that_were_made_before_the_loop_are_no_growth() -> None:
         for sample in BOX["samples"]:
             with ds.dispose_scope("step"):
                 (sample * 2).sum()
-        assert detector.report(of_program=True).leaks == ()
+        assert detector.report(of_program=True, time_limit_s=60, object_limit=10**8).leaks == ()
 
 
 def test_a_small_view_that_pins_much_is_a_view() -> None:
     with LeakDetector() as detector:
         BOX["preview"] = ds.zeros(12_500_000)[:5]
-        leak = one(detector.report(of_program=True))
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.nbytes, leak.used_nbytes) == ("view", "likely", 100_000_000, 40)
     assert "compact=True" in leak.explanation
 
@@ -121,7 +128,7 @@ def test_views_are_no_leak_where_the_whole_is_used() -> None:
         BOX["head"] = whole[:5]
         BOX["parts"] = [part for start in (0, BIG // 2) for part in [ds.ones(BIG)] for part in [part[start:]]]
         del whole
-        report = detector.report(of_program=True)
+        report = detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
     assert [leak.kind for leak in report.leaks] == []
 
 
@@ -135,8 +142,8 @@ def test_what_only_a_kept_exception_holds_is_told_with_its_frame() -> None:
             fail()
         except ValueError as error:
             BOX["errors"] = [error]
-            handled = detector.report(of_program=True)
-        leak = one(detector.report(of_program=True))
+            handled = detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
         BOX["also"] = [*gc.get_referents(BOX["errors"][0].__traceback__.tb_next.tb_frame)] and None
     assert handled.leaks == one_kind(handled, "exception")
     assert (leak.kind, leak.sure, leak.count) == ("exception", "certain", 1)
@@ -157,7 +164,7 @@ def test_an_exception_that_is_being_handled_is_no_leak_of_a_program() -> None:
         try:
             fail()
         except ValueError:
-            report = detector.report(of_program=True)
+            report = detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
     assert report.leaks == ()
     assert [(leak.kind, leak.sure) for leak in report.kept] == [("exception", "possible")]
 
@@ -174,7 +181,7 @@ def test_a_cycle_is_told_with_its_members() -> None:
     try:
         with LeakDetector() as detector:
             Trainer()
-            leak = one(detector.report(of_program=True))
+            leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     finally:
         gc.enable()
     name = Trainer.__qualname__
@@ -191,8 +198,8 @@ def test_what_only_a_suspended_generator_holds_is_told_so() -> None:
     with LeakDetector() as detector:
         BOX["batches"] = generator = batches()
         next(generator)
-        leak = one(detector.report())
-        assert detector.report(of_program=True).leaks == ()
+        leak = one(detector.report(time_limit_s=60, object_limit=10**8))
+        assert detector.report(of_program=True, time_limit_s=60, object_limit=10**8).leaks == ()
     assert (leak.kind, leak.sure) == ("suspended", "possible")
     generator.close()
 
@@ -202,7 +209,7 @@ def test_a_disposed_tensor_in_a_history_escaped() -> None:
         for _ in range(2):
             with ds.dispose_scope():
                 BOX.setdefault("history", []).append(ds.zeros(3))
-        leak = one(detector.report(of_program=True))
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
     assert (leak.kind, leak.sure, leak.state, leak.nbytes) == ("escaped", "certain", "disposed", 0)
 
 
@@ -210,7 +217,7 @@ def test_a_fingerprint_outlives_edits() -> None:
     def made(count: int) -> Leak:
         with LeakDetector() as detector:
             BOX["x"] = [make() for _ in range(count)]
-            return one(detector.report())
+            return one(detector.report(time_limit_s=60, object_limit=10**8))
 
     def make() -> ds.Tensor:
         return ds.zeros(3)
@@ -220,7 +227,7 @@ def test_a_fingerprint_outlives_edits() -> None:
     assert len(first.fingerprint) == 40
     with LeakDetector() as detector:
         BOX["x"] = ds.ones(3)
-        assert one(detector.report()).fingerprint != first.fingerprint
+        assert one(detector.report(time_limit_s=60, object_limit=10**8)).fingerprint != first.fingerprint
 
 
 def test_a_report_keeps_no_array_alive() -> None:
@@ -228,7 +235,7 @@ def test_a_report_keeps_no_array_alive() -> None:
         array = np.zeros(BIG)
         BOX["tensor"] = ds.asarray(array)
         watch = weakref.ref(array)
-        report = detector.report()
+        report = detector.report(time_limit_s=60, object_limit=10**8)
     del array
     BOX.clear()
     assert watch() is None
@@ -248,7 +255,7 @@ def cycles_of(size: int, count: int) -> Report:
         with LeakDetector() as detector:
             for _ in range(count):
                 _Node(size)
-            return detector.report(of_program=True)
+            return detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
     finally:
         gc.enable()
         gc.collect()
@@ -272,4 +279,4 @@ def test_a_bounded_cache_is_no_leak_where_there_were_passes_enough_to_tell() -> 
             BOX[f"slot {step % 4}"] = np.full(BIG, step)
             with ds.dispose_scope("step"):
                 pass
-        assert told(detector.report(of_program=True)) == []
+        assert told(detector.report(of_program=True, time_limit_s=60, object_limit=10**8)) == []
