@@ -17,7 +17,7 @@ __all__ = ["ESTATES", "SHARED", "UNSEEN", "catch_up", "heir_of", "let_go", "sett
 ESTATES: Final[list[Entry]] = []
 """Composites that died by reference count while members of theirs may live on: see `settle`."""
 
-UNSEEN: Final[list[Callable[[], object]]] = []
+UNSEEN: Final[list[Callable[[DisposeScope | None], object]]] = []
 """Each records the births that it was not told of when they happened; called before anybody counts: see `catch_up`."""
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
@@ -45,10 +45,13 @@ def let_go(entry: Entry) -> None:
         _free_members(entry, None)
 
 
-def catch_up() -> None:
-    """Record births that nobody saw, and settle what composites have left behind: before anybody asks or counts."""
+def catch_up(scope: DisposeScope | None = None) -> None:
+    """Record births that nobody saw, and settle what composites have left behind: before anybody asks or counts.
+
+    Who asks for one scope names it: then nothing is looked for in what the others own.
+    """
     for look in UNSEEN:
-        look()
+        look(scope)
     if ESTATES:
         settle()
 

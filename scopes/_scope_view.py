@@ -91,7 +91,7 @@ class ScopeView:
         """
         self._check_open("live")
         if ESTATES or UNSEEN:
-            catch_up()
+            catch_up(cast("DisposeScope", self))
         resources = (entry() for entry in list(self._entries))
         return tuple(resource for resource in resources if resource is not None)
 
@@ -103,7 +103,7 @@ class ScopeView:
 
     def _nbytes(self) -> int:
         if ESTATES or UNSEEN:
-            catch_up()
+            catch_up(cast("DisposeScope", self))
         found: dict[Hashable, int] = {}
         for entry in list(self._entries):
             storages_of(entry, found)
@@ -121,7 +121,7 @@ class ScopeView:
 
     def __len__(self) -> int:
         if ESTATES or UNSEEN:
-            catch_up()
+            catch_up(cast("DisposeScope", self))
         return len(self._entries)
 
     def __bool__(self) -> bool:
@@ -129,7 +129,7 @@ class ScopeView:
 
     def __contains__(self, resource: object) -> bool:
         if ESTATES or UNSEEN:
-            catch_up()
+            catch_up(cast("DisposeScope", self))
         entry = standing_of(resource)
         if entry is None:
             return self._account is not None and MEMORY[0].owner(resource) is self

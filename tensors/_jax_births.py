@@ -47,11 +47,17 @@ _FORKED: Final[list[bool]] = []
 """Not empty in a forked child, where JAX cannot be used: a thread of the parent may have held its locks."""
 
 
-def look() -> None:
-    """Find what came into being, or was deleted, unseen on this thread. For those who count."""
+def look(asked: DisposeScope | None = None) -> None:
+    """Find what came into being, or was deleted, unseen on this thread. For those who count.
+
+    Parameters
+    ----------
+    asked : DisposeScope, optional
+        The one that is counted: what others own is not looked through for deleted arrays.
+    """
     if _FORKED:
         return
-    for scope, _ in _LOCAL.scopes:
+    for scope in [scope for scope, _ in _LOCAL.scopes] if asked is None else [asked]:
         if scope._state != CLOSED:
             _release_donated(scope)
     _find_births()

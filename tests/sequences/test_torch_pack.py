@@ -41,9 +41,8 @@ def assert_same_bits(ours: Any, theirs: Any) -> None:
         if own is not None:
             assert (mine.dtype, mine.shape, mine.device) == (own.dtype, own.shape, own.device)
             if own.device.type != "meta":
-                assert mine.detach().contiguous().flatten().view(torch.uint8).tolist() == (
-                    own.detach().contiguous().flatten().view(torch.uint8).tolist()
-                )
+                # Not by value: NaNs and negative zeros count.
+                assert torch.equal(*(each.detach().contiguous().flatten().view(torch.uint8) for each in (mine, own)))
 
 
 def both_ways(function: Callable[[], Any], leaves: list[Any]) -> tuple[Any, list[Any]]:

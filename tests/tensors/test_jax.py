@@ -156,6 +156,18 @@ def test_a_donated_array_is_disposed_and_its_successor_is_not() -> None:
         assert [live is after for live in scope.live] == [True]
 
 
+def test_each_scope_around_a_call_tells_what_was_donated_to_it() -> None:
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with ds.dispose_scope() as outer:
+        array = jnp.ones(1000)
+        with ds.dispose_scope() as inner:
+            after = donating(array)
+            assert (len(inner), len(outer)) == (1, 0)
+            assert [live is after for live in inner.live] == [True]
+            assert (outer.live, outer.nbytes) == ((), 0)
+            assert ds.statistics().live == 1
+
+
 def test_keys_of_random_numbers_move_with_their_array() -> None:
     with ds.dispose_scope() as outer:
         with ds.dispose_scope(strict=True) as inner:
