@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,16 +17,20 @@ from disposescope.scopes._instruments import LISTENERS
 handler_name: Any = np._core.multiarray.get_handler_name  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="session", autouse=True)
+modules_when_frozen = [0]
+
+
 def what_was_imported_is_not_collected_again() -> None:
-    # The tests below collect often, and a collection looks at every object of PyTorch each time unless it is frozen.
-    gc.collect()
-    gc.freeze()
+    # A collection looks at every object of PyTorch and JAX each time unless it is frozen; parts of them come late.
+    if len(sys.modules) > modules_when_frozen[0] + 50:
+        modules_when_frozen[0] = len(sys.modules)
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     gc.collect()
+    what_was_imported_is_not_collected_again()
     ds.reset_statistics()
     before = CURRENT.get(), list(LISTENERS), handler_name()
     yield

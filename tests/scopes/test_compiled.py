@@ -64,7 +64,7 @@ def play(seed, listening):
     kept, scopes, count = [], [], 0
     if listening:
         LISTENERS.append(Listener())
-    for step in range(400):
+    for step in range(150):
         what = choose.randrange(10)
         try:
             if what < 4:
