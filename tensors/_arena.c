@@ -53,6 +53,10 @@ static PyObject *enter(PyObject *module, PyObject *scope)
         if (before == handler_capsule) {
             Py_CLEAR(before);
         }
+        else if (numpy_settle() < 0) {
+            Py_DECREF(before);
+            return NULL;
+        }
     }
     else {
         PyObject *present = numpy_get_handler();

@@ -13,6 +13,12 @@
 /* From here on the system clears dirty pages cheaper, when and if they are touched. Measured: at 16 MiB a memset takes half the
  * time where all is used afterwards, at 64 MiB both take the same, and what is never used costs a quarter. */
 #define DISCARD_FROM ((size_t)32 << 20)
+/* Large blocks begin at one of these places in the first page of their region, in turns: the arrays of one expression would
+ * otherwise lie at one distance from each other, a multiple of REGION_ALIGNMENT, and contend for the same sets of the caches
+ * and the same banks of the memory. Measured: up to a tenth of the time from 2 MiB on. */
+#define PLACES 7
+#define PLACE_STEP (9 * ARENA_ALIGNMENT)
+_Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < PAGE, "the places of large blocks must be in the first page");
 
 /* ------------------------------------------------------------------ large blocks */
 
@@ -26,8 +32,9 @@ static inline unsigned large_class(size_t nbytes, size_t *rounded)
 
 static void *take_large(size_t room, struct block **block, bool *dirty, struct region **doomed)
 {
+    static unsigned place;
     size_t mapped;
-    unsigned class = large_class(room + HEADER_NBYTES, &mapped);
+    unsigned class = large_class(room + PAGE, &mapped);
     struct region *region = cached_large[class];
     if (region == NULL && class + 1 < LARGE_CLASSES) {
         struct region *next = cached_large[class + 1];
@@ -39,8 +46,8 @@ static void *take_large(size_t room, struct block **block, bool *dirty, struct r
         region_reuse(region);
         *dirty = true;
         if (guards_wanted) {
-            SHOW((char *)region + HEADER_NBYTES, region->large.nbytes);
-            guards_check((char *)region + HEADER_NBYTES, region->large.nbytes);
+            SHOW((char *)region + region->data_offset, region->large.nbytes);
+            guards_check((char *)region + region->data_offset, region->large.nbytes);
         }
     }
     else {
@@ -49,12 +56,13 @@ static void *take_large(size_t room, struct block **block, bool *dirty, struct r
             return NULL;
         }
         region->class = (uint16_t)class;
-        region->data_offset = HEADER_NBYTES;
+        region->data_offset = (uint32_t)(HEADER_NBYTES + place * PLACE_STEP);
+        place = (place + 1) % PLACES;
         *dirty = !region->fresh;
         HIDE((char *)region + HEADER_NBYTES, mapped - HEADER_NBYTES);
     }
     *block = &region->large;
-    return (char *)region + HEADER_NBYTES;
+    return (char *)region + region->data_offset;
 }
 
 /* ------------------------------------------------------------------ the pool */
@@ -115,7 +123,7 @@ struct region *pool_give(void *address)
         }
         return slabs_give(region, address);
     }
-    HIDE(address, region->mapped - HEADER_NBYTES);
+    HIDE(address, region->mapped - region->data_offset);
     return region_retire(region);
 }
 
@@ -128,7 +136,7 @@ struct block *pool_block_at(void *address)
 size_t pool_room(void *address)
 {
     struct region *region = region_of(address);
-    size_t room = region->kind == SLAB ? region->block_nbytes : region->mapped - HEADER_NBYTES;
+    size_t room = region->kind == SLAB ? region->block_nbytes : region->mapped - region->data_offset;
     return room - (guards_wanted ? GUARD_NBYTES : 0);
 }
 
