@@ -1,4 +1,4 @@
-"""Inside a scope NumPy asks the arena for memory, on each thread, in tasks and generators; outside its own allocator."""
+"""Inside a scope NumPy asks the arena for memory, on each thread, in tasks and in generators; outside it does not."""
 
 from __future__ import annotations
 
