@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ._errors import EscapedError
     from ._scope import DisposeScope
 
-__all__ = ["EXPLAINERS", "MEMORY", "ArenaUse", "Memory"]
+__all__ = ["EXPLAINERS", "LET_OUT", "MEMORY", "ArenaUse", "Memory"]
 
 
 @final
@@ -94,6 +94,9 @@ class Memory(Protocol):
 
 EXPLAINERS: Final[list[Callable[[BaseException], object]]] = []
 """Called with each exception that leaves a scope, which they may add notes to; they do not raise."""
+
+LET_OUT: Final[list[Callable[[object], object]]] = []
+"""Called with each plain array that is moved out of a scope, whoever has its memory; they do not raise."""
 
 MEMORY: Final[list[Memory]] = []
 """What serves plain memory; empty where nothing does."""

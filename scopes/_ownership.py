@@ -14,7 +14,7 @@ from ._estates import ESTATES, UNSEEN, catch_up, let_go
 from ._graphs import let_graphs_out
 from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind, kind_of
-from ._memory import MEMORY
+from ._memory import LET_OUT, MEMORY
 from ._parts import arrays_of
 from ._releases import check_alive
 from ._statistics import LOCAL
@@ -116,6 +116,10 @@ def hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope | 
     if scope._account is not None:
         for array in plain:
             MEMORY[0].move(array, scope, target)
+    if LET_OUT:
+        for array in plain:
+            for let_out in LET_OUT:
+                let_out(array)
     for entry in entries:
         # Taking the entry out is the claim: a release or a move on another thread finds nothing then.
         if scope._entries.pop(entry, 0) is not None:

@@ -279,6 +279,22 @@ static PyObject *owner(PyObject *module, PyObject *array)
     return scopes_scope_of(account);
 }
 
+static PyObject *escaped(PyObject *module, PyObject *address)
+{
+    (void)module;
+    void *start = PyLong_AsVoidPtr(address);
+    if (start == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (scopes_log == NULL || !scopes_log->has_block(start)) {
+        Py_RETURN_FALSE;
+    }
+    arena_lock();
+    bool is_closed = pool_block_at(start)->as.account->forward != NULL;
+    arena_unlock();
+    return PyBool_FromLong(is_closed);
+}
+
 static PyObject *is_served(PyObject *module, PyObject *array)
 {
     (void)module;
@@ -499,6 +515,7 @@ static PyMethodDef functions[] = {
     {"discharge", (PyCFunction)(void (*)(void))discharge, METH_FASTCALL, NULL},
     {"empty_cache", empty_cache, METH_NOARGS, NULL},
     {"enter", enter, METH_O, NULL},
+    {"escaped", escaped, METH_O, NULL},
     {"figures", figures, METH_O, NULL},
     {"is_served", is_served, METH_O, NULL},
     {"last_refusal", last_refusal, METH_NOARGS, NULL},

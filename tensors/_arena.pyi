@@ -72,6 +72,12 @@ def live_nbytes(scope: DisposeScope, /) -> int:
 def owner(array: object, /) -> DisposeScope | None:
     """The scope that owns the block behind an array; None where it is nobody's or no block of the arena."""
 
+def escaped(address: int, /) -> bool:
+    """Whether the scope in which a block was born, or to which it was moved, has been closed.
+
+    False for an address at which the birth log has no block.
+    """
+
 def is_served(array: object, /) -> bool:
     """Whether the memory behind an array is a block of the arena."""
 

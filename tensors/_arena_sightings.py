@@ -15,14 +15,17 @@ from ..scopes._current import current_scope
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, birth_of
-from ..scopes.leaks._watching import add_watcher
+from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._arena_arrival import ARENA
-from ._handle import TENSOR
+from ._exports import exported_identities
+from ._handle import TENSOR, array_of
 
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
+    from ..scopes._scope import DisposeScope
     from ..scopes.leaks._site import Mark
+    from ..scopes.leaks._subject import Escape
 
 __all__ = ["ArrayWatcher"]
 
@@ -68,17 +71,35 @@ class ArrayWatcher:
 
     def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
         """The blocks of a window that are in use now."""
+        escape = partial(_escape, exported_identities())
         sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
         for address, row in LOG.blocks(after, until):
             if address in but:
                 continue
             birth = birth_of(row, sites)
-            yield Seen(address, _NAME, "cpu:0", row[1], birth, row[2], partial(_in_use, address, row[2]))
+            yield Seen(address, _NAME, "cpu:0", row[1], birth, row[2], partial(_in_use, address, row[2]), escape)
 
 
 def _in_use(address: int, number: int) -> Row | None:
     row: Row | None = LOG.recall_block(address)
     return None if row is None or row[2] != number else row
+
+
+def _released(entry: Entry, owner: DisposeScope | None) -> None:
+    """Remember the block of a tensor that is nobody's. Of a scope's it is known by the end of the scope."""
+    if owner is None:
+        tensor = entry()
+        block = None if tensor is None else ARENA.block(array_of(tensor))
+        if block is not None:
+            LOG.escape(block[0])
+
+
+def _escape(exported: Container[Hashable], block: Seen) -> Escape | None:
+    # A plain array that a tensor was made of may well outlive it: only what was exported from one escapes with it.
+    is_alias = block.identity in exported
+    if ARENA.escaped(block.identity):
+        return "disposed" if is_alias else "due"
+    return "disposed" if is_alias and LOG.has_escaped(block.identity) else None
 
 
 def _cached_nbytes() -> int:
@@ -92,4 +113,5 @@ ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watch
 if ARENA is not None:
     CACHES.append(_cached_nbytes)
 if _watches:
+    RELEASES[id(TENSOR)] = _released
     add_watcher(ArrayWatcher())

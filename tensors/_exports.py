@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ._handle import Handle, spelled
 from ._storage import Tie, storage_of
 
-__all__ = ["ExportedStorage", "export", "exported_storages"]
+__all__ = ["ExportedStorage", "export", "exported_identities", "exported_storages"]
 
 
 @final
@@ -106,6 +106,11 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
         alias = array.view()
         return alias, alias
     return alias, tie
+
+
+def exported_identities() -> set[int]:
+    """The identities of those storages."""
+    return {entry.storage for entry in list(_EXPORTS.values()) if entry() is not None}
 
 
 def exported_storages() -> tuple[ExportedStorage, ...]:

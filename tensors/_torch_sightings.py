@@ -7,11 +7,13 @@ has it: views, graphs, NumPy and DLPack exports.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator
+from functools import partial
 from importlib import import_module
 from sys import _getframe  # pyright: ignore[reportPrivateUsage]
 from types import CodeType, FrameType, MethodWrapperType
 from typing import TYPE_CHECKING, Any, Final, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules.module import (
@@ -22,18 +24,21 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.overrides import TorchFunctionMode
 
 from ..scopes._devices import device_name
+from ..scopes._memory import LET_OUT
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, birth_of
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
-from ..scopes.leaks._watching import add_watcher
+from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
 from ._torch_passes import STEPS
 
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
+    from ..scopes._scope import DisposeScope
     from ..scopes.leaks._site import Mark
+    from ..scopes.leaks._subject import Escape
 
 __all__ = ["watch_memory"]
 
@@ -198,11 +203,13 @@ class TorchWatcher:
         STEPS.begin()
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
+            LET_OUT.append(_let_out)
 
     def end(self) -> None:
         """Watch it no more. The mode of another thread lets everything through from now on."""
         remove_mode(LOCAL.here, WATCH)
         SIGHTINGS.clear()
+        LET_OUT.clear()
         STEPS.end()
 
     def recall(self, entry: Entry) -> Row | None:
@@ -228,7 +235,30 @@ class TorchWatcher:
             birth = birth_of(row, sites)
             kind, device = sites[row[0]][:2]
             if kind == _NAME:
-                yield Seen(identity, _NAME, device, storage.nbytes(), birth, row[2], reference)
+                yield Seen(
+                    identity, _NAME, device, storage.nbytes(), birth, row[2], reference, partial(_escape, reference)
+                )
+
+
+def _released(entry: Entry, _: DisposeScope | None) -> None:
+    tensor = entry()
+    storage = None if tensor is None else _storage_undisturbed(tensor)
+    if storage is not None:
+        LOG.escape(storage)
+
+
+def _escape(reference: Callable[[], object], _: Seen) -> Escape | None:
+    storage = reference()
+    return "disposed" if storage is not None and LOG.has_escaped(storage) else None
+
+
+def _let_out(array: Any) -> None:
+    """An array was moved out: where it is an alias of a tensor, its memory is meant to be there."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    storage = _storage_undisturbed(array) if isinstance(array, Tensor) else None
+    if storage is not None:
+        LOG.let_out(storage)
 
 
 def _cached_nbytes() -> int:
@@ -252,4 +282,5 @@ def watch_memory(kind: Kind) -> None:
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)
     CACHES.append(_cached_nbytes)
+    RELEASES[id(kind)] = _released
     add_watcher(TorchWatcher(kind))

@@ -152,7 +152,7 @@ static void fill(struct row *row, size_t nbytes, uint16_t scope, uint16_t thread
 {
     uint64_t number = ++births;
     double at = (now() - loaded_at) * 1000;
-    row->nbytes = nbytes < (UINT64_C(1) << 43) ? nbytes : (UINT64_C(1) << 43) - 1;
+    row->nbytes = nbytes < ROW_NBYTES_MOST ? nbytes : ROW_NBYTES_MOST;
     row->order_high = (number >> 32) & 0xFFFF;
     row->order_low = (uint32_t)number;
     row->passes = marks;
@@ -277,7 +277,7 @@ static void block_moved(void *before, void *after, size_t nbytes)
         return;
     }
     sites_died(&row);
-    row.nbytes = nbytes < (UINT64_C(1) << 43) ? nbytes : (UINT64_C(1) << 43) - 1;
+    row.nbytes = nbytes < ROW_NBYTES_MOST ? nbytes : ROW_NBYTES_MOST;
     if (table_put(after, &row) == 0) {
         sites_born(&row);
         sites[row.site].births--;
@@ -509,6 +509,48 @@ static PyObject *exclude(PyObject *module, PyObject *object)
     sites_died(&sighting->row);
     sighting->row.flags |= ROW_EXCLUDED;
     Py_RETURN_TRUE;
+}
+
+/* ------------------------------------------------------------------ escapes */
+
+/* The row of memory: of what stands for it, or of a block by its address. NULL where it is not known, or with an exception. */
+static struct row *row_of_memory(PyObject *key)
+{
+    if (PyLong_CheckExact(key)) {
+        void *address = PyLong_AsVoidPtr(key);
+        return address == NULL ? NULL : table_find(address);
+    }
+    struct sighting *sighting = sightings_of(key);
+    return sighting == NULL ? NULL : &sighting->row;
+}
+
+static PyObject *flag_memory(PyObject *key, unsigned flag)
+{
+    struct row *row = row_of_memory(key);
+    if (row != NULL) {
+        row->flags |= flag;
+    }
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *escape(PyObject *module, PyObject *key)
+{
+    (void)module;
+    return flag_memory(key, ROW_ESCAPED);
+}
+
+static PyObject *let_out(PyObject *module, PyObject *key)
+{
+    (void)module;
+    return flag_memory(key, ROW_LET_OUT);
+}
+
+static PyObject *has_escaped(PyObject *module, PyObject *key)
+{
+    (void)module;
+    const struct row *row = row_of_memory(key);
+    return PyErr_Occurred() ? NULL
+                            : PyBool_FromLong(row != NULL && (row->flags & (ROW_ESCAPED | ROW_LET_OUT)) == ROW_ESCAPED);
 }
 
 /* ------------------------------------------------------------------ passes */
@@ -871,7 +913,10 @@ static PyMethodDef functions[] = {
     {"counts", counts, METH_NOARGS, NULL},
     {"died", died, METH_O, NULL},
     {"entries", entries, METH_VARARGS, NULL},
+    {"escape", escape, METH_O, NULL},
     {"exclude", exclude, METH_O, NULL},
+    {"has_escaped", has_escaped, METH_O, NULL},
+    {"let_out", let_out, METH_O, NULL},
     {"live_nbytes", live_nbytes, METH_NOARGS, NULL},
     {"mark", mark, METH_O, NULL},
     {"open", open_log, METH_VARARGS, NULL},
@@ -890,6 +935,11 @@ static PyMethodDef functions[] = {
 };
 
 static bool api_is_open(void) { return is_open && !is_clearing; }
+static bool api_has_block(void *address)
+{
+    const struct row *row = table_find(address);
+    return row != NULL && !(row->flags & ROW_ENTRY);
+}
 static bool api_samples(void) { return samples; }
 static bool api_is_kept(size_t nbytes) { return is_kept(nbytes); }
 static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
@@ -901,6 +951,7 @@ static struct birthlog_api api = {
     .block_born = block_born,
     .block_died = block_died,
     .block_moved = block_moved,
+    .has_block = api_has_block,
     .samples = api_samples,
     .is_kept = api_is_kept,
     .sight = sight,

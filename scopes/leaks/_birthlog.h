@@ -22,10 +22,15 @@ enum row_flag {
     ROW_ENTRY = 4,    /* its key is an entry, of which the table has a reference */
     ROW_BACKED = 8,   /* its bytes are those of memory that has a row of its own */
     ROW_MEMBER = 16,  /* stands for a member of a composite, which is counted in its place */
+    ROW_ESCAPED = 32, /* memory whose tensor was disposed: what still uses it was not to */
+    ROW_LET_OUT = 64, /* memory that was moved out under another name than that of its tensor */
 };
 
+#define ROW_NBYTES_BITS 41
+#define ROW_NBYTES_MOST ((UINT64_C(1) << ROW_NBYTES_BITS) - 1)
+
 struct row {
-    uint64_t nbytes : 43, flags : 5, order_high : 16;
+    uint64_t nbytes : ROW_NBYTES_BITS, flags : 7, order_high : 16;
     uint32_t order_low; /* the number of the birth, with order_high */
     uint32_t site;
     uint32_t passes;   /* marks made until then */

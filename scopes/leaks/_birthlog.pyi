@@ -57,6 +57,15 @@ def sight(anchor: object, op: str | None, nbytes: int, kind: str, device: str, /
 def exclude(anchor: object, /) -> bool:
     """Tell no more of some memory; whether it was told of."""
 
+def escape(memory: object, /) -> None:
+    """The tensor of some memory was disposed: what stands for the memory, or the address of a block."""
+
+def let_out(memory: object, /) -> None:
+    """Some memory was moved out under another name than that of its tensor: it does not escape."""
+
+def has_escaped(memory: object, /) -> bool:
+    """Whether the tensor of some memory was disposed, and the memory was not moved out."""
+
 def recall(key: Entry, /) -> Row | None:
     """What is known of a resource."""
 

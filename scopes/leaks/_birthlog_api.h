@@ -17,6 +17,8 @@ struct birthlog_api {
     /* It is freed, or was moved in memory and changed its size. */
     void (*block_died)(void *address);
     void (*block_moved)(void *before, void *after, size_t nbytes);
+    /* Whether the log has a block at an address: then that block is in use. */
+    bool (*has_block)(void *address);
     /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for each. */
     bool (*samples)(void);
     bool (*is_kept)(size_t nbytes);

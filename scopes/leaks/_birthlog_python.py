@@ -31,12 +31,14 @@ _POINTS: Final = 256
 class Sighting(ref[Any]):
     """A weak reference to what stands for memory, with what is known of its birth."""
 
-    __slots__ = ("excluded", "row")
+    __slots__ = ("escaped", "excluded", "let_out", "row")
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
     row: _Row | None
     excluded: bool
+    escaped: bool
+    let_out: bool
 
 
 @final
@@ -228,6 +230,7 @@ class BirthLog:
         site = self._site_here(op, kind, device, _getframe(1))
         sighting = Sighting(anchor, self._gone)
         sighting.row, sighting.excluded = None, site is None
+        sighting.escaped = sighting.let_out = False
         self._sightings[sighting] = None
         if site is not None:
             scope = self._current.get()
@@ -245,6 +248,23 @@ class BirthLog:
         sighting.excluded = True
         self._count(sighting.row, -1)
         return True
+
+    def escape(self, memory: object) -> None:
+        """The tensor of some memory was disposed."""
+        sighting = self._sighting(memory)
+        if sighting is not None:
+            sighting.escaped = True
+
+    def let_out(self, memory: object) -> None:
+        """Some memory was moved out under another name than that of its tensor."""
+        sighting = self._sighting(memory)
+        if sighting is not None:
+            sighting.let_out = True
+
+    def has_escaped(self, memory: object) -> bool:
+        """Whether the tensor of some memory was disposed, and the memory was not moved out."""
+        sighting = self._sighting(memory)
+        return sighting is not None and sighting.escaped and not sighting.let_out
 
     def recall(self, key: Entry) -> Row | None:
         """What is known of a resource."""

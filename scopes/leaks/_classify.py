@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -20,7 +20,7 @@ from ._records import Record, State
 from ._report import Report
 from ._sightings import Birth
 from ._site import Site
-from ._subject import Subject
+from ._subject import Escape, Subject, UnheldMemory
 from ._unclosed import unclosed_scopes
 from ._verdicts import Facts, verdict_of
 
@@ -28,6 +28,7 @@ __all__ = ["Inventory", "report_of"]
 
 RECORDS_KEPT: Final = 20
 _VIEWED_NBYTES: Final = 64_000
+_PINNING: Final = ("view", "escaped")
 _IMPORTING: Final = "<frozen importlib"
 _DYING: Final = ("exception in flight", "sys.last_")
 
@@ -83,6 +84,12 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
             groups.setdefault(key, []).append(index)
     views = {index: identities for index in range(len(records)) if (identities := _pinned_by(found, index))}
     sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}
+    escapes: dict[Subject, Escape] = {
+        subject: escape
+        for indices in groups.values()
+        for index in indices
+        if not isinstance(subject := subjects[index], Entry) and (escape := subject.escape) is not None
+    }
     evidence = Evidence(found.after)
     leaks: list[Leak] = []
     kept: list[Leak] = []
@@ -94,15 +101,18 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         object_limit=object_limit,
         sizes=sizes,
     ) as holders:
+        left_memory = holders.left_over(_births_of(found, escapes)) if of_program else set[Subject]()
         for (*_, is_left), indices in groups.items():
-            parts: dict[tuple[Reason, int], list[int]] = {}
+            parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
             for index in indices:
+                subject = subjects[index]
                 times = _pinned_times(views[index], holders) if index in views else 1.0
-                parts.setdefault((holders.reason_of(subjects[index]), min(3, int(times))), []).append(index)
-            for (reason, _), those in parts.items():
-                group = _Group(found, those, reason, is_left, views)
+                how = escapes.get(subject), is_left or subject in left_memory
+                parts.setdefault((holders.reason_of(subject), min(3, int(times)), *how), []).append(index)
+            for (reason, _, escape, is_part_left), those in parts.items():
+                group = _Group(found, those, reason, escape, is_part_left, views)
                 leak, is_leak = group.leak(holders, evidence)
-                if is_left:
+                if is_part_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
                     # What libraries make when they are imported is theirs, and of no interest.
@@ -123,6 +133,14 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         leftovers=tuple(leftovers),
         sites=live_sites(records),
     )
+
+
+def _births_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory, Birth]:
+    return {
+        subject: birth
+        for subject, birth in zip(found.subjects, found.births, strict=True)
+        if birth is not None and subject in escapes and not isinstance(subject, Entry)
+    }
 
 
 def _left_over(found: Inventory) -> set[Entry]:
@@ -159,6 +177,7 @@ class _Group:
     found: Inventory
     places: Sequence[int]
     reason: Reason
+    escape: Escape | None
     is_left: bool
     views: dict[int, tuple[tuple[Hashable, int], ...]]
 
@@ -179,10 +198,12 @@ class _Group:
                 count=count,
                 nbytes=nbytes,
                 reason=self.reason,
+                escape=self.escape,
                 is_left=self.is_left,
                 pinned_times=times,
                 trend=trend,
                 trend_is_known=evidence.watched_passes,
+                is_bounded=evidence.watched(births),
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
@@ -199,7 +220,7 @@ class _Group:
             device=oldest.device,
             count=count,
             nbytes=nbytes,
-            used_nbytes=min(used, round(nbytes / times)) if verdict.kind == "view" else used,
+            used_nbytes=min(used, round(nbytes / times)) if verdict.kind in _PINNING else used,
             site=oldest.site,
             frames=oldest.frames,
             op=oldest.op,

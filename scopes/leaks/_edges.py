@@ -6,6 +6,7 @@ import gc
 import sys
 import types
 from _thread import _local as _thread_local
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -28,6 +29,7 @@ __all__ = [
     "attributes_of",
     "class_of",
     "instance_dict_of",
+    "is_container",
     "is_exception",
     "is_module",
     "is_namespace",
@@ -53,6 +55,8 @@ _mro: Final[_Getter] = vars(type)["__mro__"].__get__
 _class_namespace: Final[_Getter] = vars(type)["__dict__"].__get__
 _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
 
+
+_CONTAINERS: Final = (tuple, list, dict, set, frozenset, deque)
 
 EDGES_PLAIN: Final = 0
 SUSPENDED: Final = 1
@@ -196,6 +200,16 @@ def instance_dict_of(node: object) -> dict[str, object] | None:
 def is_namespace(thing: Any) -> bool:
     """Whether an object is the globals of some code."""
     return type(thing) is dict and "__builtins__" in thing
+
+
+def is_container(thing: object) -> bool:
+    """Whether an object is there to hold others: a list, a dict, a dataclass."""
+    cls = type(thing)
+    if cls in HIDDEN_TYPES or is_namespace(thing):
+        return False
+    return issubclass(cls, _CONTAINERS) or any(
+        "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, mro_of(thing))
+    )
 
 
 def mro_of(node: object) -> tuple[type, ...]:

@@ -43,6 +43,10 @@ class Evidence:
         """Whether there were passes enough to see what grows over them."""
         return bool(self._names)
 
+    def watched(self, births: Sequence[Birth]) -> bool:
+        """Whether the scopes of some births were passed often enough for that, by their names."""
+        return bool(self._names) and all(not birth.scope or birth.scope in self._names for birth in births)
+
     def trend_of(self, births: Sequence[Birth], sizes: Sequence[int]) -> Trend | None:
         """How a line grows, or None where it does not.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self, final
 
@@ -12,9 +12,11 @@ from .._arrivals import AWAITED, look_for_arrivals
 from .._entry import Entry, StrongEntry, anchor_entry_of
 from ._cycles import Cycle, cycle_around, tensors_with_memory
 from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
+from ._leftover_memory import left_over_memory
 from ._roots import library_roots, user_roots
 from ._search import Search, references_to
-from ._subject import Subject
+from ._sightings import Birth
+from ._subject import Subject, UnheldMemory
 
 __all__ = ["Holders", "Reason", "references_to"]
 
@@ -129,6 +131,10 @@ class Holders:
             return told.reason
         storey = self._search.storeys.get(subject)
         return "unknown" if storey is None else _REASONS[storey]
+
+    def left_over(self, born: Mapping[UnheldMemory, Birth]) -> set[UnheldMemory]:
+        """Those of some memory that only left-over variables name: see `left_over_memory`."""
+        return left_over_memory(self._search, born) if born else set()
 
     def cycle_of(self, subjects: Sequence[Subject]) -> Cycle | None:
         """The cycle that keeps the first of some things of which one is known."""

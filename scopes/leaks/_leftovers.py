@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from .._entry import Entry, anchor_entry_of
-from ._edges import HIDDEN_TYPES, is_namespace, mro_of, namespace_of, referents_of
+from ._edges import is_container, referents_of
 from ._roots import count_names
 from ._search import references_to
 
@@ -22,7 +21,6 @@ __all__ = ["leftovers_among"]
 
 _LEVELS: Final = 4
 _LIMIT: Final = 1_000
-_CONTAINERS: Final = (tuple, list, dict, set, frozenset, deque)
 
 
 def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) -> set[Entry]:
@@ -90,7 +88,7 @@ class _Neighbourhood:
         added: list[int] = []
         wanted = set(keys)
         for holder in gc.get_referrers(*things) if things else ():
-            if holder is self._nodes or not _is_container(holder):
+            if holder is self._nodes or not is_container(holder):
                 continue
             inside = [id(child) for child in referents_of(holder) if id(child) in wanted]
             for key in inside:
@@ -114,12 +112,3 @@ class _Neighbourhood:
         for holder in set(self._holders.get(key, [])):
             yield holder
             yield from self._above(holder)
-
-
-def _is_container(thing: object) -> bool:
-    cls = type(thing)
-    if cls in HIDDEN_TYPES or is_namespace(thing):
-        return False
-    return issubclass(cls, _CONTAINERS) or any(
-        "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, mro_of(thing))
-    )

@@ -71,7 +71,7 @@ class Report:
     kept : tuple of Leak
         What is alive because variables of the program lead to it, and shows no sign of a leak.
     leftovers : tuple of Leak
-        Disposed resources that only a left-over variable names. They are no leaks.
+        What was disposed, or has escaped, and is only named by a left-over variable. It is no leak.
     suppressed : tuple of Suppressed
         The leaks that were not to be reported.
     unused_suppressions : tuple of UnusedSuppression

@@ -268,12 +268,12 @@ class Search:
 
     def chains_of(self, subject: Subject) -> list[str]:
         """How code reaches something that was found: at most three chains, the shortest first."""
-        return [spelled(chain, start) + step for start, chain, step in self._chains(subject)]
+        return [spelled(chain, start) + step for start, chain, step in self.ways_to(subject)]
 
     def carriers_of(self, subject: Subject) -> list[str]:
         """The tensors whose graphs hold something, as code."""
         carriers: dict[str, None] = {}
-        for start, chain, _ in self._chains(subject):
+        for start, chain, _ in self.ways_to(subject):
             for index in range(len(chain) - 1, 0, -1):
                 if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
                     carriers[spelled(chain[: index + 1], start)] = None
@@ -282,13 +282,14 @@ class Search:
 
     def passes_of(self, subject: Subject) -> int:
         """In how many passes of a loop the graph of a tensor that was found was made; 0 where it has none."""
-        for _, chain, step in self._chains(subject):
+        for _, chain, step in self.ways_to(subject):
             known = None if step else framework_of(class_of(chain[-1]))
             if known is not None and known[1] == "tensor":
                 return known[0].passes(chain[-1])
         return 0
 
-    def _chains(self, subject: Subject) -> list[tuple[str, list[object], str]]:
+    def ways_to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
+        """Ways to what was found: how the first object is written, the objects, and the step from the last."""
         found: list[tuple[str, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:
             found.append((*self._chain(subject.key), ""))

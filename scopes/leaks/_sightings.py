@@ -10,6 +10,7 @@ from ._site import Mark
 
 if TYPE_CHECKING:
     from .._kinds import Layout
+    from ._subject import Escape
 
 __all__ = ["Birth", "Disposal", "Seen", "birth_of"]
 
@@ -91,7 +92,7 @@ class Seen:
         The number of its birth: two are the same that have the same.
     """
 
-    __slots__ = ("__weakref__", "_reference", "birth", "device", "identity", "kind", "nbytes", "number")
+    __slots__ = ("__weakref__", "_escape", "_reference", "birth", "device", "identity", "kind", "nbytes", "number")
 
     key: Final = None
 
@@ -104,6 +105,7 @@ class Seen:
         birth: Birth,
         number: int,
         reference: Callable[[], object],
+        escape: Callable[[Seen], Escape | None] | None = None,
     ) -> None:
         self.identity = identity
         self.kind = kind
@@ -112,6 +114,12 @@ class Seen:
         self.birth = birth
         self.number = number
         self._reference = reference
+        self._escape = escape
+
+    @property
+    def escape(self) -> Escape | None:
+        """In which way it has outlived its scope or its tensor: to be asked while it is there."""
+        return None if self._escape is None else self._escape(self)
 
     def __call__(self) -> Seen | None:
         return None if self._reference() is None else self

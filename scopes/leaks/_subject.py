@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from .._entry import Entry
 
-__all__ = ["Subject", "UnheldMemory"]
+__all__ = ["Escape", "Subject", "UnheldMemory"]
+
+Escape = Literal["due", "disposed"]
+"""Memory that outlived its scope, or its tensor, which was disposed."""
 
 
 class UnheldMemory(Protocol):
@@ -34,6 +37,11 @@ class UnheldMemory(Protocol):
     @property
     def device(self) -> str:
         """Where it is."""
+        ...
+
+    @property
+    def escape(self) -> Escape | None:
+        """In which way it has outlived its scope, or its tensor; None where it has not, or was moved out."""
         ...
 
     def __call__(self) -> object:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ._holders import Reason
     from ._leak import LeakKind, Sureness
     from ._records import Record
+    from ._subject import Escape
     from ._trend import Trend
 
 __all__ = ["Facts", "Verdict", "verdict_of"]
@@ -34,14 +35,18 @@ class Facts:
         How many they are, and the bytes of their storages.
     reason : str
         By what they are held.
+    escape : {"due", "disposed"} or None
+        In which way they, being memory, outlived their scope or their tensor.
     is_left : bool
-        Whether they are disposed and only left-over variables name them.
+        Whether they are disposed, or have escaped, and only left-over variables name them.
     pinned_times : float
         How many times as many bytes views pin as they use; 1 where they are no views, or others use the rest.
     trend : Trend or None
         How they grow.
     trend_is_known : bool
         Whether there were passes enough to tell: what does not grow over them is bounded.
+    is_bounded : bool
+        Whether these were passes of the scopes that they were born in.
     generations : int
         Between how many different closings of scopes they were born.
     cycle : Cycle or None
@@ -56,10 +61,12 @@ class Facts:
     count: int
     nbytes: int
     reason: Reason
+    escape: Escape | None
     is_left: bool
     pinned_times: float
     trend: Trend | None
     trend_is_known: bool
+    is_bounded: bool
     generations: int
     cycle: Cycle | None
     program_died: bool
@@ -97,6 +104,8 @@ def verdict_of(facts: Facts) -> Verdict:
         return _in_an_exception(facts)
     if facts.reason == "graph":
         return _in_a_graph(facts)
+    if facts.escape == "disposed" or (facts.escape is not None and facts.reason in ("held", "suspended")):
+        return _escaped(facts)
     if facts.graph_passes >= _GRAPH_PASSES:
         return Verdict(
             "graph",
@@ -142,6 +151,24 @@ def _disposed(facts: Facts) -> Verdict:
         "Its scope has ended, and the holder still references it: the next use raises DisposedError. Let the holder "
         "go, or move it out of its scope.",
     )
+
+
+def _escaped(facts: Facts) -> Verdict:
+    due = facts.escape == "due"
+    what = "Its scope has ended, and it was not moved out" if due else "Its tensor was disposed, and this is an alias"
+    if facts.is_left:
+        return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it.")
+    todo = "Let the holder go, or say that it is meant with move_to_outer." if due else "Keep a copy, or move it out."
+    if facts.trend is not None and _is_worth_it(facts, facts.trend):
+        return Verdict(
+            "escaped",
+            "certain",
+            f"{what}: {facts.trend.count_per_pass:.3g} more stay with each pass, over {facts.trend.passes}. {todo}",
+        )
+    if facts.trend_is_known and facts.is_bounded:
+        return Verdict("escaped", "possible", f"{what}, but there come no more of them: a cache. {todo}", is_leak=False)
+    text = f"{what}: its memory stays with the holder. {todo}"
+    return Verdict("escaped", "likely" if _is_repeated(facts) else "possible", text)
 
 
 def _in_a_cycle(facts: Facts) -> Verdict:

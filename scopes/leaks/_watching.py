@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._arrivals import AWAITED, look_for_arrivals
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .._kinds import Kind
     from .._scope import DisposeScope
 
-__all__ = ["WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "mark", "recall"]
+__all__ = ["RELEASES", "WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "mark", "recall"]
 
 
 class Watcher(Protocol):
@@ -59,6 +59,10 @@ class Watcher(Protocol):
 
 
 WATCHERS: Final[list[Watcher]] = []
+
+RELEASES: Final[dict[int, Callable[[Entry, DisposeScope | None], object]]] = {}
+"""By ``id`` of a kind, which lives as long as the process: called when a resource that is known is about to be
+disposed, with the scope that owned it. What uses its memory from then on has escaped."""
 
 _lock: Final = threading.RLock()
 _open: Final[list[Window]] = []
@@ -220,6 +224,9 @@ class _Listener:
         if row is not None:
             DISPOSALS[entry] = Disposal(LOG.place(), LOG.counts()[2], layout_of(entry)), row
             LOG.released(entry)
+            release = RELEASES.get(id(entry.kind))
+            if release is not None:
+                release(entry, owner)
 
     def opened(self, scope: DisposeScope) -> None:
         """Record it, where somebody does."""

@@ -238,3 +238,20 @@ def test_births_on_many_threads_are_all_put_down(log: Any) -> None:
 def test_the_place_of_a_call_is_the_users(log: Any) -> None:
     code, _ = log.place()
     assert code is sys._getframe().f_code
+
+
+def test_memory_has_escaped_when_its_tensor_was_disposed_unless_it_was_let_out(log: Any) -> None:
+    kept, moved, unknown = Anchor(), Anchor(), Anchor()
+    log.sight(kept, None, 10, "kind", "cpu:0")
+    log.sight(moved, None, 10, "kind", "cpu:0")
+    assert not log.has_escaped(kept)
+    log.let_out(moved)
+    for anchor in (kept, moved, unknown):
+        log.escape(anchor)
+    log.let_out(unknown)
+    assert [log.has_escaped(anchor) for anchor in (kept, moved, unknown)] == [True, False, False]
+
+
+def test_a_block_is_asked_for_by_its_address(log: Any) -> None:
+    log.escape(4096)
+    assert not log.has_escaped(4096)

@@ -172,7 +172,7 @@ TEXT = """\
 no leak, alive and held by the program:
      1 × Tensor float32 (1000, 1000), 4.0 MB, born at train.py:31 in Trainer.step(): module __main__.weights
 
-no leak, disposed and only named by a left-over variable:
+no leak, disposed or escaped, and only named by a left-over variable:
      1 × Tensor float32 (1000, 1000), born at train.py:31 in Trainer.step(): module __main__.batch
 
 memory at the end: 1 byte resident, 5 bytes in use by tensors, 0 bytes kept by allocators for later use

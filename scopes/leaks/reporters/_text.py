@@ -32,7 +32,7 @@ def text_of(report: Report) -> str:
         lines.append("no leaks")
     for title, rows in (
         ("no leak, alive and held by the program:", report.kept),
-        ("no leak, disposed and only named by a left-over variable:", report.leftovers),
+        ("no leak, disposed or escaped, and only named by a left-over variable:", report.leftovers),
     ):
         if rows:
             lines += ["", title]
