@@ -29,9 +29,6 @@ class Seen:
         return self if self.is_there() else None
 
 
-DEEP = 60_000
-
-
 @pytest.fixture(autouse=True)
 def _empty_box() -> Iterator[None]:
     with ds.dispose_scope():
@@ -165,8 +162,9 @@ def test_a_live_tensor_that_only_the_graph_holds_is_told_with_its_carrier() -> N
 
 
 def test_a_deep_graph_that_was_searched_is_released_without_harm() -> None:
-    code = f"""
-import weakref, torch, disposescope as ds
+    # A stack of 512 KiB overflows at 5,000 nodes.
+    code = """
+import threading, torch, disposescope as ds
 from disposescope.scopes.leaks._holders import Holders
 class Missing:
     identity, nbytes = ("torch", 1), 8
@@ -174,14 +172,20 @@ class Missing:
         return self
 with ds.dispose_scope():
     pass
-total = torch.zeros((), requires_grad=True)
-for _ in range({DEEP}):
-    total = total + 1
-missing = Missing()
-with Holders([[missing]], time_limit_s=100.0, object_limit=10**8) as holders:
-    assert holders.reason_of(missing) == "unknown"
-del total
-print("released")
+def search():
+    global total
+    total = torch.zeros((), requires_grad=True)
+    for _ in range(10_000):
+        total = total + 1
+    missing = Missing()
+    with Holders([[missing]], time_limit_s=100.0, object_limit=40_000) as holders:
+        assert holders.reason_of(missing) == "unfinished"
+    del total
+    print("released")
+threading.stack_size(1 << 19)
+thread = threading.Thread(target=search)
+thread.start()
+thread.join()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "released\n"), done.stderr
