@@ -159,8 +159,10 @@ class Search:
                 if wanted or self._wanted_memory:
                     self.stopped = self.stopped or late
                 elif not overtime:
-                    # All is found; what else holds it is told as far as that costs little.
-                    overtime = now + _AFTER_THE_LAST_S
+                    # All is found; what else holds it is told as far as that costs little. What views use of a
+                    # memory is known only when all of them have been met, and may take half of the time that is left.
+                    share = (self.deadline - now) / 2 if self._sizes else 0.0
+                    overtime = now + max(share, _AFTER_THE_LAST_S)
                 elif now > overtime:
                     late = True
                 if late:

@@ -122,6 +122,14 @@ def test_a_small_view_that_pins_much_is_a_view() -> None:
     assert "compact=True" in leak.explanation
 
 
+def test_a_view_is_told_also_where_looking_through_the_heap_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("disposescope.scopes.leaks._search._AFTER_THE_LAST_S", 0.0)
+    with ds.LeakDetector() as detector:
+        BOX["preview"] = ds.zeros(12_500_000)[:5]
+        [leak] = detector.report(time_limit_s=60).leaks
+    assert leak.kind == "view"
+
+
 def test_views_are_no_leak_where_the_whole_is_used() -> None:
     with LeakDetector() as detector:
         BOX["whole"] = whole = ds.zeros(BIG)
