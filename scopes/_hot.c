@@ -48,6 +48,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_hot", .m_siz
 PyMODINIT_FUNC PyInit__hot(void)
 {
 #ifdef Py_GIL_DISABLED
+    (void)definition;
     PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
     return NULL;
 #else

@@ -33,7 +33,7 @@ struct account {
     bool plain;                            /* open, without a limit, and records nothing: nothing to ask on the way */
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
-    void *owner;                           /* the Python object that stands for it, or NULL; read with the GIL held */
+    void *owner;                           /* the Python object that stands for it, or NULL */
 };
 
 /* Totals over all accounts. */

@@ -9,6 +9,7 @@
 #include "_arena_numpy.h"
 #include "_arena_pool.h"
 #include "_arena_scopes.h"
+#include "_arena_sites.h"
 #include "_arena_slabs.h"
 
 PyObject *handler_capsule;
@@ -103,7 +104,7 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
     struct region *doomed = NULL;
     bool dirty;
     nbytes += nbytes == 0;
-    bool wants_site = scopes_wants_sites(account, nbytes);
+    bool wants_site = sites_wanted(account, nbytes);
     arena_lock();
     account = account_now(account);
     struct account *limit = account_refusing(account, nbytes);
@@ -140,7 +141,7 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
         pool_clear(address, nbytes);
     }
     if (wants_site) {
-        block->recorded = scopes_record_site(address);
+        block->recorded = sites_record(address);
     }
     if (scopes_log != NULL && scopes_log->is_open()) {
         block->logged = scopes_log->block_born(address, nbytes, scopes_log_kind, scopes_log_device);
@@ -173,7 +174,7 @@ static __attribute__((noinline)) void give(void *ptr)
     }
     struct block *block = pool_block_at(ptr);
     if (block->recorded) {
-        scopes_forget_site(ptr);
+        sites_forget(ptr);
     }
     if (block->logged) {
         scopes_log->block_died(ptr);
@@ -214,7 +215,7 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     bool recorded = block->recorded, logged = block->logged;
     /* First: the tables know addresses, and another thread may get this one. */
     if (recorded) {
-        scopes_forget_site(ptr);
+        sites_forget(ptr);
     }
     if (logged) {
         scopes_log->block_moved(ptr, address, after);
@@ -227,7 +228,7 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     regions_unmap(doomed);
     fresh->logged = logged;
     if (recorded) {
-        fresh->recorded = scopes_record_site(address);
+        fresh->recorded = sites_record(address);
     }
     return address;
 }
@@ -287,48 +288,4 @@ int handler_make(void)
 {
     handler_capsule = PyCapsule_New(&handler, "mem_handler", NULL);
     return handler_capsule == NULL ? -1 : 0;
-}
-
-void *handler_block_of(PyObject *array)
-{
-    /* The references that the chain holds keep each object alive while the array is. */
-    PyObject *object = array;
-    while (object != NULL) {
-        if (PyMemoryView_Check(object)) {
-            object = PyMemoryView_GET_BUFFER(object)->obj;
-            continue;
-        }
-        if (!PyObject_TypeCheck(object, numpy_ndarray)) {
-            if (!scopes_is_tie(object)) {
-                return NULL;
-            }
-            PyObject *base = PyObject_GetAttrString(object, "base");
-            if (base == NULL) {
-                PyErr_Clear();
-                return NULL;
-            }
-            /* Its attribute goes on holding it. */
-            Py_DECREF(base);
-            object = base;
-            continue;
-        }
-        struct numpy_array *fields = (struct numpy_array *)object;
-        if (fields->flags & NUMPY_OWNDATA) {
-            return fields->mem_handler == handler_capsule ? fields->data : NULL;
-        }
-        object = fields->base;
-    }
-    return NULL;
-}
-
-bool handler_move(void *address, struct account *source, struct account *target)
-{
-    struct block *block = pool_block_at(address);
-    struct account *account = block->as.account;
-    if (source != NULL && account_now(account) != source) {
-        return false;
-    }
-    block->as.account = target;
-    account_move(account, target, block->nbytes);
-    return true;
 }

@@ -8,7 +8,6 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdbool.h>
 
 #include "_arena_accounts.h"
 
@@ -30,13 +29,5 @@ struct refusal handler_last_refusal(void);
 
 /* Refuse on behalf of memory from elsewhere: remember it as the last refusal. With the lock held. */
 void handler_refuse(struct account *limit, size_t nbytes);
-
-/* The beginning of the block that an array has its memory in, or NULL where the memory is not the arena's. Follows views to
- * the array that owns the memory, through memoryviews and ties (see scopes_bind). */
-void *handler_block_of(PyObject *array);
-
-/* Move the block of an array that is charged to `source` now, or to anybody where source is NULL, to another account. Returns
- * whether it was. With the lock held. */
-bool handler_move(void *address, struct account *source, struct account *target);
 
 #endif

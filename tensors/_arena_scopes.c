@@ -4,7 +4,7 @@
 
 #include "_arena_lock.h"
 
-static PyObject *current_variable, *resolve_function, *mark_function, *listener_list, *tie_types, *sites;
+static PyObject *current_variable, *resolve_function, *listener_list, *tie_types;
 static PyTypeObject *scope_type;
 struct scopes_places scopes_places;
 static Py_ssize_t offsets[SCOPE_SLOTS];
@@ -43,8 +43,7 @@ PyTypeObject account_type = {
 
 /* ------------------------------------------------------------------ scopes */
 
-int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *mark_of, PyObject *listeners,
-                PyObject *ties)
+int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *listeners, PyObject *ties)
 {
     for (int slot = 0; slot < SCOPE_SLOTS; slot++) {
         PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, slot_names[slot]);
@@ -56,13 +55,9 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
         offsets[slot] = ((PyMemberDescrObject *)descriptor)->d_member->offset;
         Py_DECREF(descriptor);
     }
-    if (sites == NULL && (sites = PyDict_New()) == NULL) {
-        return -1;
-    }
     /* Kept for the life of the process: arrays are born and freed while the interpreter goes down. */
     current_variable = Py_NewRef(current);
     resolve_function = Py_NewRef(resolve);
-    mark_function = Py_NewRef(mark_of);
     listener_list = Py_NewRef(listeners);
     tie_types = Py_NewRef(ties);
     scope_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
@@ -99,6 +94,15 @@ int scopes_bind_log(PyObject *capsule)
 
 bool scopes_is_scope(PyObject *object) { return scope_type != NULL && Py_TYPE(object) == scope_type; }
 
+bool scopes_check(PyObject *object)
+{
+    if (scopes_is_scope(object)) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "expected a DisposeScope, not a %s", Py_TYPE(object)->tp_name);
+    return false;
+}
+
 bool scopes_is_tie(PyObject *object)
 {
     for (Py_ssize_t i = 0; tie_types != NULL && i < PyTuple_GET_SIZE(tie_types); i++) {
@@ -113,25 +117,47 @@ PyObject **scopes_slot(PyObject *scope, enum scope_slot slot) { return (PyObject
 
 static inline PyObject *slot_of(PyObject *scope, enum scope_slot slot)
 {
-    PyObject *held = *scopes_slot(scope, slot);
+    PyObject *held = scopes_load(scopes_slot(scope, slot));
     return held == NULL ? Py_None : held;
 }
 
-/* The nearest scope outside with an account, from which limits come; NULL where there is none, or no budget anywhere. */
+/* The outer scope or None, a new reference. */
+static PyObject *outer_of(PyObject *scope)
+{
+#ifdef Py_GIL_DISABLED
+    /* Another thread may change it. */
+    PyObject *outer = PyObject_GetAttrString(scope, slot_names[SLOT_OUTER]);
+    if (outer == NULL) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return outer;
+#else
+    return Py_NewRef(slot_of(scope, SLOT_OUTER));
+#endif
+}
+
+/* The account of the nearest scope outside that has one, from which limits come, a reference; NULL where there is none, or no
+ * budget anywhere. */
 static struct account *limits_from(PyObject *scope)
 {
     if (account_totals.budgets == 0) {
         return NULL;
     }
-    PyObject *outer = slot_of(scope, SLOT_OUTER);
-    while (scopes_is_scope(outer)) {
+    struct account *found = NULL;
+    PyObject *outer = outer_of(scope);
+    while (found == NULL && scopes_is_scope(outer)) {
         PyObject *held = slot_of(outer, SLOT_ACCOUNT);
         if (held != Py_None) {
-            return ((struct account_object *)held)->account;
+            found = ((struct account_object *)held)->account;
+            arena_lock();
+            found->references++;
+            arena_unlock();
         }
-        outer = slot_of(outer, SLOT_OUTER);
+        Py_SETREF(outer, outer_of(outer));
     }
-    return NULL;
+    Py_DECREF(outer);
+    return found;
 }
 
 static struct account *make_account(PyObject *scope)
@@ -157,6 +183,7 @@ static struct account *make_account(PyObject *scope)
     struct account *outer = limits_from(scope);
     arena_lock();
     struct account *account = account_new(budget, outer == NULL ? NULL : account_now(outer));
+    account_release(outer);
     arena_unlock();
     if (account == NULL) {
         Py_DECREF(held);
@@ -168,13 +195,18 @@ static struct account *make_account(PyObject *scope)
     account->owner = held;
     held->account = account;
     PyObject **slot = scopes_slot(scope, SLOT_ACCOUNT);
+    arena_lock();
     PyObject *before = *slot;
-    if (before != NULL && before != Py_None) {
-        /* Making these objects can run the garbage collector, and that code which made an account first. */
+    bool is_first = before == NULL || before == Py_None;
+    if (is_first) {
+        scopes_store(slot, (PyObject *)held);
+    }
+    arena_unlock();
+    if (!is_first) {
+        /* Making these objects can run the garbage collector, and that code which made an account first; or another thread did. */
         Py_DECREF(held);
         return ((struct account_object *)before)->account;
     }
-    *slot = (PyObject *)held;
     Py_XDECREF(before);
     return account;
 }
@@ -192,6 +224,11 @@ struct account *scopes_account(PyObject *scope, bool make)
  * thought of. `resolve` says the same, and what is current otherwise, in Python. */
 static bool runs_plainly(PyObject *scope)
 {
+#ifdef Py_GIL_DISABLED
+    /* Another thread may change what the slots hold: that is looked at in Python. */
+    (void)scope;
+    return false;
+#endif
     PyObject *frame = slot_of(scope, SLOT_FRAME);
     PyObject *passed_over = slot_of(scope, SLOT_PASSED_OVER);
     if (!PyFrame_Check(frame) || !PyTuple_CheckExact(passed_over) || PyTuple_GET_SIZE(passed_over) != 0) {
@@ -251,8 +288,8 @@ struct account *scopes_current_account(void)
     }
     struct account *account = &account_of_nobody;
     if (Py_TYPE(scope) == scope_type) {
-        PyObject *held = *scopes_slot(scope, SLOT_ACCOUNT);
-        if (held != Py_None && held != NULL && *scopes_slot(scope, SLOT_DIRECT) == Py_True) {
+        PyObject *held = slot_of(scope, SLOT_ACCOUNT);
+        if (held != Py_None && *scopes_slot(scope, SLOT_DIRECT) == Py_True) {
             account = ((struct account_object *)held)->account;
         }
         else {
@@ -263,63 +300,22 @@ struct account *scopes_current_account(void)
     return account;
 }
 
-PyObject *scopes_scope_of(struct account *account)
+PyObject *scopes_reference_of(const struct account *account)
 {
     struct account_object *held = account->owner;
-    if (held == NULL || account == &account_of_nobody) {
-        Py_RETURN_NONE;
-    }
+    return held == NULL ? NULL : Py_NewRef(held->scope);
+}
+
+PyObject *scopes_scope_of(PyObject *reference)
+{
+    PyObject *scope = NULL;
+    if (reference != NULL) {
 #if PY_VERSION_HEX >= 0x030D0000
-    PyObject *scope;
-    if (PyWeakref_GetRef(held->scope, &scope) == 1) {
-        return scope;
-    }
-    Py_RETURN_NONE;
+        PyWeakref_GetRef(reference, &scope);
 #else
-    return Py_NewRef(PyWeakref_GET_OBJECT(held->scope));
+        scope = Py_NewRef(PyWeakref_GET_OBJECT(reference));
 #endif
-}
-
-/* ------------------------------------------------------------------ sites */
-
-bool scopes_wants_sites(const struct account *account, size_t nbytes)
-{
-    if (account->records) {
-        return true;
+        Py_DECREF(reference);
     }
-    /* Under a budget, what could be among the largest: at most a thousand or so at once. */
-    const struct account *limit = account->budget != SIZE_MAX ? account : account->limits;
-    return limit != NULL && nbytes >= limit->budget / 1024;
+    return scope == NULL ? Py_NewRef(Py_None) : scope;
 }
-
-bool scopes_record_site(void *address)
-{
-    PyObject *type, *value, *traceback;
-    bool recorded = false;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyFrameObject *frame = PyEval_GetFrame();
-    PyObject *mark = PyObject_CallOneArg(mark_function, frame == NULL ? Py_None : (PyObject *)frame);
-    PyObject *key = mark == NULL ? NULL : PyLong_FromVoidPtr(address);
-    if (key != NULL) {
-        recorded = PyDict_SetItem(sites, key, mark) == 0;
-    }
-    Py_XDECREF(key);
-    Py_XDECREF(mark);
-    PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
-    return recorded;
-}
-
-void scopes_forget_site(void *address)
-{
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyObject *key = PyLong_FromVoidPtr(address);
-    if (key == NULL || PyDict_DelItem(sites, key) < 0) {
-        PyErr_Clear();
-    }
-    Py_XDECREF(key);
-    PyErr_Restore(type, value, traceback);
-}
-
-PyObject *scopes_sites(void) { return sites; }

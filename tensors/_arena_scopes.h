@@ -38,11 +38,10 @@ enum scope_slot {
 };
 
 /* Learn where scopes are found: the context variable that holds the innermost entered one; their type; the function that
- * tells the current one where that is not plain; the function that tells the mark of user code for a frame; the list that
- * is not empty while somebody wants marks; the types of objects that stand between an array and the one it shares memory
- * with, as its attribute `base` (a tuple). Returns 0, or -1 with an exception. */
-int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *mark_of, PyObject *listeners,
-                PyObject *ties);
+ * tells the current one where that is not plain; the list that is not empty while somebody wants marks; the types of objects
+ * that stand between an array and the one it shares memory with, as its attribute `base` (a tuple). Returns 0, or -1 with an
+ * exception. */
+int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *listeners, PyObject *ties);
 
 /* The birth log of the leak detector, NULL where it is not compiled; the numbers of "numpy.ndarray" and "cpu:0" in it. */
 extern struct birthlog_api *scopes_log;
@@ -54,11 +53,32 @@ int scopes_bind_log(PyObject *capsule);
 /* Whether an object is of one of these types. */
 bool scopes_is_tie(PyObject *object);
 
-/* Whether an object is a scope. */
+/* Whether an object is a scope. The second raises TypeError where it is none. */
 bool scopes_is_scope(PyObject *object);
+bool scopes_check(PyObject *object);
 
 /* A slot of a scope; borrowed, NULL where it is empty. */
 PyObject **scopes_slot(PyObject *scope, enum scope_slot slot);
+
+/* What a slot holds, and to hold something else: other threads read the slot of the account while one fills it, in a
+ * free-threaded build. It is filled once, with the lock held, and holds the account until the scope is gone. */
+static inline PyObject *scopes_load(PyObject **slot)
+{
+#ifdef Py_GIL_DISABLED
+    return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+#else
+    return *slot;
+#endif
+}
+
+static inline void scopes_store(PyObject **slot, PyObject *held)
+{
+#ifdef Py_GIL_DISABLED
+    __atomic_store_n(slot, held, __ATOMIC_RELEASE);
+#else
+    *slot = held;
+#endif
+}
 
 /* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL with an exception where
  * that fails. No new reference: the scope holds it. */
@@ -88,7 +108,7 @@ static inline struct account *scopes_plain_account(void)
     }
     struct account *account = NULL;
     if (Py_TYPE(scope) == at->type && PyList_GET_SIZE(at->listeners) == 0) {
-        PyObject *held = *(PyObject **)((char *)scope + at->account);
+        PyObject *held = scopes_load((PyObject **)((char *)scope + at->account));
         if (held != NULL && held != Py_None && *(PyObject **)((char *)scope + at->direct) == Py_True) {
             account = ((struct account_object *)held)->account;
             if (!account->plain) {
@@ -100,17 +120,11 @@ static inline struct account *scopes_plain_account(void)
     return account;
 }
 
-/* The scope that an account stands for; a new reference, None where it is nobody's or the scope is gone. */
-PyObject *scopes_scope_of(struct account *account);
+/* The weak reference to the scope that an account stands for, a new reference; NULL where it is nobody's or the scope is
+ * gone. With the lock held. */
+PyObject *scopes_reference_of(const struct account *account);
 
-/* Whether a birth in an account is to be recorded with its site. */
-bool scopes_wants_sites(const struct account *account, size_t nbytes);
-
-/* Record the site of a birth; returns whether it could. Forget it again. Keep an exception that is set. */
-bool scopes_record_site(void *address);
-void scopes_forget_site(void *address);
-
-/* address -> mark, of the blocks that are recorded; borrowed. */
-PyObject *scopes_sites(void);
+/* The scope behind such a reference, which is given up; a new reference, None where there is none. Without the lock. */
+PyObject *scopes_scope_of(PyObject *reference);
 
 #endif

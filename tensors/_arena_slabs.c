@@ -62,6 +62,8 @@ void *slabs_take(unsigned class, struct block **block, bool *dirty, struct regio
             }
         }
         cut(slab, class);
+        /* Another class before may have had its blocks where what is known of the blocks is now. */
+        SHOW(slab, slab->data_offset);
         HIDE((char *)slab + slab->data_offset, slab->mapped - slab->data_offset);
         region_link(&with_room[class], slab);
     }

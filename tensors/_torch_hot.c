@@ -493,6 +493,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_hot", 
 PyMODINIT_FUNC PyInit__torch_hot(void)
 {
 #ifdef Py_GIL_DISABLED
+    (void)definition;
     PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
     return NULL;
 #else

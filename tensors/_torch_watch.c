@@ -309,6 +309,11 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_watch"
 
 PyMODINIT_FUNC PyInit__torch_watch(void)
 {
+#ifdef Py_GIL_DISABLED
+    (void)definition, (void)watch_type;
+    PyErr_SetString(PyExc_ImportError, "the compiled watch of PyTorch relies on the global interpreter lock");
+    return NULL;
+#else
     name_is_cpu = PyUnicode_InternFromString("is_cpu");
     name_name = PyUnicode_InternFromString("__name__");
     name_nbytes = PyUnicode_InternFromString("nbytes");
@@ -320,4 +325,5 @@ PyMODINIT_FUNC PyInit__torch_watch(void)
         Py_CLEAR(module);
     }
     return module;
+#endif
 }

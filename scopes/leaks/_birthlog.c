@@ -964,6 +964,11 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_birthlog", .
 
 PyMODINIT_FUNC PyInit__birthlog(void)
 {
+#ifdef Py_GIL_DISABLED
+    (void)definition, (void)api;
+    PyErr_SetString(PyExc_ImportError, "the compiled birth log relies on the global interpreter lock");
+    return NULL;
+#else
     loaded_at = now();
     random_state = (uint64_t)(loaded_at * 1e9) | 1;
     name_kind = PyUnicode_InternFromString("kind");
@@ -986,4 +991,5 @@ PyMODINIT_FUNC PyInit__birthlog(void)
     }
     Py_XDECREF(capsule);
     return module;
+#endif
 }
