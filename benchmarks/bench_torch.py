@@ -12,6 +12,7 @@ import statistics
 import time
 import timeit
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -76,8 +77,8 @@ STEPS = [lstm_step, cnn_step, transformer_step]
 
 @pytest.mark.parametrize("scoped", [False, True])
 @pytest.mark.parametrize("make", STEPS)
-def test_training_step(benchmark: Callable[..., object], make: Callable[[], Callable[[], None]], scoped: bool) -> None:
-    benchmark.group = make.__name__  # type: ignore[attr-defined]
+def test_training_step(benchmark: Any, make: Callable[[], Callable[[], None]], scoped: bool) -> None:
+    benchmark.group = make.__name__
     step = make()
 
     def run() -> None:
@@ -88,8 +89,8 @@ def test_training_step(benchmark: Callable[..., object], make: Callable[[], Call
 
 
 @pytest.mark.parametrize("scoped", [False, True])
-def test_tiny_add(benchmark: Callable[..., object], scoped: bool) -> None:
-    benchmark.group = "add of two elements"  # type: ignore[attr-defined]
+def test_tiny_add(benchmark: Any, scoped: bool) -> None:
+    benchmark.group = "add of two elements"
     tensor = torch.ones(2)
     with ds.dispose_scope() if scoped else contextlib.nullcontext():
         benchmark(torch.add, tensor, tensor)

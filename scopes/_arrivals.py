@@ -79,7 +79,7 @@ def _tell_when_executed(name: str, loader: SourceFileLoader) -> None:
         loader.exec_module(module)
         _teach(name)
 
-    loader.exec_module = exec_module  # type: ignore[method-assign]
+    loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
 
 
 _LOOKOUT: Final = _Lookout()

@@ -22,7 +22,7 @@ __all__ = [
     "unwatched",
 ]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _forward_ad: Final[Any] = torch.autograd.forward_ad
 _function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 _function_mode_at: Final[Callable[[int], Any]] = _C._get_function_stack_at
@@ -81,7 +81,7 @@ def is_plain_cpu(tensor: Tensor) -> bool:
 
 def needs_grad(tensors: Iterable[Tensor]) -> bool:
     """Whether what is made of some tensors has a history."""
-    return _grad_enabled() and any([tensor.requires_grad for tensor in tensors])  # noqa: C419  # as above
+    return _grad_enabled() and any([tensor.requires_grad for tensor in tensors])  # noqa: C419  # a list is faster
 
 
 def quietly(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:

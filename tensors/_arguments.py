@@ -42,7 +42,7 @@ def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
         if given is not None:
             given[id(array)] = value
         return array
-    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls in _ATOMS or isinstance(value, _LEAVES):
         return value
     if cls is list:
@@ -90,7 +90,7 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     given : dict
         By the ``id`` of its array, what the caller gave: it is returned itself where NumPy returned that array.
     """
-    cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is _ARRAY:
         known = given.get(id(result))
         return wrap(result) if known is None else known

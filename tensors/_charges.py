@@ -6,7 +6,7 @@ Only scopes with a budget pay for it: `BUDGETED` is empty otherwise, and the pat
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from typing import Any, Final, final
 from weakref import ref
 

@@ -236,7 +236,7 @@ def _tensors_in(tree: object, tensor_type: type) -> list[object]:
     pending: list[Any] = [tree]
     while pending:
         node = pending.pop()
-        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if id(node) in met:
             continue
         met[id(node)] = node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from typing import Any, Final, final
 
 import torch
@@ -18,7 +18,7 @@ from ._graph_walk import walk_graph
 
 __all__ = ["TORCH_GRAPHS", "TorchGraphs"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 

@@ -23,7 +23,7 @@ __all__ = ["ACCUMULATE", "Graph", "saved_under", "walk_graph"]
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 """The node at the end of every path: where the gradient of a leaf is added up."""
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _RAW: Final = "_raw_saved_"
 # Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a view.
 _OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
@@ -121,7 +121,7 @@ def _measure(graph: Graph) -> None:
     found: dict[Hashable, int] = {}
     contexts: list[object] = []
     for key, node in graph.nodes.items():
-        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)
         raw = names.get(cls)
         if raw is None:
             raw = names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
@@ -154,7 +154,7 @@ def saved_under(node: Any, name: str) -> Iterator[Any]:
     except RuntimeError:
         # Freed by a backward(): the only thing that these attributes raise for.
         return
-    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType]
+    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
     for one in several:
         if one is not None:
             yield from _tensors_of(one)

@@ -217,14 +217,14 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
     if name is not None:
         handle._name = name
     born(handle, TENSOR)
-    return handle  # type: ignore[return-value]
+    return handle  # type: ignore[return-value]  # `instantiable` was given Tensor
 
 
 def unborn(array: NDArray[Any]) -> Tensor:
     """A new Tensor around an array, of which no scope knows: it is to become a member of a composite."""
     handle = _new(_class)
     handle._array = array
-    return handle  # type: ignore[return-value]
+    return handle  # type: ignore[return-value]  # `instantiable` was given Tensor
 
 
 def _rank_0(value: Any) -> NDArray[Any]:

@@ -72,7 +72,7 @@ class InPlace(Operators):
             operate(array, other._array)
         elif type(other) in PLAIN:
             operate(array, other)
-        elif overrides(type(other)):  # pyright: ignore[reportUnknownArgumentType]
+        elif overrides(type(other)):  # pyright: ignore[reportUnknownArgumentType] (from Any)
             ufunc(self, other, out=self)
         else:
             ufunc(array, other, out=array)

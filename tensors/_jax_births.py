@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any, Final
 

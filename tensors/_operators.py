@@ -221,7 +221,7 @@ class Operators(Handle):
     def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         array = self._array
         if type(other) not in PLAIN and defers(other):
-            return NotImplemented  # type: ignore[no-any-return]
+            return NotImplemented  # type: ignore[no-any-return]  # mypy knows it of other operators
         pair: Any = divmod(other, array)
         return wrap(pair[0]), wrap(pair[1])
 
@@ -257,7 +257,7 @@ class Operators(Handle):
             return NotImplemented
         return wrap(array >= other)
 
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # by element, as arrays do
         array = self._array
         if isinstance(other, Handle):
             other = other._array
@@ -265,7 +265,7 @@ class Operators(Handle):
             return NotImplemented
         return wrap(array == other)
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]  # by element, as arrays do
         array = self._array
         if isinstance(other, Handle):
             other = other._array

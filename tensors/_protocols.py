@@ -39,14 +39,14 @@ class Protocols(InPlace):
         for value in inputs:
             if isinstance(value, Handle):
                 value = value._array
-            elif type(value) not in PLAIN and overrides(type(value)):  # pyright: ignore[reportUnknownArgumentType]
+            elif type(value) not in PLAIN and overrides(type(value)):  # pyright: ignore[reportUnknownArgumentType] (from Any)
                 return NotImplemented
             arrays.append(value)
         if method == "at":
             return ufunc.at(arrays[0], *bare(arrays[1:]))
         targets: tuple[Any, ...] | None = kwargs.get("out")
         if kwargs:
-            if targets is not None and any(overrides(type(target)) for target in targets):  # pyright: ignore[reportUnknownArgumentType]
+            if targets is not None and any(overrides(type(target)) for target in targets):  # pyright: ignore[reportUnknownArgumentType] (from Any)
                 return NotImplemented
             kwargs = {option: bare(value) for option, value in kwargs.items()}
         result: Any = getattr(ufunc, method)(*arrays, **kwargs)
@@ -118,7 +118,7 @@ class Protocols(InPlace):
 
 
 def _targets(out: Any) -> tuple[Any, ...]:
-    return out if type(out) is tuple else (out,)  # pyright: ignore[reportUnknownVariableType]
+    return out if type(out) is tuple else (out,)  # pyright: ignore[reportUnknownVariableType] (from Any)
 
 
 def _result(array: Any, target: Any) -> Any:

@@ -70,7 +70,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     top: Any = array
     while True:
         base: Any = top.base
-        cls: Any = type(base)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(base)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls is Tie or (cls is _STRIDED and base.base is not None):
             base = base.base
         elif cls is memoryview and base.obj is not None:

@@ -160,7 +160,7 @@ class Tensor(Layout):
 
 def _element(array: NDArray[Any], key: Any) -> Any:
     """Index an array of objects or records: an object itself, and a record of rank 0 as a view."""
-    keys: tuple[Any, ...] = key if type(key) is tuple else (key,)  # pyright: ignore[reportUnknownVariableType]
+    keys: tuple[Any, ...] = key if type(key) is tuple else (key,)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if isinstance(key, (str, list)) or any(part is ... for part in keys):
         return wrap(array[key])
     found: Any = array[(*keys, ...)]

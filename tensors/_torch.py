@@ -29,7 +29,7 @@ from ._torch_transforms import watch_transforms
 __all__ = ["KIND", "teach"]
 
 # The modes of this library and of others see attributes too; inside of this they do not.
-_Undisturbed: Final = torch._C.DisableTorchFunction  # pyright: ignore[reportPrivateUsage]
+_Undisturbed: Final = torch._C.DisableTorchFunction
 
 
 def _storages(tensor: Any) -> list[tuple[Hashable, int]]:
@@ -43,7 +43,7 @@ def _device(tensor: Any) -> object:
 
 
 def _describe(tensor: Any) -> str:
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is DisposedTorchTensor:
         return last_known(tensor)
     name = "torch.Tensor" if cls is Tensor else cls.__qualname__
@@ -67,7 +67,7 @@ def _is_disposed(tensor: Any) -> bool:
 
 def _inner(tensor: Any) -> list[Any]:
     """The tensors that a tensor of a subclass keeps as attributes: what wrapper subclasses are made of."""
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is Tensor or cls is Parameter or cls is DisposedTorchTensor:
         return []
     attributes: dict[str, Any] = object.__getattribute__(tensor, "__dict__")

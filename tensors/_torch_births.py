@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from operator import attrgetter
-from sys import _getframe, getrefcount  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe, getrefcount
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, final
 
@@ -52,7 +52,7 @@ __all__ = [
     "take_off",
 ]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
 _pop: Final[Callable[[], Any]] = _C._pop_torch_function_stack
 _depth: Final[Callable[[], int]] = _C._len_torch_function_stack
@@ -154,7 +154,7 @@ class BirthMode(TorchFunctionMode):
         """Call `func`, and record its result."""
         # The hot path of every call of PyTorch inside a scope.
         result = func(*args) if kwargs is None else func(*args, **kwargs)
-        cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls is Tensor:
             scope = CURRENT.get()
             if scope is None:
@@ -336,7 +336,7 @@ def births_in(
 
 def _flattened(tree: Any, levels: int) -> list[Any]:
     """The leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
-    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return [tree]
     leaves: list[Any] = []

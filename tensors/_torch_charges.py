@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ..scopes._current import current_scope
 from ._charges import CHARGES, Charge, charge, refused
+from ._torch_storage import storage_of
 
 __all__ = ["charges_of", "refusal_of"]
 
-_Undisturbed: Final = torch._C.DisableTorchFunction  # pyright: ignore[reportPrivateUsage]
+_Undisturbed: Final = torch._C.DisableTorchFunction
 
 
 def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
@@ -38,7 +39,7 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
     counted: list[Hashable] = []
     with _Undisturbed():
         for tensor in fresh:
-            storage = _storage_of(tensor)
+            storage = _memory_of(tensor)
             if storage is None:
                 continue
             key = _key_of(storage)
@@ -61,18 +62,15 @@ def charges_of(tensor: Any) -> list[Charge]:
     if not CHARGES:
         return []
     with _Undisturbed():
-        storage = _storage_of(tensor)
+        storage = _memory_of(tensor)
     entry = None if storage is None else CHARGES.get(_key_of(storage))
     return [] if entry is None else [entry]
 
 
-def _storage_of(tensor: Tensor) -> Any:
+def _memory_of(tensor: Tensor) -> Any:
     """The storage of a dense tensor in the memory of this machine or of a device; None for others."""
-    try:
-        storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):
-        return None
-    return None if storage.device.type == "meta" else storage
+    storage = storage_of(tensor)
+    return None if storage is None or storage.device.type == "meta" else storage
 
 
 def _key_of(storage: Any) -> Hashable:
@@ -83,12 +81,12 @@ def _was_there(storage: Any, given: object) -> bool:
     address = storage.data_ptr()
     for item in _leaves(given):
         if isinstance(item, Tensor):
-            shared = _storage_of(item)
+            shared = _memory_of(item)
             if shared is not None and shared._cdata == storage._cdata:
                 return True
         elif isinstance(item, np.ndarray):
             # The tensor is a view of an array: the arena counts it, or nobody.
-            array: Any = item  # pyright: ignore[reportUnknownVariableType]
+            array: Any = item  # pyright: ignore[reportUnknownVariableType] (its dtype)
             start: int = array.__array_interface__["data"][0]
             if start <= address < start + max(array.nbytes, 1):
                 return True
@@ -99,9 +97,9 @@ def _leaves(tree: Any) -> list[Any]:
     """What is in nested tuples, lists and dicts."""
     children: list[Any]
     if isinstance(tree, dict):
-        children = list(tree.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+        children = list(tree.values())  # pyright: ignore[reportUnknownArgumentType] (from Any)
     elif isinstance(tree, (tuple, list)):
-        children = list(tree)  # pyright: ignore[reportUnknownArgumentType]
+        children = list(tree)  # pyright: ignore[reportUnknownArgumentType] (from Any)
     else:
         return [tree]
     return [leaf for child in children for leaf in _leaves(child)]

@@ -12,7 +12,7 @@ from ..scopes._errors import DisposeScopeError
 
 __all__ = ["make_compact"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 
 
@@ -27,7 +27,7 @@ def make_compact(tensor: Any) -> None:
         C++ refers weakly to the implementation, as after ``retain_grad()``. The tensor is left as it is.
     """
     with _C.DisableTorchFunction():
-        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return
         if tensor.device.type == "meta" or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes():

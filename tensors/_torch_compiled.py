@@ -37,7 +37,7 @@ def _watch(module: Any) -> None:
     set_callback: Callable[[Any], Any] = module._maybe_set_eval_frame
 
     def _maybe_set_eval_frame(callback: Any) -> Any:
-        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        caller = sys._getframe(1)
         if caller.f_code.co_name != _WRAPPER:
             return set_callback(callback)
         here = LOCAL.here
@@ -97,5 +97,5 @@ class _Lookout(importlib.abc.MetaPathFinder):
                 execute(module)
                 _watch(module)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec

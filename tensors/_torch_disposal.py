@@ -16,7 +16,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter  # pyright: ignore[reportPrivateUsage]
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from ..scopes._errors import DisposedError, DisposeScopeError
 from ..scopes._kinds import kind_of_type
@@ -26,7 +26,7 @@ from ._torch_extension import TORCH_HOT
 __all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
 
 # Bound once: these stand on the path of every disposal.
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _make: Final = Tensor._make_subclass
 _swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 _modes_are_on: Final[Callable[[], bool]] = _C._is_torch_function_mode_enabled
@@ -87,7 +87,7 @@ def _represent(self: Any) -> str:
 class _Spare(Tensor):
     """What a husk is made as: the class says that the dispatcher shall ask Python, and lets itself be changed."""
 
-    __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]
+    __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]  # which PyTorch says it is; its stub does not
 
 
 _body: dict[str, Any] = {
@@ -138,7 +138,7 @@ def drop_in_python(tensor: Any, /) -> None:
     DisposeScopeError
         The instances of its class cannot go dead. The tensor is left as it is.
     """
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is not Tensor:
         if cls is DisposedTorchTensor:
             return
@@ -193,7 +193,7 @@ PINNED: Final[list[ref[Any]]] = []
 def _drop_referenced(tensor: Any, spare: Any, record: Any) -> None:
     """Make a handle dead to whose implementation C++ has a weak reference, as that of ``retain_grad()`` is."""
     with _Undisturbed():
-        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
         state = tensor.__dict__
         swapped = _forget_hook(tensor) and _swapped(tensor, spare)
         if swapped:
@@ -304,6 +304,6 @@ def _first_dead(tree: object) -> Any:
         if type(node) is DisposedTorchTensor:
             return node
         if isinstance(node, (dict, list, tuple)):
-            children: Any = node.values() if isinstance(node, dict) else node  # pyright: ignore[reportUnknownVariableType]
+            children: Any = node.values() if isinstance(node, dict) else node  # pyright: ignore[reportUnknownVariableType] (from Any)
             pending.extend(children)
     return None

@@ -13,11 +13,11 @@ from ._graph_guard import guard_release
 from ._graph_walk import ACCUMULATE, saved_under
 from ._torch_disposal import DisposedTorchTensor
 from ._torch_passes import STEPS
-from ._torch_storage import storages_behind
+from ._torch_storage import storage_of, storages_behind
 
 __all__ = ["show_edges"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 # Past the attributes of subclasses.
 _Base: Final[Any] = _C.TensorBase
 _grad_fn: Final[Any] = _Base.grad_fn.__get__
@@ -27,7 +27,7 @@ _is_leaf: Final[Any] = _Base.is_leaf.__get__
 _retains_grad: Final[Any] = _Base.retains_grad.__get__
 _hooks: Final[Any] = _Base._backward_hooks.__get__
 _layout: Final[Any] = _Base.layout.__get__
-_no_dispatch: Final[Any] = getattr(Tensor, "__torch_dispatch__")  # noqa: B009
+_no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
 _RAW: Final = "_raw_saved_"
 
 
@@ -83,7 +83,7 @@ class TorchEdges:
 
     def memory(self, thing: Any) -> list[Memory]:
         """See `Framework.memory`."""
-        cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType]
+        cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if _is_tensor(cls):
             return self._of_tensor(thing, cls)
         names = self._names.get(cls)
@@ -114,9 +114,8 @@ class TorchEdges:
                 return []
         if _layout(tensor) is not torch.strided:
             return [Memory("", identity, nbytes) for identity, nbytes in storages_behind(tensor)]
-        try:
-            storage = _Base.untyped_storage(tensor)
-        except (NotImplementedError, RuntimeError):
+        storage = storage_of(tensor)
+        if storage is None:
             return []
         return [Memory("", ("torch", storage._cdata), _Base.numel(tensor) * _Base.element_size(tensor))]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from typing import Any, final
 
 import torch

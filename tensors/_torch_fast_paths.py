@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.jit import _builtins  # pyright: ignore[reportPrivateUsage]
+from torch.jit import _builtins
 
 from ._torch_births import LOCAL
 
 __all__ = ["keep_fast_paths"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
 _pop: Final[Callable[[], Any]] = _C._pop_torch_function_stack
 _depth: Final[Callable[[], int]] = _C._len_torch_function_stack

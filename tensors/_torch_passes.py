@@ -20,7 +20,7 @@ from ._graph_guard import guard_release
 
 __all__ = ["STEPS", "Steps"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
 _KEPT: Final = 4096

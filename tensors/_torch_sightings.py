@@ -1,6 +1,6 @@
 """Watching PyTorch's memory for a leak detector: on every thread, inside of scopes and outside, owned by nobody.
 
-What is watched is a tensor's storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever
+What is watched is a tensor's storage: a weak reference to ``t.untypedstorage_of()`` fires when the memory goes, whoever
 has it: views, graphs, NumPy and DLPack exports.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Iterator
 from functools import partial
 from importlib import import_module
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -32,6 +32,7 @@ from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
 from ._torch_passes import STEPS
+from ._torch_storage import storage_of
 
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["watch_memory"]
 
-_C: Final[Any] = torch._C  # pyright: ignore[reportPrivateUsage]
+_C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _storage_of: Final[Callable[[Any], Any]] = _C.TensorBase.untyped_storage
 _nbytes_of: Final[Callable[[Any], int]] = torch.UntypedStorage.nbytes
@@ -87,12 +88,12 @@ class Watch(TorchFunctionMode):
 def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
     """Put the memory of a tensor down, unless an argument has it."""
     with _Undisturbed():
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage is None or LOG.recall_memory(storage) is not None:
             return
         given: list[Any] = [*args, *(kwargs or {}).values()]
         given += [one for argument in given if type(argument) in (list, tuple) for one in argument]
-        if any(isinstance(one, Tensor) and _storage(one) is storage for one in given):
+        if any(isinstance(one, Tensor) and storage_of(one) is storage for one in given):
             return
         nbytes, device = storage.nbytes(), _device_of(storage)
     if nbytes and device is not None:
@@ -102,17 +103,9 @@ def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
 _sight: Final[Callable[[Any, Any, Any, Any], None]] = _sight_in_python if _COMPILED is None else _COMPILED.sight
 
 
-def _storage(tensor: Any) -> Any:
-    try:
-        return _storage_of(tensor)
-    except (NotImplementedError, RuntimeError):
-        # A tensor inside of a transform, a sparse one, an opaque one: nothing that could be watched.
-        return None
-
-
 def _storage_undisturbed(tensor: Any) -> Any:
     with _Undisturbed():
-        return _storage(tensor)
+        return storage_of(tensor)
 
 
 def _device_of(storage: Any) -> str | None:
@@ -130,7 +123,7 @@ def _see(result: Any, func: Any = None, args: Any = (), kwargs: Any = None) -> N
 
 
 def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
-    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType]
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if issubclass(cls, Tensor):
         if not issubclass(cls, _MODELS_OWN):
             yield tree

@@ -10,10 +10,24 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._torch_disposal import DisposedTorchTensor
 
-__all__ = ["storages_behind", "used_bytes"]
+__all__ = ["storage_of", "storages_behind", "used_bytes"]
 
 _COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 _COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
+
+
+_storage: Final[Any] = torch._C.TensorBase.untyped_storage
+
+
+def storage_of(tensor: Any) -> Any:
+    """The storage of a tensor; None where it has none that could be asked for.
+
+    To be called where no function mode is asked.
+    """
+    try:
+        return _storage(tensor)
+    except RuntimeError:  # a tensor inside of a transform, a sparse one, an opaque one such as mkldnn's
+        return None
 
 
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
@@ -29,13 +43,10 @@ def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
             yield from storages_behind(getattr(tensor, name))
         return
     for part in _parts(tensor):
-        try:
-            storage = part.untyped_storage()
-        except (NotImplementedError, RuntimeError):
-            # An opaque implementation, such as that of mkldnn, has no storage that could be asked.
+        storage = storage_of(part)
+        if storage is None:
             yield ("torch", "opaque", id(part)), part.numel() * part.element_size()
-            continue
-        if storage.device.type != "meta":
+        elif storage.device.type != "meta":
             yield ("torch", storage._cdata), storage.nbytes()
 
 

@@ -114,7 +114,7 @@ class Page:
             answer = self._receive()
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
-                return answer["result"]  # type: ignore[no-any-return]
+                return answer["result"]
 
     def open(self, file: Path) -> None:
         """Load a file and wait until the page's script says that all is drawn."""

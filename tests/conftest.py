@@ -16,7 +16,7 @@ from disposescope.scopes._entry import LIVE
 from disposescope.scopes._instruments import LISTENERS
 from disposescope.scopes._releases import release
 
-handler_name: Any = np._core.multiarray.get_handler_name  # type: ignore[attr-defined]
+handler_name: Any = np._core.multiarray.get_handler_name
 
 
 modules_when_frozen = [0]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
-from sys import _getframe  # pyright: ignore[reportPrivateUsage]
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import getweakrefs, ref

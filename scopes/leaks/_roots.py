@@ -98,7 +98,7 @@ def is_library_class(thing: object) -> bool:
 
 def _exceptions_in_flight() -> Iterator[Root]:
     here = threading.get_ident()
-    handled = cast("Mapping[int, object]", sys._current_exceptions())  # pyright: ignore[reportPrivateUsage]
+    handled = cast("Mapping[int, object]", sys._current_exceptions())
     for thread, given in handled.items():
         # Before Python 3.12 the three of sys.exc_info().
         error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
@@ -145,7 +145,7 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 
 def _user_frames() -> Iterator[FrameType]:
     """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
-    frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+    frames = sys._current_frames()
     # Not this frame itself: a frame that has its own frame in a variable is garbage that only the collector frees.
     innermost = [frames.pop(threading.get_ident()).f_back, *frames.values()]
     del frames

@@ -97,7 +97,7 @@ def _running() -> set[tuple[int, CodeType]]:
     """The frames that run on any thread, and the code of each."""
     found: set[tuple[int, CodeType]] = set()
     above: FrameType | None
-    for above in list(sys._current_frames().values()):  # pyright: ignore[reportPrivateUsage]
+    for above in list(sys._current_frames().values()):
         while above is not None:
             found.add((id(above), above.f_code))
             # None in the end: a frame that has its own frame in a variable is garbage that only the collector frees.

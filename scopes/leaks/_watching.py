@@ -264,11 +264,12 @@ _LISTENER: Final = _Listener()
 # ------------------------------------------------------------------ threads and processes
 
 _bootstrap: Final[list[Any]] = []
+_thread_class: Final[Any] = threading.Thread
 
 
 def _watch_threads() -> None:
     """Let every thread that is started from now on see births as well."""
-    original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    original = _thread_class._bootstrap_inner
 
     def _bootstrap_inner(thread: threading.Thread) -> None:
         for watcher in WATCHERS if _open else ():
@@ -276,13 +277,13 @@ def _watch_threads() -> None:
         original(thread)
 
     _bootstrap[:] = [original, _bootstrap_inner]
-    threading.Thread._bootstrap_inner = _bootstrap_inner  # type: ignore[attr-defined]
+    _thread_class._bootstrap_inner = _bootstrap_inner
 
 
 def _leave_threads() -> None:
     original, ours = _bootstrap
-    if threading.Thread._bootstrap_inner is ours:  # type: ignore[attr-defined]
-        threading.Thread._bootstrap_inner = original  # type: ignore[attr-defined]
+    if _thread_class._bootstrap_inner is ours:
+        _thread_class._bootstrap_inner = original
 
 
 def _begin_as_child() -> None:

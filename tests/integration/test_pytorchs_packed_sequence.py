@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 # What PyTorch's own test suite needs.
 pytest.importorskip("expecttest")
 
-import disposescope as ds  # noqa: E402
+import disposescope as ds
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

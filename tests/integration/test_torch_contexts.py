@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import disposescope as ds  # noqa: E402
+import disposescope as ds
 
 
 def test_interleaved_tasks_own_their_own():

@@ -78,7 +78,7 @@ def test_batches_come_as_torch_packed_sequences_and_go_with_their_scope(
         assert all(map(ds.is_disposed, seen))
 
 
-class Stream(data.IterableDataset):  # type: ignore[misc,name-defined]
+class Stream(data.IterableDataset):
     def __iter__(self) -> Any:
         return (torch.full((length,), length) for length in LENGTHS)
 
@@ -90,7 +90,7 @@ def test_an_iterable_dataset_is_read_as_any_other(workers: int) -> None:
     assert sizes == [[3, 3, 2, 1, 1], [3, 2, 1, 1], [1] * 6]
 
 
-class Broken(data.Dataset):  # type: ignore[misc,name-defined]
+class Broken(data.Dataset):
     def __len__(self) -> int:
         return 4
 
@@ -174,7 +174,7 @@ def test_a_wrapped_collate_of_pytorchs_own_leaves_the_batch_alone(workers: int, 
     assert all(map(ds.is_disposed, seen))
 
 
-class Reporting(data.Dataset):  # type: ignore[misc,name-defined]  # PyTorch is optional for the type checker too
+class Reporting(data.Dataset):
     """Samples that tell which process made them."""
 
     def __len__(self) -> int:

@@ -62,7 +62,7 @@ def record(nbytes: int = 4096, age_s: float | None = 2.0, **changes: object) -> 
         "device": "cpu:0",
         "op": None,
     }
-    return Record(**{**fields, **changes})  # type: ignore[arg-type]
+    return Record(**{**fields, **changes})
 
 
 def leak(**changes: object) -> Leak:
@@ -95,7 +95,7 @@ def leak(**changes: object) -> Leak:
         "excerpt": None,
         "records": (),
     }
-    return Leak(**{**fields, **changes})  # type: ignore[arg-type]
+    return Leak(**{**fields, **changes})
 
 
 def trend(passes: int = 60, nbytes: int = 1_000_000, first: int = 3) -> Trend:

@@ -23,7 +23,7 @@ def environment() -> dict[str, str]:
 def execute(folder: Path, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False, **options
-    )  # type: ignore[call-overload]
+    )
 
 
 def report(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:

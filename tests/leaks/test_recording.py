@@ -82,7 +82,7 @@ def test_a_list_is_thinned_evenly() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        LeakDetector(**options)  # type: ignore[arg-type]
+        LeakDetector(**options)
 
 
 def test_a_report_tells_births_and_the_peak_of_a_line() -> None:

@@ -48,7 +48,7 @@ def record(**changes: object) -> Record:
         "state": "alive",
         "device": "cpu:0",
     }
-    return Record(**{**fields, **changes})  # type: ignore[arg-type]
+    return Record(**{**fields, **changes})
 
 
 VIEW = record(shape=(10,), used_nbytes=40, scope=None, generation=1, site=Site("x.py", 7, "<module>"))
@@ -90,7 +90,7 @@ def leak(*records: Record, **changes: object) -> Leak:
         "excerpt": None,
         "records": records,
     }
-    return Leak(**{**fields, **changes})  # type: ignore[arg-type]
+    return Leak(**{**fields, **changes})
 
 
 SCOPE = leak(

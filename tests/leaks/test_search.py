@@ -133,7 +133,7 @@ def test_an_exception_on_another_thread_is_in_flight() -> None:
 
     def work() -> None:
         try:
-            tensor_in(lambda tensor: entries.append(entry_of(tensor)) or _fail(tensor))  # type: ignore[func-returns-value, arg-type]
+            tensor_in(lambda tensor: entries.append(entry_of(tensor)) or _fail(tensor))
         except KeyError:
             ready.set()
             done.wait()
@@ -186,7 +186,7 @@ def test_thread_locals_context_variables_and_tasks_hold() -> None:
 
         async def worker() -> None:
             batch = ds.zeros(3)
-            entries.append(entry_of(batch))  # type: ignore[arg-type]
+            entries.append(entry_of(batch))
             await asyncio.sleep(60)
             del batch
 
@@ -196,7 +196,7 @@ def test_thread_locals_context_variables_and_tasks_hold() -> None:
         reference = weakref.ref(task)
         del task
         told = asked(*entries)
-        reference().cancel()  # type: ignore[union-attr]
+        reference().cancel()
         return told
 
     reason, chains = asyncio.run(main())
@@ -277,5 +277,5 @@ def test_recursive_structures_and_huge_containers_end_within_the_time_limit() ->
         with Holders([[entry]], time_limit_s=0.2, object_limit=10**9) as holders:
             assert holders.reason_of(entry) in ("unfinished", "unknown")
     finally:
-        del ds._test_batch  # type: ignore[attr-defined]
+        del ds._test_batch
     gc.collect()

@@ -79,7 +79,7 @@ def test_a_snapshot_is_filtered_by_site_kind_and_module() -> None:
     with LeakDetector() as detector:
         kept = [ds.zeros(3)]
         snapshot = detector.take_snapshot()
-    line = next(iter(snapshot)).site.line  # type: ignore[union-attr]
+    line = next(iter(snapshot)).site.line
     for site in ("test_snapshot.py", f"test_snapshot.py:{line}", "*/leaks/*", "*test_snap*"):
         assert len(snapshot.filter(site=site)) == 1, site
     assert len(snapshot.filter(site=f"test_snapshot.py:{line + 1}")) == 0

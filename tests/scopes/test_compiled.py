@@ -183,4 +183,4 @@ def test_the_class_of_scopes_keeps_its_signature():
     ]  # fmt: skip
     assert ds.DisposeScope("a").name == "a"
     with pytest.raises(TypeError):
-        ds.DisposeScope("a", "b")  # type: ignore[misc]
+        ds.DisposeScope("a", "b")

@@ -117,7 +117,7 @@ class TestGenerators:
         assert ds.current_scope() is None
 
     def test_a_break_out_of_the_loop_closes_it(self):
-        for _scope, toy in scoped():  # noqa: B007
+        for _scope, toy in scoped():  # noqa: B007  # used after the loop
             break
         with closing(scoped()) as generator:
             _, other = next(generator)
@@ -578,7 +578,7 @@ class TestAsync:
             await running.aclose()
             assert scope.closed
             assert toy.value is None
-            async for scope, toy in generator():  # noqa: B007
+            async for scope, toy in generator():  # noqa: B007  # used after the loop
                 break
             return scope, toy
 

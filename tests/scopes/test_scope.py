@@ -194,7 +194,7 @@ class TestFailures:
                 try:
                     raise KeyError("first")
                 except KeyError:
-                    raise ValueError("second")  # noqa: B904
+                    raise ValueError("second")  # noqa: B904  # the context is what is tested
         assert isinstance(caught.value.__context__, KeyError)
         assert isinstance(caught.value.__context__.__context__, ExceptionGroup)
 
@@ -394,7 +394,7 @@ class TestUse:
 
         assert ds.dispose_scope(Name("x")).name == "x"
         with pytest.raises(TypeError, match="name"):
-            ds.dispose_scope(3)  # type: ignore[arg-type]
+            ds.dispose_scope(3)
         with pytest.raises(TypeError, match="parentheses"):
 
             @ds.dispose_scope
@@ -525,9 +525,9 @@ class TestMoveTo:
         with ds.dispose_scope() as scope:
             toy = Toy(1)
             with pytest.raises(TypeError, match="DisposeScope"):
-                scope.move_to(toy, scope)  # type: ignore[arg-type]
+                scope.move_to(toy, scope)
             with pytest.raises(TypeError, match="NoneType"):
-                scope.move_to(None, toy)  # type: ignore[arg-type]
+                scope.move_to(None, toy)
             assert owned_by(scope, toy)
 
 

@@ -162,7 +162,7 @@ class TestLiveBytes:
         }
         assert (now.live, now.live_nbytes) == (3, 22)
         with pytest.raises(TypeError):
-            now.by_device["cpu:0"] = None  # type: ignore[index]
+            now.by_device["cpu:0"] = None
         del kept
         assert dict(ds.statistics().by_device) == {}
 
@@ -210,7 +210,7 @@ class TestValue:
         _kept = Toy()
         now = ds.statistics()
         with pytest.raises(AttributeError):
-            now.live = 3  # type: ignore[misc]
+            now.live = 3
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
             assert pickle.loads(pickle.dumps(now, protocol)) == now
         assert copy.deepcopy(now) == now

@@ -88,4 +88,4 @@ def test_a_generator_function_gives_a_generator():
 
 def test_what_cannot_be_called_is_refused():
     with pytest.raises(TypeError):
-        ds.tidy(3)  # type: ignore[arg-type]
+        ds.tidy(3)

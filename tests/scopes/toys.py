@@ -114,7 +114,7 @@ PACKED = Kind(
 add_kind(PACKED)
 
 
-class Bundle(tuple):  # type: ignore[type-arg]
+class Bundle(tuple):
     """A composite that cannot be weakly referenced."""
 
     __slots__ = ()
@@ -176,25 +176,25 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
 
-    def born(self, entry) -> None:  # type: ignore[no-untyped-def]
+    def born(self, entry) -> None:
         self.events.append(("born", entry.kind.name, entry.owner))
 
-    def moved(self, entry, source, target) -> None:  # type: ignore[no-untyped-def]
+    def moved(self, entry, source, target) -> None:
         self.events.append(("moved", entry.kind.name, source, target))
 
-    def disposed(self, entry, owner) -> None:  # type: ignore[no-untyped-def]
+    def disposed(self, entry, owner) -> None:
         self.events.append(("disposed", entry.kind.name, owner))
 
-    def died(self, entry) -> None:  # type: ignore[no-untyped-def]
+    def died(self, entry) -> None:
         self.events.append(("died", entry.kind.name))
 
-    def opened(self, scope) -> None:  # type: ignore[no-untyped-def]
+    def opened(self, scope) -> None:
         self.events.append(("opened", scope))
 
-    def closed(self, scope) -> None:  # type: ignore[no-untyped-def]
+    def closed(self, scope) -> None:
         self.events.append(("closed", scope))
 
-    def story(self, entry) -> str:  # type: ignore[no-untyped-def]
+    def story(self, entry) -> str:
         return ""
 
 

@@ -253,14 +253,14 @@ def test_length_and_passes_are_those_of_the_loader() -> None:
 
 def test_what_cannot_be_iterated_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="iterable"):
-        ds.scoped_batches(3)  # type: ignore[arg-type]
+        ds.scoped_batches(3)
     with pytest.raises(TypeError, match="name"):
-        ds.scoped_batches([], name=3)  # type: ignore[arg-type]
+        ds.scoped_batches([], name=3)
 
 
 def test_the_scope_has_the_name_that_was_given() -> None:
     for _ in ds.scoped_batches([1], name="step"):
-        assert ds.current_scope().name == "step"  # type: ignore[union-attr]
+        assert ds.current_scope().name == "step"
 
 
 def test_nothing_holds_a_batch_but_the_loop() -> None:
@@ -304,7 +304,7 @@ def test_a_scope_in_the_body_is_inside_the_batch() -> None:
         with ds.dispose_scope() as step:
             assert step.outer is outer
             loss = step.move_to_outer(ds.ones(1))
-        assert loss in outer  # type: ignore[operator]
+        assert loss in outer
 
 
 def test_zipped_loops_each_dispose_their_own_and_the_one_advanced_last_is_current() -> None:
@@ -354,8 +354,8 @@ def test_an_inner_iterator_that_outlives_the_outer_loop_is_defined() -> None:
                 held = iter(ds.scoped_batches(batches(2)))
                 inner_batch = next(held)
         assert not ds.is_disposed(inner_batch)
-        assert ds.owner_of(inner_batch).outer is around  # type: ignore[union-attr]
-        held.close()  # type: ignore[union-attr]
+        assert ds.owner_of(inner_batch).outer is around
+        held.close()
         assert ds.is_disposed(inner_batch)
         assert ds.current_scope() is around
 
@@ -413,9 +413,9 @@ def test_a_decorated_loader_hands_over_its_batches() -> None:
 def test_a_loop_in_a_generator_does_not_capture_what_the_consumer_makes() -> None:
     def totals() -> Iterator[int]:
         for batch in ds.scoped_batches(batches()):
-            assert batch in ds.current_scope()  # type: ignore[operator]
+            assert batch in ds.current_scope()
             yield int(batch.sum())
-            assert ds.current_scope().name == "batch"  # type: ignore[union-attr]
+            assert ds.current_scope().name == "batch"
 
     with ds.dispose_scope() as consumer:
         made = []
@@ -440,8 +440,8 @@ def test_a_chain_of_scoped_loops_in_generators() -> None:
     with ds.dispose_scope() as around:
         results = []
         for batch in ds.scoped_batches(doubled(doubled(batches())), name="last"):
-            assert ds.current_scope().name == "last"  # type: ignore[union-attr]
-            assert batch in ds.current_scope()  # type: ignore[operator]
+            assert ds.current_scope().name == "last"
+            assert batch in ds.current_scope()
             results.append(int(batch[0]))
         assert results == [0, 4, 8]
         assert len(around) == 0
@@ -466,7 +466,7 @@ def test_asyncio_tasks_each_have_their_own_batch() -> None:
         for batch in ds.scoped_batches(ds.full((2,), start + number) for number in range(4)):
             made = batch + 1
             await asyncio.sleep(0)
-            assert made in ds.current_scope()  # type: ignore[operator]
+            assert made in ds.current_scope()
             results.append(int(made[0]))
         return results
 
@@ -496,7 +496,7 @@ def test_threads_each_have_their_own_batch() -> None:
         try:
             for batch in ds.scoped_batches(batches(50)):
                 assert (batch + 1) is not None
-                assert len(ds.current_scope()) == 1  # type: ignore[arg-type]
+                assert len(ds.current_scope()) == 1
         except BaseException as error:
             failures.append(error)
 

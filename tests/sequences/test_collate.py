@@ -97,9 +97,9 @@ def test_nothing_is_left_when_a_tensor_hides_in_the_batch() -> None:
 
 def test_it_looks_like_the_function_it_wraps() -> None:
     collate = ds.ScopedCollate(padded)
-    assert collate.__name__ == "padded"  # type: ignore[attr-defined]
+    assert collate.__name__ == "padded"
     assert collate.__doc__ == "Pad them."
-    assert collate.__wrapped__ is padded  # type: ignore[attr-defined]
+    assert collate.__wrapped__ is padded
     assert repr(collate) == "ScopedCollate(padded)"
     assert repr(ds.ScopedCollate(ds.pack_collate())).startswith("ScopedCollate(pack_collate(")
 
@@ -110,7 +110,7 @@ def test_wrapping_twice_is_wrapping_once() -> None:
 
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(TypeError, match="expected a collate function"):
-        ds.ScopedCollate(3)  # type: ignore[arg-type]
+        ds.ScopedCollate(3)
 
 
 @pytest.mark.parametrize("collate", [ds.ScopedCollate(padded), decorated, ds.ScopedCollate(Method().collate)])

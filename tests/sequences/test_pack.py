@@ -19,7 +19,7 @@ def test_a_list_is_packed_step_by_step() -> None:
     assert fields(packed) == [[1, 4, 6, 2, 5, 3], [3, 2, 1], None, None]
     unsorted = ds.pack_sequence([np.array([6]), np.array([1, 2, 3]), np.array([4, 5])], enforce_sorted=False)
     assert fields(unsorted) == [[1, 4, 6, 2, 5, 3], [3, 2, 1], [1, 2, 0], [2, 0, 1]]
-    assert packed.batch_sizes.dtype == unsorted.sorted_indices.dtype == np.int64  # type: ignore[union-attr]
+    assert packed.batch_sizes.dtype == unsorted.sorted_indices.dtype == np.int64
 
 
 def test_a_padded_batch_is_packed_in_either_layout() -> None:

@@ -245,12 +245,12 @@ def test_names_that_lead_nowhere_or_contradict_are_refused() -> None:
     with pytest.raises(ValueError, match="both pack and stack"):
         ds.pack_collate(pack=["a"], stack=["a"])
     with pytest.raises(ValueError, match="'varying', 'all' or a collection"):
-        ds.pack_collate(pack="tokens")  # type: ignore[arg-type]
+        ds.pack_collate(pack="tokens")
     for names in ([None], [1.5], [True], 3):
         with pytest.raises(TypeError):
-            ds.pack_collate(pack=names)  # type: ignore[arg-type]
+            ds.pack_collate(pack=names)
     with pytest.raises(TypeError, match="enforce_sorted"):
-        ds.pack_collate(enforce_sorted=1)  # type: ignore[arg-type]
+        ds.pack_collate(enforce_sorted=1)
 
 
 def test_repr_tells_the_options() -> None:

@@ -107,8 +107,8 @@ def test_its_fields_cannot_be_set_or_deleted_and_other_attributes_can() -> None:
             setattr(packed, field, 1)
         with pytest.raises(AttributeError):
             delattr(packed, field)
-    packed.note = "mine"  # type: ignore[attr-defined]
-    assert copy.copy(packed).note == pickle.loads(pickle.dumps(packed)).note == "mine"  # type: ignore[attr-defined]
+    packed.note = "mine"
+    assert copy.copy(packed).note == pickle.loads(pickle.dumps(packed)).note == "mine"
 
 
 def test_repr_shows_the_fields() -> None:
@@ -136,7 +136,7 @@ def test_data_alone_is_refused(data: Any) -> None:
 
 def test_what_is_no_tensor_and_no_permutation_is_refused() -> None:
     with pytest.raises(TypeError, match="batch_sizes must be a Tensor or a NumPy array, not a list"):
-        ds.PackedSequence(np.arange(3), [2, 1])  # type: ignore[arg-type]
+        ds.PackedSequence(np.arange(3), [2, 1])
     with pytest.raises(TypeError, match="dtype"):
         ds.PackedSequence(np.array(["a"]), np.array([1]))
     with pytest.raises(RuntimeError, match="twice"):
@@ -171,7 +171,7 @@ def test_leaving_its_scope_kills_every_field() -> None:
         assert before is after
         assert ds.is_disposed(after)
         with pytest.raises(ds.DisposedError):
-            after + 1  # type: ignore[operator]
+            after + 1
     assert "disposed Tensor" in repr(packed)
     assert len(packed) == 4
 
@@ -234,10 +234,10 @@ def test_a_verb_on_a_field_acts_on_the_whole() -> None:
 def test_it_moves_as_a_whole_and_in_trees() -> None:
     with ds.dispose_scope() as scope:
         batch = {"packed": [packed_of()], "same": None}
-        batch["same"] = batch["packed"][0]  # type: ignore[index, assignment]
+        batch["same"] = batch["packed"][0]
         temporary = packed_of()
         scope.move_to_outer(batch)
-    kept = batch["packed"][0]  # type: ignore[index]
+    kept = batch["packed"][0]
     assert not kept.disposed
     assert kept.data.tolist() == [0, 0, 1, 1, 2]
     assert temporary.disposed

@@ -57,7 +57,7 @@ def test_only_the_results_are_born() -> None:
     with ds.dispose_scope() as scope:
         packed = ds.pack_sequence([ds.asarray(sequence) for sequence in SEQUENCES], enforce_sorted=False)
         ds.reset_statistics()
-        results = [*ds.pad_packed_sequence(packed), *ds.unpack_sequence(packed), ds.pad_sequence(packed[:2])]  # type: ignore[arg-type]
+        results = [*ds.pad_packed_sequence(packed), *ds.unpack_sequence(packed), ds.pad_sequence(packed[:2])]
         assert ds.statistics().created_in_scope == len(results) == 6
         assert scope.live == (packed, *results)
 

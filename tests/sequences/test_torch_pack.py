@@ -276,7 +276,7 @@ def test_transforms_modes_and_subclasses_see_pytorchs_own_functions() -> None:
     assert torch.func.grad(lambda x: ds.pad_sequence([x, x]).sum())(rows).tolist() == [[2.0, 2.0]] * 3
     seen: list[str] = []
 
-    class Watching(torch.overrides.TorchFunctionMode):  # type: ignore[misc,name-defined]
+    class Watching(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             seen.append(func.__name__)
             return func(*args, **(kwargs or {}))

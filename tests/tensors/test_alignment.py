@@ -96,7 +96,7 @@ def test_aligned_memory_is_shared_whatever_is_asked() -> None:
 
 def test_an_unknown_way_to_align_is_refused() -> None:
     with pytest.raises(ValueError, match="align must be"):
-        ds.asarray([1], align="never")  # type: ignore[arg-type]
+        ds.asarray([1], align="never")
 
 
 @given(st.integers(0, 63), st.integers(0, 63), st.sampled_from(["i1", "f4", "f8"]), st.integers(0, 40))

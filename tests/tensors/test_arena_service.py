@@ -16,7 +16,7 @@ from disposescope.tensors._arena_arrival import ARENA
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
-handler_name: Any = np._core.multiarray.get_handler_name  # type: ignore[attr-defined]
+handler_name: Any = np._core.multiarray.get_handler_name
 
 
 def test_the_arena_serves_a_block_and_nothing_outside_of_it() -> None:
@@ -196,7 +196,7 @@ def test_what_scopes_do_to_a_context_changes_no_error_state_of_numpy() -> None:
             before = np.seterr(divide="ignore")
             told.append(np.geterr()["divide"])
         told.append(np.geterr()["divide"])
-        np.seterr(**before)  # type: ignore[arg-type]
+        np.seterr(**before)
         return [*told, np.geterr()["divide"]]
 
     expected = ["warn", "warn", "raise", "ignore", "ignore", "warn"]

@@ -130,7 +130,7 @@ PATHS = {
     "str": str,
     "format": lambda t: f"{t}",
     "format with a spec": lambda t: f"{t:.2f}",
-    "percent formatting": lambda t: "%s" % t,  # noqa: UP031
+    "percent formatting": lambda t: "%s" % t,  # noqa: UP031  # the operator is what is tested
     "bool": bool,
     "int": int,
     "float": float,

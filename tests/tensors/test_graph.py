@@ -14,14 +14,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="these are graphs of PyTorch")
 
-import torch.nn.functional as F  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-import disposescope as ds  # noqa: E402
-from disposescope.tensors import graph_nbytes, graph_summary  # noqa: E402
+import disposescope as ds
+from disposescope.tensors import graph_nbytes, graph_summary
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
 
@@ -456,7 +456,7 @@ def test_a_summary_names_the_lines_where_anomaly_mode_was_on() -> None:
 def test_a_summary_is_frozen_and_holds_no_tensor() -> None:
     summary = graph_summary(weight.exp())
     with pytest.raises(AttributeError):
-        summary.nbytes = 0  # type: ignore[misc]
+        summary.nbytes = 0
     reached = gc.get_referents(summary)
     assert not any(isinstance(thing, torch.Tensor) for thing in reached)
     assert summary == graph_summary(weight.exp())

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="these are graphs of PyTorch")
 
-import disposescope as ds  # noqa: E402
-import disposescope.tensors._torch_arrival  # noqa: E402
+import disposescope as ds
+import disposescope.tensors._torch_arrival
 
 
 def leaf() -> Any:

@@ -421,7 +421,7 @@ def test_a_number_is_refused_too() -> None:
         number = jnp.float32(3) + 1
     for use in (float, int, bool, format, lambda x: f"{x:.2f}", lambda x: [0, 1][x.astype(int)]):
         with pytest.raises(ds.DisposedError):
-            use(number)  # type: ignore[operator]
+            use(number)
 
 
 def test_the_repr_of_a_disposed_array_does_not_raise_and_its_description_stays() -> None:
@@ -501,7 +501,7 @@ def test_exported_memory_is_counted_until_jax_is_done_with_it() -> None:
     before = len(ds.exported_storages())
     with ds.dispose_scope():
         tensor = ds.ones(1000, dtype="float32")
-        there = ds.current_scope().detach(jax.dlpack.from_dlpack(tensor))  # type: ignore[union-attr]
+        there = ds.current_scope().detach(jax.dlpack.from_dlpack(tensor))
         assert len(ds.exported_storages()) == before + 1
     assert there.sum() == 1000
     assert ds.exported_storages()[-1].escaped

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.checkpoint import checkpoint
 
-import disposescope as ds  # noqa: E402
+import disposescope as ds
 
 F = torch.nn.functional
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-import disposescope as ds  # noqa: E402
+import disposescope as ds
 
 
 def disposed(make):

@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import disposescope as ds  # noqa: E402
-from disposescope.scopes.leaks import LeakDetector  # noqa: E402
-from disposescope.scopes.leaks._holders import Holders, Reason  # noqa: E402
+import disposescope as ds
+from disposescope.scopes.leaks import LeakDetector
+from disposescope.scopes.leaks._holders import Holders, Reason
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"

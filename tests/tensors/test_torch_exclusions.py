@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import disposescope as ds  # noqa: E402
+import disposescope as ds
 
 nn = torch.nn
 

@@ -13,9 +13,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import disposescope as ds  # noqa: E402
-from disposescope.scopes.leaks import LeakDetector  # noqa: E402
-from disposescope.scopes.leaks._sightings import Seen  # noqa: E402
+import disposescope as ds
+from disposescope.scopes.leaks import LeakDetector
+from disposescope.scopes.leaks._sightings import Seen
 
 
 def memory_of(detector: LeakDetector) -> list[Seen]:

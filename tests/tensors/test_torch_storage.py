@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import disposescope as ds  # noqa: E402
-from disposescope.scopes._devices import device_name  # noqa: E402
+import disposescope as ds
+from disposescope.scopes._devices import device_name
 
 
 class Pair(torch.Tensor):

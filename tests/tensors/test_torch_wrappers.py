@@ -6,7 +6,7 @@ import disposescope as ds
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402 (after the check that PyTorch is there)
+from torch.testing._internal.two_tensor import TwoTensor
 
 
 def jagged():

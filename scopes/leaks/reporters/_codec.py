@@ -73,7 +73,7 @@ def schema_of(cls: Any) -> dict[str, Any]:
 def _decoded_tuple(items: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
     if type(value) is not list:
         raise _wrong(where, value, "an array")
-    values: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
+    values: list[Any] = value  # pyright: ignore[reportUnknownVariableType] (from object)
     if len(items) == 2 and items[1] is ...:
         return tuple(decoded(items[0], part, f"{where}[{index}]") for index, part in enumerate(values))
     if len(values) != len(items):
