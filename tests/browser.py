@@ -18,7 +18,7 @@ from typing import Any, Self
 import pytest
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 FLAGS = (
     "--headless=new",
     "--disable-gpu",

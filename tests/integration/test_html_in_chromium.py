@@ -147,7 +147,7 @@ def test_the_tables_beside_the_charts_say_the_same(page: Page) -> None:
     page.js("document.getElementById('time-table').open = true")
     page.wait_for("document.querySelectorAll('#time-table tbody tr').length > 100")
     page.js("document.querySelector('#live-table .link').click()")
-    assert page.js("document.getElementById('query').value") == "/home/ada/speech/model/encoder.py:112"
+    assert page.js("document.getElementById('query').value") == "/projects/speech/model/encoder.py:112"
     assert page.js(ROWS) == 1
 
 

@@ -24,7 +24,7 @@ from disposescope.scopes.leaks import (
     UnusedSuppression,
 )
 
-HOME = "/home/ada/speech"
+HOME = "/projects/speech"
 STEP = Site(f"{HOME}/train.py", 31, "Trainer.step")
 MAIN = Site(f"{HOME}/train.py", 58, "main")
 MODULE = Site(f"{HOME}/train.py", 71, "<module>")

@@ -105,7 +105,7 @@ def test_the_data_is_the_report(page: str) -> None:
     row = dict(zip(data["fields"]["leak"], data["leaks"][0], strict=True))
     assert data["strings"][row["explanation"]] == report.leaks[0].explanation
     file, line, function = data["places"][row["site"]]
-    assert (data["strings"][file], line, data["strings"][function]) == ("/home/ada/speech/train.py", 31, "Trainer.step")
+    assert (data["strings"][file], line, data["strings"][function]) == ("/projects/speech/train.py", 31, "Trainer.step")
 
 
 def test_rows_have_the_fields_that_are_promised() -> None:
