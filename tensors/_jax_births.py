@@ -1,8 +1,9 @@
-"""Seeing births of JAX's arrays, by two ways that complete each other.
+"""Seeing births of JAX's arrays, by ways that complete each other.
 
 A call of compiled code that JAX has in its cache, which nearly every call is, ends in a hook of JAX's own, on the
-thread and in the context of the caller: what it returns is born in the current scope. What comes into being otherwise
-(a first call, which compiles; ``device_put``, unpickling) is found as the difference of ``jax.live_arrays()`` when a
+thread and in the context of the caller: what it returns is born in the current scope. So is what a first call returns,
+which compiles, and what ``device_put`` makes of other things than arrays: see `_jax_uncached`. What comes into being
+otherwise (a copy to another device, the shards of an array) is found as the difference of ``jax.live_arrays()`` when a
 scope is entered or left, and whenever somebody asks or counts. That list is the whole process's, so an array of it is
 taken only where the traceback that JAX keeps of its birth leads through the block of a scope that is open on this
 thread, and can be of no other thread or task.
@@ -29,6 +30,7 @@ from ._charges import BUDGETED, charge, watch_budget, watch_no_more
 from ._jax_hook import hang_in, uncover
 from ._jax_live import addresses_of, live_arrays, pass_over, unknown_arrays
 from ._jax_tracebacks import frames_of, is_constant
+from ._jax_uncached import wrap_ways
 
 __all__ = ["look", "pass_over_aliases", "see_births"]
 
@@ -182,6 +184,7 @@ def see_births(kind: Kind) -> None:
     _KIND.append(kind)
     look()
     hang_in(kind)
+    wrap_ways()
     ENTERED.append(entered)
     LEFT.append(left)
     UNSEEN.append(look)

@@ -13,7 +13,7 @@ from ..scopes._kinds import Kind
 from ._charges import BUDGETED, CHARGES, charge, refused
 from ._jax_live import ARRAY, SEEN
 
-__all__ = ["SIGHTINGS", "hang_in", "uncover"]
+__all__ = ["SIGHTINGS", "hang_in", "tell", "uncover"]
 
 _api: Final[Any] = import_module("jax._src.api")
 _config: Final[Any] = import_module("jax._src.config")
@@ -39,37 +39,51 @@ class _Hook:
         if self.before is not None:
             self.before(function, args, kwargs, result)
         scope = CURRENT.get()
-        if scope is None:
-            for see in SIGHTINGS:
-                for array in [result] if type(result) is ARRAY else _arrays_in(result):
-                    if id(array) not in LIVE and not _folding.value:
-                        see(array)
+        if scope is None and not SIGHTINGS:
             return
-        if type(result) is ARRAY and scope._direct and not BUDGETED:
+        if type(result) is ARRAY and scope is not None and scope._direct and not BUDGETED:
             # The hot path.
             if id(result) not in LIVE and not _folding.value:
                 if SEEN:
                     SEEN.pop(id(result), None)
                 born(result, _KIND[0])
             return
-        if current_scope() is None:
-            return
         arrays = [result] if type(result) is ARRAY else _arrays_in(result)
         arrays = [array for array in arrays if id(array) not in LIVE]
-        if not arrays or _folding.value:
-            return
-        if BUDGETED:
-            refusal = _refusal_of(arrays)
-            if refusal is not None:
-                # This frame is in its traceback, and the caller drops what was refused.
-                del arrays, result
-                try:
-                    raise refusal
-                finally:
-                    del refusal
+        if arrays and not _folding.value:
+            # Its frame is in the traceback of a refusal, and the caller drops what was refused.
+            del result
+            tell(arrays)
+
+
+def tell(arrays: list[Any]) -> None:
+    """Have arrays that have just come into being born in the current scope, or seen outside of all.
+
+    Parameters
+    ----------
+    arrays : list of jax.Array
+        Each once, and none that is known. Emptied where they are refused.
+
+    Raises
+    ------
+    MemoryError
+        A budget refuses them. None of them is born then.
+    """
+    if current_scope() is None:
         for array in arrays:
-            SEEN.pop(id(array), None)
-            born(array, _KIND[0])
+            for see in SIGHTINGS:
+                see(array)
+        return
+    refusal = _refusal_of(arrays) if BUDGETED else None
+    if refusal is not None:
+        arrays.clear()
+        try:
+            raise refusal
+        finally:
+            del refusal
+    for array in arrays:
+        SEEN.pop(id(array), None)
+        born(array, _KIND[0])
 
 
 _HOOK: Final = _Hook()

@@ -642,7 +642,6 @@ def test_a_detector_sees_arrays_outside_of_scopes_by_their_line_and_holder() -> 
             kept.append(kept[0] + step)
             detector.mark("step")
         report = detector.report(of_program=True)
-    # Of the first of a kind of call, which compiles, the hook is not told.
     [leak] = [leak for leak in report.leaks if leak.tensor_kind == "jax.Array"]
     assert leak.kind == "growth"
     assert leak.count >= 19
