@@ -33,6 +33,7 @@ __all__ = [
     "is_exception",
     "is_module",
     "is_namespace",
+    "is_static",
     "is_thread_local",
     "locals_of",
     "mro_of",
@@ -48,9 +49,11 @@ HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
 GENERATORS: Final = frozenset({types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType})
 
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
 _Getter = Callable[[object], Any]
 _qualname: Final[_Getter] = vars(type)["__qualname__"].__get__
+_flags: Final[_Getter] = vars(type)["__flags__"].__get__
 _mro: Final[_Getter] = vars(type)["__mro__"].__get__
 _class_namespace: Final[_Getter] = vars(type)["__dict__"].__get__
 _module_namespace: Final[_Getter] = vars(types.ModuleType)["__dict__"].__get__
@@ -225,6 +228,11 @@ def class_of(thing: object) -> type:
 def qualified_name_of(cls: type) -> str:
     """The qualified name of a class, read past its metaclass."""
     return cast("str", _qualname(cls))
+
+
+def is_static(cls: type) -> bool:
+    """Whether a class was not made by running a class statement, or what is like it."""
+    return not _flags(cls) & _HEAP_TYPE
 
 
 def is_thread_local(node: object) -> bool:

@@ -13,7 +13,7 @@ from .._entry import Entry, StrongEntry, anchor_entry_of
 from ._cycles import Cycle, cycle_around, tensors_with_memory
 from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
 from ._leftover_memory import left_over_memory
-from ._roots import library_roots, user_roots
+from ._roots import library_roots, typed_roots, user_roots
 from ._search import Search, references_to
 from ._sightings import Birth
 from ._subject import Subject, UnheldMemory
@@ -115,6 +115,10 @@ class Holders:
         if not search.stopped and search.left:
             # Memory that is known by itself is in a cycle only if nothing at all leads to it.
             self._look_for_cycles_of_memory()
+        for libraries in (False, True):
+            if not search.stopped and search.left:
+                wanted = {subject.key for subject in search.left if isinstance(subject, Entry)}
+                search.from_roots(typed_roots(wanted | search.ours.keys(), libraries=libraries), libraries=libraries)
         for subject in search.left:
             reason: Reason = "unfinished" if search.stopped else "unknown"
             self._told.setdefault(subject, _Told("owned" if type(subject) is StrongEntry else reason))
@@ -217,6 +221,9 @@ class Holders:
             asked += 1
             target = search.ours[found[left[those[0]]]]
             self._tell_cycle(cycle_around(target, deadline, search.ours), those)
+        for key in found.values():
+            # Nothing led there yet: the search goes on.
+            search.ours.pop(key, None)
 
     def _tell_cycle(self, cycle: Cycle | None, those: Sequence[Subject]) -> None:
         if cycle is not None:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet
 
-from ._edges import HIDDEN_TYPES, class_of, is_module, locals_of, namespace_of, runs_module
+from ._edges import (
+    HIDDEN_TYPES,
+    class_of,
+    is_module,
+    is_static,
+    locals_of,
+    namespace_of,
+    qualified_name_of,
+    runs_module,
+)
+from ._frameworks import framework_of
 from ._site import is_inside, shown
 
-__all__ = ["count_names", "is_library_class", "is_of_library", "library_roots", "user_roots"]
+__all__ = ["count_names", "is_library_class", "is_of_library", "library_roots", "typed_roots", "user_roots"]
 
 Root = tuple[str, object]
 """How a person would write it, and the object."""
@@ -55,6 +66,38 @@ def library_roots() -> Iterator[Root]:
     for name, namespace in _namespaces():
         if is_of_library(name) and name.partition(".")[0] != _OURS:
             yield from _variables(name, namespace)
+
+
+def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
+    """The instances of classes that nothing was found to lead to: a person can find them by their type only.
+
+    Code of an extension holds them: what is called at the exit of the interpreter, handlers of signals.
+
+    Parameters
+    ----------
+    met : container of int
+        The ``id`` of what is not to be told.
+    libraries : bool
+        Whether those of the classes of libraries are meant, this package's excepted, or those of the user's.
+    """
+    starts: dict[type, str | None] = {}
+    thing: object = None
+    for thing in gc.get_objects():
+        cls = class_of(thing)
+        start = starts.get(cls, "")
+        if start == "":
+            start = starts[cls] = _start_at(cls, libraries)
+        if start is not None and id(thing) not in met:
+            yield start, thing
+
+
+def _start_at(cls: Any, libraries: bool) -> str | None:
+    module = namespace_of(cls).get("__module__")
+    if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
+        return None
+    if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)) or framework_of(cls) is not None:
+        return None
+    return f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>"
 
 
 def count_names(wanted: Collection[int]) -> dict[int, int]:

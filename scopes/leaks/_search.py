@@ -28,6 +28,7 @@ _CHAINS: Final = 3
 _LOOK_AT_CLOCK: Final = 512
 _AFTER_THE_LAST_S: Final = 0.5
 _OTHERS: Final = 10_000
+_PINNED_TIMES: Final = 2
 
 _Link = tuple[int, str]
 """An object by its ``id``, and the step from it where the chain of objects does not tell."""
@@ -62,6 +63,7 @@ class Search:
         # The tensors that were met as the base of a view only.
         self._bases: set[int] = set()
         self._sizes = sizes
+        self._patience = deadline
         self._wanted: dict[int, Entry] = {}
         self._wanted_memory: dict[Hashable, list[Subject]] = {}
         self._found: dict[int, Entry] = {}
@@ -161,10 +163,10 @@ class Search:
                 elif not overtime:
                     # All is found; what else holds it is told as far as that costs little. What views use of a
                     # memory is known only when all of them have been met, and may take half of the time that is left.
-                    share = (self.deadline - now) / 2 if self._sizes else 0.0
-                    overtime = now + max(share, _AFTER_THE_LAST_S)
+                    overtime = now + _AFTER_THE_LAST_S
+                    self._patience = now + (self.deadline - now) / 2
                 elif now > overtime:
-                    late = True
+                    late = late or now > self._patience or not self._may_be_pinned()
                 if late:
                     self.cut_short = self.cut_short or storey == EDGES_PLAIN
                     self._clear()
@@ -214,6 +216,10 @@ class Search:
                 self._others[subject] = [(id(node), step)]
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
+
+    def _may_be_pinned(self) -> bool:
+        """Whether some storage would be told as pinned by a view, unless something else is met that uses it."""
+        return any(self.used.get(identity, 0) < nbytes / _PINNED_TIMES for identity, nbytes in self._sizes.items())
 
     def _count_use(self, tensor: object) -> None:
         known = framework_of(class_of(tensor))

@@ -28,6 +28,7 @@ Mark = tuple[CodeType, int]
 """A code object and the offset of an instruction in it: what is kept at a birth, because formatting costs."""
 
 _OURS: Final = __name__.partition(".")[0]
+_COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
 _INSIDE: Final = frozenset({_OURS, "numpy", "torch", "jax", "jaxlib", "copy"})
 USER: Final = 0
 GENERATED: Final = 1
@@ -142,9 +143,17 @@ def _rank(file: str, namespace: dict[str, Any]) -> int:
         # Generated methods, such as a dataclass's __init__: their caller tells a person more.
         rank = GENERATED
     else:
-        rank = LIBRARY if _top_package(namespace) in _INSIDE else USER
+        rank = LIBRARY if _top_package(namespace) in _INSIDE or _runs_programs(file, namespace) else USER
     _ranks[file] = rank
     return rank
+
+
+def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:
+    """Whether code runs a program, and is no part of it: ``python -m``, and our command, by its name or as a module."""
+    if file == "<frozen runpy>" or os.path.basename(file) in _COMMANDS:
+        return True
+    package: object = namespace.get("__package__")
+    return type(package) is str and package.partition(".")[0] == _OURS
 
 
 def _top_package(namespace: dict[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """One chain for each way of holding, printed as code; dead proxies, properties and heaps of any size do no harm."""
 
+import argparse
 import asyncio
+import atexit
 import functools
 import gc
 import sys
@@ -461,3 +463,69 @@ def shown(file: str) -> str:
     from disposescope.scopes.leaks._site import shown
 
     return shown(file)
+
+
+class Trainer:
+    """What only code of an extension leads to: the list of what is called when the interpreter exits."""
+
+    def __init__(self) -> None:
+        self._cache: dict[str, Any] = {}
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def trainer() -> Iterator[Callable[[], Trainer]]:
+    made: list[weakref.ref[Trainer]] = []
+
+    def make() -> Trainer:
+        trainer = Trainer()
+        atexit.register(trainer.close)
+        made.append(weakref.ref(trainer))
+        return trainer
+
+    yield make
+    for reference in made:
+        trainer = reference()
+        assert trainer is not None
+        atexit.unregister(trainer.close)
+
+
+def test_what_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
+    def make() -> None:
+        trainer()._cache["last"] = [tensor()]
+
+    assert holder_of(make) == "<Trainer>._cache['last'][0]"
+
+
+def test_memory_that_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
+    with LeakDetector() as detector:
+        trainer()._cache["last"] = {"mean": np.ones(1000)}
+        [leak] = detector.report(time_limit_s=60, object_limit=10**8).leaks
+    assert leak.holder == "<Trainer>._cache['last']['mean']"
+
+
+def test_objects_of_the_classes_of_libraries_are_found_where_no_other_leads_there() -> None:
+    reference: weakref.ref[argparse.Namespace] | None = None
+
+    def make() -> None:
+        nonlocal reference
+        options = argparse.Namespace(batch=tensor())
+        atexit.register(options.__repr__)
+        reference = weakref.ref(options)
+
+    try:
+        assert holder_of(make) == "<Namespace>.batch"
+    finally:
+        options = reference and reference()
+        assert options is not None
+        atexit.unregister(options.__repr__)
+
+
+def test_a_graph_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
+    torch: Any = pytest.importorskip("torch")
+    with LeakDetector() as detector:
+        weight = torch.ones(1000, requires_grad=True)
+        trainer()._cache["last"] = (torch.relu(weight * 2) ** 2).sum()
+        leaks = detector.report(time_limit_s=60, object_limit=10**8).leaks
+    assert any(holder.startswith("<Trainer>._cache['last'].grad_fn") for leak in leaks for holder in leak.holders)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import disposescope as ds
@@ -33,6 +34,13 @@ class Seen:
 
     def __call__(self) -> object:
         return self if self.is_there() else None
+
+
+class Box:
+    """What holds something by an attribute, and itself."""
+
+    tensor: ds.Tensor
+    itself: object
 
 
 @pytest.fixture(autouse=True)
@@ -279,3 +287,31 @@ def test_recursive_structures_and_huge_containers_end_within_the_time_limit() ->
     finally:
         del ds._test_batch
     gc.collect()
+
+
+def test_many_searches_keep_nothing_alive_and_leave_resident_memory_flat() -> None:
+    history = BOX["history"] = [ds.zeros(10) for _ in range(50)]
+    BOX["lost"] = weakref.ref(lost := Box())
+    lost.tensor = ds.ones(10)
+    lost.itself = lost
+    entries = [entry_of(tensor) for tensor in (*history, lost.tensor)]
+    subjects = [entry for entry in entries if entry is not None]
+    things = [weakref.ref(thing) for thing in (*history, lost)]
+    del lost
+    process = psutil.Process()
+
+    def search() -> None:
+        with Holders([subjects], time_limit_s=60.0, object_limit=10_000_000) as holders:
+            assert holders.chains_of(subjects)
+
+    for _ in range(2):
+        search()
+    objects, resident = len(gc.get_objects()), process.memory_info().rss
+    for _ in range(10):
+        search()
+    # A search meets some 100,000 objects: one that kept what it had met would show by megabytes each time.
+    assert process.memory_info().rss - resident < 4 << 20
+    assert len(gc.get_objects()) - objects < 1000
+    history.clear()
+    gc.collect()
+    assert [thing() for thing in things] == [None] * 51

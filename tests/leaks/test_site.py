@@ -3,6 +3,8 @@
 import sys
 from dataclasses import dataclass, field
 
+import pytest
+
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector, Site
 from disposescope.scopes.leaks._site import mark_of, site_of
@@ -74,3 +76,26 @@ def test_a_site_prints_relative_to_the_working_directory(tmp_path, monkeypatch) 
 def test_nothing_is_told_of_no_mark() -> None:
     assert site_of(None) is None
     assert mark_of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        ("/usr/bin/leak-report", ""),
+        ("<frozen runpy>", None),
+        ("/lib/disposescope/scopes/leaks/commands/__main__.py", "disposescope.scopes.leaks.commands"),
+    ],
+)
+def test_what_runs_a_program_is_no_part_of_its_stack(file: str, package: str | None) -> None:
+    kept: list[ds.Tensor] = []
+
+    def make() -> None:
+        kept.append(ds.zeros(3))
+
+    with LeakDetector(frames=20) as detector:
+        exec(compile("make()", file, "exec"), {"make": make, "__name__": "__main__", "__package__": package})
+        exec(compile("make()", "/home/user/train.py", "exec"), {"make": make, "__name__": "__main__"})
+    with_command, with_script = ([site.file for site in record.frames] for record in detector.take_snapshot())
+    assert with_command[0] == with_script[0] == __file__
+    assert file not in with_command
+    assert "/home/user/train.py" in with_script

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import Leak, LeakDetector, Report
+from disposescope.scopes.leaks import Leak, LeakDetector, Report, _search
 
 BOX: dict[str, Any] = {}
 BIG = 20_000
@@ -288,3 +288,21 @@ def test_a_bounded_cache_is_no_leak_where_there_were_passes_enough_to_tell() -> 
             with ds.dispose_scope("step"):
                 pass
         assert told(detector.report(of_program=True, time_limit_s=60, object_limit=10**8)) == []
+
+
+def test_a_pinned_view_is_told_also_where_the_walk_goes_on_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_search, "_AFTER_THE_LAST_S", 0.0)
+    monkeypatch.setattr(_search, "_LOOK_AT_CLOCK", 1)
+    with LeakDetector() as detector:
+        BOX["preview"] = ds.zeros(100_000)[:5]
+        leak = one(detector.report(of_program=True, time_limit_s=60, object_limit=10**8))
+    assert (leak.kind, leak.used_nbytes) == ("view", 40)
+
+
+def test_a_walk_that_goes_on_for_long_ends_where_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_search, "_AFTER_THE_LAST_S", 0.0)
+    monkeypatch.setattr(_search, "_LOOK_AT_CLOCK", 1)
+    with LeakDetector() as detector:
+        BOX["all"] = ds.zeros(100_000)
+        [kept] = detector.report(of_program=True, time_limit_s=60, object_limit=10**8).kept
+    assert (kept.kind, kept.used_nbytes) == ("alive", 800_000)
