@@ -96,6 +96,23 @@ class Openings:
                 found.append(opening)
         return found
 
+    def stacks(self) -> list[list[Opening]]:
+        """The open scopes, each innermost one with those around it, outermost first; what was entered first, first."""
+        found = {id(scope): opening for opening in self.open_scopes() if (scope := opening.reference()) is not None}
+        around: dict[int, list[int]] = {}
+        for key, opening in found.items():
+            above: list[int] = []
+            around[key] = above
+            scope = opening.reference()
+            while scope is not None and (scope := scope.outer) is not None:
+                above.append(id(scope))
+        outer = {key for above in around.values() for key in above}
+        return [
+            [found[each] for each in (*reversed(above), key) if each in found]
+            for key, above in around.items()
+            if key not in outer
+        ]
+
 
 OPENINGS: Final = Openings()
 

@@ -2,13 +2,17 @@
 
 import argparse
 import io
+import re
+import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
 import disposescope as ds
+from disposescope.scopes.leaks._openings import OPENINGS
 from disposescope.scopes.leaks.commands import _live
-from disposescope.scopes.leaks.commands._live import Lines, Table, live_view
+from disposescope.scopes.leaks.commands._live import Lines, Table, live_view, stack_lines
 from disposescope.scopes.leaks.commands._numbers import growth_of_text, nbytes_of_text, seconds_of_text
 
 
@@ -25,11 +29,12 @@ def shown(stream: io.StringIO, words: str, monkeypatch: pytest.MonkeyPatch) -> s
     with ds.LeakDetector() as detector:
         kept = [ds.zeros((100, 10)) for _ in range(3)]
         more = [ds.zeros(size) for size in range(1, 3)]
-        view.start(detector)
-        deadline = time.monotonic() + 60
-        while words not in stream.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        view.stop()
+        with ds.dispose_scope("epoch"), ds.dispose_scope("step"):
+            view.start(detector)
+            deadline = time.monotonic() + 60
+            while words not in stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            view.stop()
         del kept, more
     return stream.getvalue()
 
@@ -42,9 +47,48 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich", reason="the table needs rich")
     monkeypatch.setattr(_live, "_ROWS", 1)
-    text = shown(Terminal(), "born at", monkeypatch)
+    text = shown(Terminal(), "step (", monkeypatch)
+    assert "born at" in text
+    assert re.search(r"in epoch \(\d+\.\d s\) > step \(\d+\.\d s\)", text)
     assert "24.0 kB" in text
     assert "and 1 more lines" in text
+
+
+def test_open_scopes_are_told_as_stacks() -> None:
+    with ds.LeakDetector():
+        assert stack_lines(OPENINGS.stacks(), time.monotonic()) == ["in no scope"]
+        inside, leave = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with ds.dispose_scope("loader"):
+                inside.set()
+                leave.wait(60)
+
+        with ds.dispose_scope("epoch"), ds.dispose_scope():
+            thread = threading.Thread(target=other)
+            thread.start()
+            inside.wait(60)
+            stacks = OPENINGS.stacks()
+            leave.set()
+            thread.join()
+        assert [[opening.name for opening in stack] for stack in stacks] == [["epoch", ""], ["loader"]]
+        now_s = max(opening.at_s for stack in stacks for opening in stack)
+        lines = stack_lines(stacks, now_s)
+        assert re.fullmatch(r"in epoch \(\d+\.\d s\) > .*test_live_view.py:\d+ in .*\(\d+\.\d s\)", lines[0])
+        assert lines[1] == "in loader (0.0 s)"
+
+
+def test_many_and_deep_stacks_of_scopes_are_cut() -> None:
+    with ds.LeakDetector():
+        with ExitStack() as scopes:
+            for depth in range(9):
+                scopes.enter_context(ds.dispose_scope(f"d{depth}"))
+            [stack] = OPENINGS.stacks()
+        lines = stack_lines([stack] * 6, stack[-1].at_s)
+        assert len(stack) == 9
+        assert lines[0].startswith("in ... > d3 (")
+        assert lines[0].endswith("> d8 (0.0 s)")
+        assert lines[4:] == ["and in 2 more"]
 
 
 def test_a_terminal_without_rich_is_a_usage_error(

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, final
 
 from .._live import LiveSite, live_sites
+from .._openings import OPENINGS, Opening
+from .._site import site_of
 from .._ticker import Ticker
 from ..reporters._text import bytes_text
 
 if TYPE_CHECKING:
     from .._detector import LeakDetector
 
-__all__ = ["LiveView", "live_view"]
+__all__ = ["LiveView", "live_view", "stack_lines"]
 
 _ROWS: Final = 12
 _REFRESH_S: Final = 0.5
 _LINE_S: Final = 5.0
+_STACKS: Final = 4
+_DEPTH: Final = 6
 
 
 class LiveView(Protocol):
@@ -39,6 +44,21 @@ def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
     if find_spec("rich") is None:
         parser.error("--live on a terminal needs rich: pip install 'disposescope[report]'")
     return Table(stream)
+
+
+def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
+    """A line for each stack of open scopes: what each is called, or its line, and for how long it has been open."""
+    lines = [" > ".join(_called(opening, now_s) for opening in stack[-_DEPTH:]) for stack in stacks[:_STACKS]]
+    lines = [
+        f"in {line}" if len(stack) <= _DEPTH else f"in ... > {line}" for line, stack in zip(lines, stacks, strict=False)
+    ]
+    if len(stacks) > _STACKS:
+        lines.append(f"and in {len(stacks) - _STACKS} more")
+    return lines or ["in no scope"]
+
+
+def _called(opening: Opening, now_s: float) -> str:
+    return f"{opening.name or site_of(opening.mark) or 'a scope'} ({now_s - opening.at_s:.1f} s)"
 
 
 @final
@@ -106,7 +126,9 @@ class Table:
         self._live.start()
 
         def show() -> None:
-            self._live.update(self._drawn(*course()), refresh=True)
+            scopes = stack_lines(OPENINGS.stacks(), time.monotonic())
+            drawn = import_module("rich.console").Group(self._drawn(*course()), *map(self._text, scopes))
+            self._live.update(drawn, refresh=True)
 
         self._ticker = Ticker(show, _REFRESH_S)
         self._ticker.start()
@@ -116,6 +138,10 @@ class Table:
         if self._ticker is not None:
             self._ticker.stop()
             self._live.stop()
+
+    @staticmethod
+    def _text(line: str) -> Any:
+        return import_module("rich.text").Text(line, overflow="ellipsis", no_wrap=True)
 
     def _drawn(self, seconds: float, rss: int, sites: tuple[LiveSite, ...]) -> Any:
         table = import_module("rich.table").Table(

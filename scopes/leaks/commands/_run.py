@@ -82,8 +82,8 @@ class Run:
         parser.add_argument(
             "--live",
             action="store_true",
-            help="show live bytes by line and resident memory meanwhile (needs rich); a line every few seconds where "
-            "stderr is no terminal",
+            help="show live bytes by line, open scopes and resident memory meanwhile (needs rich); a line every few "
+            "seconds where stderr is no terminal",
         )
         parser.add_argument(
             "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as `python -m` does"
