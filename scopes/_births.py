@@ -86,20 +86,10 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
         plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
-    entry.counted = True
     scope = CURRENT.get()
     if scope is not None and not scope._direct:
         scope = resolve(scope)
-    if scope is None:
-        LOCAL.ledger.created_unscoped += 1
-    else:
-        LOCAL.ledger.created_in_scope += 1
-        entry.owner = scope
-        scope._take(entry)
-    if LISTENERS:
-        for listener in LISTENERS:
-            listener.born(entry)
-    return entry
+    return _recorded(entry, scope)
 
 
 def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
@@ -114,11 +104,18 @@ def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
     scope : DisposeScope
         The scope that was current at its birth.
     """
-    entry = track(resource, kind)
+    return _recorded(track(resource, kind), scope)
+
+
+def _recorded(entry: Entry, scope: DisposeScope | None) -> Entry:
+    """Count a birth, and give what was born to its scope."""
     entry.counted = True
-    LOCAL.ledger.created_in_scope += 1
-    entry.owner = scope
-    scope._take(entry)
+    if scope is None:
+        LOCAL.ledger.created_unscoped += 1
+    else:
+        LOCAL.ledger.created_in_scope += 1
+        entry.owner = scope
+        scope._take(entry)
     if LISTENERS:
         for listener in LISTENERS:
             listener.born(entry)

@@ -7,17 +7,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from ._leak import Leak
 from ._report import Report
-from ._suppressions import SuppressionError, read_table
+from ._settings_file import SuppressionError, read_table, rows_of
 
 __all__ = ["Known", "NotKnown", "beyond_baseline", "read_baseline", "write_baseline"]
 
 _SLACK: Final = 1.1
 """A leak has become worse where it has more than so many times the bytes or the number that the baseline has."""
 _REASON: Final = "was there when the baseline was made"
+_WANTED: Final = {"fingerprint": str, "kind": str, "site": str, "count": int, "nbytes": int, "reason": str}
 _TABLE: Final = re.compile(r"^\[\[(?:tool\.leak-report\.)?baseline\]\][^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)
 
 
@@ -74,21 +75,12 @@ def read_baseline(file: Path) -> tuple[Known, ...]:
     SuppressionError
         The file cannot be read, or an entry is wrong or has no reason.
     """
-    rows: list[Any] = read_table(file).get("baseline", [])
-    if type(rows) is not list:
-        raise SuppressionError(f"{str(file)!r}: write each known leak as a table [[baseline]]")
-    return tuple(_known(str(file), index, row) for index, row in enumerate(rows))
+    rows = rows_of(file, read_table(file), "baseline", "known leak", _WANTED)
+    return tuple(_known(where, fields) for where, fields in rows)
 
 
-def _known(file: str, index: int, row: Any) -> Known:
-    where = f"{file!r}, known leak {index + 1}"
-    if not isinstance(row, dict):
-        raise SuppressionError(f"{where}: it must be a table")
-    fields = cast("dict[str, Any]", row)
-    wanted = {"fingerprint": str, "kind": str, "site": str, "count": int, "nbytes": int, "reason": str}
-    for name in sorted(fields.keys() - wanted.keys()):
-        raise SuppressionError(f"{where}: unknown key {name!r}; known are {', '.join(wanted)}")
-    for name, cls in wanted.items():
+def _known(where: str, fields: dict[str, Any]) -> Known:
+    for name, cls in _WANTED.items():
         value: Any = fields.get(name)
         if not isinstance(value, cls) or isinstance(value, bool):
             raise SuppressionError(f"{where}: {name} must be a {cls.__name__}, not {value!r}")

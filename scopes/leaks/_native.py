@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 from ._growth import trend_of
-from ._leak import Leak, fingerprint_of
+from ._leak import Leak
+from ._tensorless import leak_without_tensor
 from ._timeline import Sample, Timeline
 from ._trend import Trend
 
@@ -26,38 +26,11 @@ def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
     if trend is None:
         return ()
     nbytes = trend.series[-1][2] - trend.series[0][2]
-    leak = Leak(
-        kind="native",
-        sure="possible",
-        tensor=None,
-        tensor_kind=None,
-        device=None,
-        count=1,
-        nbytes=nbytes,
-        used_nbytes=nbytes,
-        site=None,
-        frames=(),
-        op=None,
-        state="alive",
-        disposal=None,
-        scopes=(),
-        oldest_age_s=None,
-        newest_age_s=None,
-        generation=None,
-        trend=trend,
-        holders=(),
-        carriers=(),
-        members=(),
-        explanation=(
-            "The resident memory grows, and neither tracked tensors, nor the caches of allocators, nor free lists of "
-            "the C library do: look for Python objects with tracemalloc, and for native code with a native profiler."
-        ),
-        fingerprint=fingerprint_of("native", None, None, None),
-        pid=os.getpid(),
-        excerpt=None,
-        records=(),
+    explanation = (
+        "The resident memory grows, and neither tracked tensors, nor the caches of allocators, nor free lists of "
+        "the C library do: look for Python objects with tracemalloc, and for native code with a native profiler."
     )
-    return (leak,)
+    return (leak_without_tensor("native", "possible", nbytes, explanation, trend=trend),)
 
 
 def native_trend(samples: tuple[Sample, ...]) -> Trend | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,19 +11,13 @@ from typing import Any, Final, cast, final, get_args
 
 from ._leak import Leak, LeakKind
 from ._report import Report, Suppressed, UnusedSuppression
+from ._settings_file import SuppressionError, read_table, rows_of
 from ._site import shown
 
-__all__ = ["FILE", "Suppression", "SuppressionError", "find_settings", "read_table", "suppressed_by", "suppressions_of"]
-
-FILE: Final = ".leak-report.toml"
-"""The file of a project's own; ``pyproject.toml`` may have the same in its table ``tool.leak-report``."""
+__all__ = ["Suppression", "suppressed_by", "suppressions_of"]
 
 _KINDS: Final = frozenset(cast("tuple[str, ...]", get_args(LeakKind)))
 _CRITERIA: Final = ("kind", "site", "function", "tensor")
-
-
-class SuppressionError(ValueError):
-    """A file of suppressions is wrong; the message says where and how, in one line."""
 
 
 @final
@@ -81,41 +74,6 @@ def _any_matches(patterns: Iterable[str], names: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
-def find_settings(folder: Path) -> Path | None:
-    """The file in a folder that has a project's suppressions: `FILE`, or a ``pyproject.toml`` with the table."""
-    own = folder / FILE
-    if own.is_file():
-        return own
-    project = folder / "pyproject.toml"
-    try:
-        found = project.is_file() and bool(read_table(project))
-    except SuppressionError:
-        # A pyproject.toml that others cannot read either is no business of ours.
-        return None
-    return project if found else None
-
-
-def read_table(file: Path) -> dict[str, Any]:
-    """The content of a file; of a ``pyproject.toml``, its table ``tool.leak-report``.
-
-    Raises
-    ------
-    SuppressionError
-        It cannot be read, or is no TOML.
-    """
-    try:
-        with file.open("rb") as stream:
-            content: dict[str, Any] = tomllib.load(stream)
-    except OSError as error:
-        raise SuppressionError(f"cannot read {str(file)!r}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuppressionError(f"{str(file)!r} is no TOML: {error}") from None
-    if file.name == "pyproject.toml":
-        tools: Any = content.get("tool", {})
-        content = tools.get("leak-report", {})
-    return content
-
-
 def suppressions_of(file: Path) -> tuple[Suppression, ...]:
     """The suppressions in a file: its tables ``[[suppress]]``.
 
@@ -128,20 +86,11 @@ def suppressions_of(file: Path) -> tuple[Suppression, ...]:
     unknown = sorted(content.keys() - {"suppress", "baseline"})
     if unknown:
         raise SuppressionError(f"{str(file)!r} has an unknown entry {unknown[0]!r}; known are suppress and baseline")
-    rows: list[Any] = content.get("suppress", [])
-    if type(rows) is not list:
-        raise SuppressionError(f"{str(file)!r}: write each suppression as a table [[suppress]]")
-    return tuple(_suppression(str(file), index, row) for index, row in enumerate(rows))
+    rows = rows_of(file, content, "suppress", "suppression", ("reason", *_CRITERIA))
+    return tuple(_suppression(str(file), index, where, fields) for index, (where, fields) in enumerate(rows))
 
 
-def _suppression(file: str, index: int, row: Any) -> Suppression:
-    where = f"{file!r}, suppression {index + 1}"
-    if not isinstance(row, dict):
-        raise SuppressionError(f"{where}: it must be a table")
-    fields = cast("dict[str, Any]", row)
-    unknown = sorted(fields.keys() - {"reason", *_CRITERIA})
-    if unknown:
-        raise SuppressionError(f"{where}: unknown key {unknown[0]!r}; known are reason, {', '.join(_CRITERIA)}")
+def _suppression(file: str, index: int, where: str, fields: dict[str, Any]) -> Suppression:
     reason: Any = fields.get("reason")
     if not isinstance(reason, str) or not reason.strip():
         raise SuppressionError(f"{where}: it needs a reason")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
-from ._excerpts import excerpt_of
-from ._leak import Leak, LeakKind, Sureness, fingerprint_of
+from ._leak import Leak, LeakKind, Sureness
 from ._openings import OPENINGS, Opening
 from ._site import site_of
+from ._tensorless import leak_without_tensor
 
 if TYPE_CHECKING:
     from .._scope import DisposeScope
@@ -62,34 +61,14 @@ def _leak(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool)
         )
     else:
         text = f"{called} was entered and not closed: use a with statement, or call close()."
-    nbytes = scope.nbytes
-    return Leak(
-        kind=kind,
-        sure=sure,
-        tensor=None,
-        tensor_kind=None,
-        device=None,
-        count=1,
-        nbytes=nbytes,
-        used_nbytes=nbytes,
+    return leak_without_tensor(
+        kind,
+        sure,
+        scope.nbytes,
+        text,
         site=site,
-        frames=() if site is None else (site,),
-        op=None,
-        state="alive",
-        disposal=None,
         scopes=(opening.name,),
-        oldest_age_s=max(0.0, time.monotonic() - opening.at_s),
-        newest_age_s=None,
-        generation=None,
-        trend=None,
-        holders=(),
-        carriers=(),
-        members=(),
-        explanation=text,
-        fingerprint=fingerprint_of(kind, None, site, opening.name),
-        pid=os.getpid(),
-        excerpt=excerpt_of(site),
-        records=(),
+        age_s=max(0.0, time.monotonic() - opening.at_s),
     )
 
 

@@ -10,13 +10,8 @@ import disposescope as ds
 from disposescope.scopes.leaks import Leak, Report, Site
 from disposescope.scopes.leaks._baseline import beyond_baseline, read_baseline, write_baseline
 from disposescope.scopes.leaks._leak import fingerprint_of
-from disposescope.scopes.leaks._suppressions import (
-    Suppression,
-    SuppressionError,
-    find_settings,
-    suppressed_by,
-    suppressions_of,
-)
+from disposescope.scopes.leaks._settings_file import SuppressionError, find_settings
+from disposescope.scopes.leaks._suppressions import Suppression, suppressed_by, suppressions_of
 from disposescope.scopes.leaks.commands import main
 from disposescope.scopes.leaks.reporters._json import json_of
 

@@ -14,17 +14,6 @@ import pytest
 import disposescope as ds
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Any:
-    before = ds.statistics().live
-    ds.reset_statistics()
-    yield
-    if ds.statistics().live != before:
-        gc.collect()
-    assert ds.statistics().live == before
-    assert ds.current_scope() is None
-
-
 def batches(count: int = 3) -> Iterator[ds.Tensor]:
     for number in range(count):
         yield ds.full((2,), number)

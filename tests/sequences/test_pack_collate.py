@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import pickle
 from collections import OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass
@@ -41,17 +40,6 @@ class Plain:
 class Attrs:
     tokens: Any
     label: Any
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Any:
-    before = ds.statistics().live
-    ds.reset_statistics()
-    yield
-    if ds.statistics().live != before:
-        gc.collect()
-    assert ds.statistics().live == before
-    assert ds.current_scope() is None
 
 
 def varied(*lengths: int) -> list[dict[str, Any]]:

@@ -24,16 +24,6 @@ def values(packed: Any) -> list[Any]:
 FIELDS = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left() -> Any:
-    before = ds.statistics().live
-    ds.reset_statistics()
-    yield
-    if ds.statistics().live != before:
-        gc.collect()
-    assert ds.statistics().live == before
-
-
 # ---------------------------------------------------------------------- as a namedtuple
 
 

@@ -12,6 +12,7 @@ import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._sightings import Seen
+from tests.leaks.births import line_of
 
 pytestmark = pytest.mark.skipif(
     not ds.arena_statistics().available or LOG.api is None, reason="plain arrays are watched by the compiled parts"
@@ -20,11 +21,6 @@ pytestmark = pytest.mark.skipif(
 
 def arrays_of(detector: LeakDetector) -> list[Seen]:
     return [seen for seen in detector.memory() if seen.kind == "numpy.ndarray"]
-
-
-def line_of(seen: Seen) -> int:
-    code, instruction = seen.birth.places[0]
-    return next(line for start, end, line in code.co_lines() if start <= instruction < end)
 
 
 def test_arrays_outside_of_every_scope_are_seen_until_they_go():

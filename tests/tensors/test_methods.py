@@ -7,26 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import disposescope as ds
+from tests.tensors.outcomes import assert_same, outcome
 
 DTYPES = ["?", "i4", "u8", "f4", "f8", "c16"]
 REDUCTIONS = ["sum", "prod", "mean", "std", "var", "min", "max", "any", "all"]
-
-
-def outcome(compute):
-    with np.errstate(all="ignore"):
-        try:
-            return compute()
-        except Exception as error:
-            return type(error)
-
-
-def assert_same(got, expected):
-    if isinstance(expected, (np.ndarray, np.generic)):
-        assert type(got) is ds.Tensor
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_array_equal(got.numpy(), expected)
-    else:
-        assert got == expected
 
 
 def arrays(shape=(3, 2)):

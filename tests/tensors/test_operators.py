@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import disposescope as ds
+from tests.tensors.outcomes import assert_same, outcome
 
 ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow]
 BITWISE = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
@@ -33,28 +34,6 @@ SCALARS = st.one_of(
     st.builds(np.float32, st.floats(width=32)),
     st.builds(np.int8, st.integers(-128, 127)),
 )
-
-
-def outcome(compute):
-    """What a computation gives, or the type of what it raises."""
-    with np.errstate(all="ignore"):
-        try:
-            return compute()
-        except Exception as error:
-            return type(error)
-
-
-def assert_same(got, expected):
-    if isinstance(expected, tuple):
-        assert type(got) is type(expected)
-        for one, other in zip(got, expected, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, (np.ndarray, np.generic)):
-        assert type(got) is ds.Tensor
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_array_equal(got.numpy(), expected)
-    else:
-        assert got is expected or got == expected
 
 
 @given(st.sampled_from(BINARY), arrays(), arrays())

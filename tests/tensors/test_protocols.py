@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import disposescope as ds
+from tests.tensors.outcomes import assert_same, outcome
 
 UFUNCS = [
     ufunc
@@ -16,31 +17,6 @@ UFUNCS = [
     if isinstance(ufunc, np.ufunc) and ufunc.signature is None and name == ufunc.__name__
 ]
 DTYPES = ["?", "i2", "u4", "i8", "f4", "f8", "c16", "m8[s]", "M8[D]"]
-
-
-def outcome(compute):
-    with np.errstate(all="ignore"):
-        try:
-            return compute()
-        except Exception as error:
-            return type(error)
-
-
-def assert_same(got, expected):
-    if isinstance(expected, (np.ndarray, np.generic)):
-        assert type(got) is ds.Tensor
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_array_equal(got.numpy(), expected)
-    elif isinstance(expected, (tuple, list)):
-        assert type(got) is type(expected)
-        for one, other in zip(got, expected, strict=True):
-            assert_same(one, other)
-    elif isinstance(expected, dict):
-        assert got.keys() == expected.keys()
-        for key in expected:
-            assert_same(got[key], expected[key])
-    else:
-        assert got is expected or got == expected
 
 
 @given(st.sampled_from(UFUNCS), st.data())

@@ -16,15 +16,11 @@ torch = pytest.importorskip("torch")
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._sightings import Seen
+from tests.leaks.births import line_of
 
 
 def memory_of(detector: LeakDetector) -> list[Seen]:
     return [seen for seen in detector.memory() if seen.kind == "torch.Tensor"]
-
-
-def line_of(seen: Seen) -> int:
-    code, instruction = seen.birth.places[0]
-    return next(line for start, end, line in code.co_lines() if start <= instruction < end)
 
 
 def line_above() -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .._baseline import Known, beyond_baseline, read_baseline, write_baseline
-from .._suppressions import SuppressionError, find_settings, suppressed_by, suppressions_of
+from .._settings_file import SuppressionError, find_settings
+from .._suppressions import suppressed_by, suppressions_of
 from ..reporters._files import read_report
 from ..reporters._json import ReportFileError
 from ..reporters._text import bytes_text, text_of

@@ -13,7 +13,8 @@ from .._facts import Ending, Settings
 from .._leak import LeakKind
 from .._program import Outcome, ProgramNotFoundError, exit_as, prepare_code, prepare_module, prepare_script, run_program
 from .._session import Session
-from .._suppressions import SuppressionError, find_settings, suppressions_of
+from .._settings_file import SuppressionError, find_settings
+from .._suppressions import suppressions_of
 from ._live import LiveView, live_view
 from ._numbers import nbytes_of_text, seconds_of_text
 
