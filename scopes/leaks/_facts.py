@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Literal, final
 
 __all__ = ["LOADED_AT_S", "Ending", "Process", "ProgramFacts", "Settings", "this_process", "this_program"]
@@ -117,7 +118,7 @@ LOADED_AT_S: Final = time.time()
 def this_program() -> ProgramFacts:
     """What is known of the program of this process while it runs."""
     now = time.time()
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(LOADED_AT_S))
+    started = datetime.fromtimestamp(LOADED_AT_S, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return ProgramFacts(
         argv=tuple(str(word) for word in getattr(sys, "argv", ())),
         module=False,

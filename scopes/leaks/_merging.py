@@ -10,6 +10,7 @@ from ._facts import Process
 from ._leak import Leak
 from ._live import LiveSite
 from ._report import Report, UnusedSuppression
+from ._timelines import timelines_together
 
 __all__ = ["merged"]
 
@@ -21,8 +22,9 @@ _RECORDS_AT_MOST: Final = 20
 def merged(reports: Sequence[Report]) -> Report:
     """One report of several processes.
 
-    The program, the settings and the time line are those of the first. The same leak in several workers is one leak:
-    its counts and bytes are added up, its holders are those of the worker that has the most.
+    The program and the settings are those of the first; the time lines of all are one: see `timelines_together`. The
+    same leak in several workers is one leak: its counts and bytes are added up, its holders are those of the worker
+    that has the most.
 
     Parameters
     ----------
@@ -54,6 +56,7 @@ def merged(reports: Sequence[Report]) -> Report:
         leftovers=_together(_all(rows, lambda report: report.leftovers), processes),
         suppressed=tuple(_all(rows, lambda report: report.suppressed)),
         unused_suppressions=_unused_in_all(rows),
+        timeline=timelines_together(rows),
         sites=_sites(_all(rows, lambda report: report.sites)),
         processes=tuple(_all(rows, lambda report: report.processes)),
     )

@@ -12,7 +12,7 @@ from ._facts import LOADED_AT_S
 from ._free_lists import free_nbytes
 from ._log import LOG
 from ._ticker import Ticker
-from ._timeline import Band, Pass, Sample, Timeline
+from ._timeline import AT_MOST, Band, Pass, Sample, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["CACHES", "RECORDERS", "Recorder"]
 
 T = TypeVar("T")
-
-AT_MOST: Final = 2_000
-"""Of samples, passes and scopes each."""
 
 CACHES: Final[list[Callable[[], int]]] = []
 """What tells the bytes that an allocator keeps for later use."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
-__all__ = ["Band", "Pass", "Sample", "Timeline"]
+__all__ = ["AT_MOST", "Band", "Pass", "Sample", "Timeline"]
+
+AT_MOST: Final = 2_000
+"""Of samples, passes and scopes each."""
 
 
 @final
@@ -24,12 +27,15 @@ class Sample:
         The live bytes of tracked storages on each device.
     cached_nbytes : int
         The bytes that allocators (the arena, that of PyTorch) keep for later use.
+    pid : int or None
+        The process; None where the report is of one only.
     """
 
     t_s: float
     rss_nbytes: int
     live_nbytes: Mapping[str, int] = field(hash=False)
     cached_nbytes: int
+    pid: int | None = None
 
 
 @final
@@ -45,11 +51,14 @@ class Pass:
         Its number among the passes of that name, from 1.
     name : str
         The name of the scope that was closed, or what was given to ``mark()``.
+    pid : int or None
+        The process; None where the report is of one only.
     """
 
     t_s: float
     index: int
     name: str
+    pid: int | None = None
 
 
 @final
@@ -69,6 +78,8 @@ class Band:
         How many scopes were open around it.
     thread : str
         The name of the thread.
+    pid : int or None
+        The process; None where the report is of one only.
     """
 
     name: str
@@ -76,6 +87,7 @@ class Band:
     to_s: float | None
     depth: int
     thread: str
+    pid: int | None = None
 
 
 @final

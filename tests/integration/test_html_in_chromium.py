@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from disposescope.scopes.leaks import Report
+from disposescope.scopes.leaks._facts import Process
+from disposescope.scopes.leaks._merging import merged
 from disposescope.scopes.leaks.reporters._html import html_of
 from tests.browser import Page, needs_chromium
 from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
@@ -206,6 +209,23 @@ def test_hostile_texts_are_shown_and_not_obeyed(page: Page, tmp_path: Path) -> N
     assert page.js("document.querySelectorAll('script').length") == 4
     shown = page.js("document.querySelector('#leaks').textContent")
     assert HOSTILE.partition("\u2028")[0] in shown
+
+
+def test_the_time_line_of_several_processes_shows_each(page: Page, tmp_path: Path) -> None:
+    report = training_report()
+    facts = replace(report.program, started_at="2026-11-21T03:59:58Z")
+    workers = [
+        replace(report, program=replace(facts, pid=pid), processes=(Process(pid, 1, "worker", "exit", 0, 0),))
+        for pid in range(50_001, 50_009)
+    ]
+    show(page, tmp_path, merged([report, *workers]))
+    time = page.js("document.querySelector('#time-chart svg').textContent")
+    assert "resident memory" in time
+    assert "resident in worker 50001" in time
+    assert "50001: main" in time
+    told = page.js("document.getElementById('time-text').textContent")
+    assert "8 other processes: resident memory at most" in told
+    assert "the 6 largest are drawn" in told
 
 
 def test_an_empty_report_says_that_there_are_no_leaks(page: Page, tmp_path: Path) -> None:

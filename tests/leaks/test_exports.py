@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disposescope.scopes.leaks import Band, Leak, LiveSite, Pass, Process, ProgramFacts, Report, Sample, Timeline
+from disposescope.scopes.leaks._merging import merged
 from disposescope.scopes.leaks.reporters._csv import COLUMNS, csv_of
 from disposescope.scopes.leaks.reporters._memory_viz import memory_viz_of
 from disposescope.scopes.leaks.reporters._perfetto import perfetto_of
@@ -139,6 +140,18 @@ def test_the_growth_of_a_line_is_left_out_where_its_passes_could_be_of_two_loops
     passes = (*SMALL.timeline.passes, Pass(3.0, 1, "epoch"), Pass(4.0, 2, "epoch"))
     content = json.loads(perfetto_of(replace(SMALL, timeline=replace(SMALL.timeline, passes=passes))))
     assert not [event for event in content["traceEvents"] if event["ph"] == "C" and event["name"].startswith("growth")]
+
+
+def test_perfetto_tells_of_each_process_what_was_recorded_of_it() -> None:
+    early = replace(SMALL.program, pid=8, started_at="2026-11-21T03:59:59.500Z")
+    whole = merged([SMALL, replace(SMALL, program=early, leaks=())])
+    events = json.loads(perfetto_of(whole))["traceEvents"]
+    for kind in ("C", "i", "X"):
+        assert {event["pid"] for event in events if event["ph"] == kind} == {7, 8}
+    resident = [event for event in events if event.get("name") == "resident memory"]
+    assert [(event["pid"], event["ts"]) for event in resident] == [(7, 1_000_000), (8, 500_000)]
+    assert min(event["ts"] for event in events if "ts" in event) == 0
+    assert not [event for event in events if event["ph"] == "b" and event["pid"] == 8]
 
 
 bands = st.builds(

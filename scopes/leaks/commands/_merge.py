@@ -15,8 +15,8 @@ __all__ = ["Merge"]
 class Merge:
     """Write the reports of several processes as one: those of ranks, of xdist's workers, of a pipeline's steps.
 
-    The program, the settings and the time line are those of the first FILE; leaks, sites and processes are those of
-    all. What is given twice counts once.
+    The program and the settings are those of the first FILE; leaks, sites, processes and time lines are those of all,
+    in seconds since the start of the first. What is given twice counts once.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

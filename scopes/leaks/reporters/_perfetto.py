@@ -28,11 +28,41 @@ def perfetto_of(report: Report) -> str:
     """
     pid = report.program.pid
     end_us = _end_us(report)
-    events: list[Event] = [*_processes(report)]
-    for event in (*_counters(report.timeline), *_growth(report), *_passes(report.timeline), *_leaks(report, end_us)):
-        events.append({**event, "pid": pid})
-    events += [{**event, "pid": pid} for event in _scopes(report.timeline.bands, end_us)]
+    events: list[Event] = []
+    lines = _by_process(report)
+    for each, line in lines.items():
+        growing = report.leaks if len(lines) == 1 else [leak for leak in report.leaks if leak.pid == each]
+        events += [{**event, "pid": each} for event in (*_counters(line), *_growth(growing, line), *_passes(line))]
+        if each == pid:
+            events += [{**event, "pid": pid} for event in _leaks(report, end_us)]
+        events += [{**event, "pid": each} for event in _scopes(line.bands, end_us)]
+    # A process may have begun before the first.
+    earliest = min((ts for event in events if isinstance(ts := event.get("ts"), int)), default=0)
+    if earliest < 0:
+        events = [
+            {**event, "ts": ts - earliest} if isinstance(ts := event.get("ts"), int) else event for event in events
+        ]
+    events = [*_processes(report), *events]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(report)})
+
+
+def _by_process(report: Report) -> dict[int, Timeline]:
+    """What was recorded of each process, the first being the report's own."""
+    own = report.program.pid
+    line = report.timeline
+    pids = dict.fromkeys(
+        [own, *(own if row.pid is None else row.pid for row in (*line.samples, *line.passes, *line.bands))]
+    )
+    if len(pids) == 1:
+        return {own: line}
+    return {
+        pid: Timeline(
+            tuple(row for row in line.samples if row.pid == pid),
+            tuple(row for row in line.passes if row.pid == pid),
+            tuple(row for row in line.bands if row.pid == pid),
+        )
+        for pid in pids
+    }
 
 
 def _us(seconds: float) -> int:
@@ -69,13 +99,13 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
         yield {**moment, "name": "cached bytes", "args": {"bytes": sample.cached_nbytes}}
 
 
-def _growth(report: Report) -> Iterator[Event]:
+def _growth(leaks: Iterable[Leak], timeline: Timeline) -> Iterator[Event]:
     """The live bytes of each line that grows, where it is clear which loop its passes are of."""
-    passes = report.timeline.passes
+    passes = timeline.passes
     last = Counter[str]()
     for row in passes:
         last[row.name] = max(last[row.name], row.index)
-    for leak in report.leaks:
+    for leak in leaks:
         if leak.trend is None or not leak.trend.series:
             continue
         names = [name for name, index in last.items() if index == leak.trend.series[-1][0]]

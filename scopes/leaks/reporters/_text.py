@@ -37,8 +37,9 @@ def text_of(report: Report) -> str:
         if rows:
             lines += ["", title]
             lines += [f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}: {leak.holder}" for leak in rows]
-    if report.leaks and report.timeline.samples:
-        last = report.timeline.samples[-1]
+    own = [sample for sample in report.timeline.samples if sample.pid in (None, report.program.pid)]
+    if report.leaks and own:
+        last = own[-1]
         in_use, kept = bytes_text(sum(last.live_nbytes.values())), bytes_text(last.cached_nbytes)
         lines += [
             "",

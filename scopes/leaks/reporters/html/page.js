@@ -24,7 +24,7 @@ function drawSummary() {
   }
 
   const sites = new Set(report.leaks.map((row) => row[LEAK.site]).filter((site) => site !== null)).size;
-  const peak = report.timeline.samples.reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
+  const peak = report.timeline.samples.filter(isOwn).reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
   const live = report.sites.reduce((sum, row) => sum + row[LIVE.nbytes], 0);
   const growing = report.leaks.filter((row) => row[LEAK.trend] !== null).reduce((sum, row) => sum + row[LEAK.trend].nbytes_per_pass, 0);
   const longest = report.timeline.passes.reduce((a, pass) => (a === null || pass.index > a.index ? pass : a), null);

@@ -2,10 +2,35 @@
 const timeline = report.timeline;
 const LANE_HEIGHT = 20;
 const LANES_AT_MOST = 14;
+const OTHERS_AT_MOST = 6;
+
+// A report of several processes says of each row which one it is of; the first process is the report's own.
+const isOwn = (row) => row.pid === null || row.pid === undefined || row.pid === report.program.pid;
+const processName = (pid) => `${report.processes.find((p) => p.pid === pid)?.role ?? "process"} ${pid}`;
 
 function laneName(band) {
   const thread = band.thread === "MainThread" ? "main" : band.thread;
-  return band.depth === 0 ? thread : `${thread} +${band.depth}`;
+  const lane = band.depth === 0 ? thread : `${thread} +${band.depth}`;
+  return isOwn(band) ? lane : `${band.pid}: ${lane}`;
+}
+
+const liveIn = (sample) => Object.values(sample.live_nbytes).reduce((a, b) => a + b, 0);
+const mostResident = (samples) => samples.reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
+
+/** The samples of the other processes, those with the most resident memory first. */
+function othersOf(samples) {
+  const found = new Map();
+  for (const sample of samples) {
+    if (isOwn(sample)) continue;
+    if (!found.has(sample.pid)) found.set(sample.pid, []);
+    found.get(sample.pid).push(sample);
+  }
+  return [...found].sort((a, b) => mostResident(b[1]) - mostResident(a[1]));
+}
+
+function timelineStart() {
+  const starts = [0, ...timeline.samples.map((s) => s.t_s), ...timeline.bands.map((b) => b.from_s), ...timeline.passes.map((p) => p.t_s)];
+  return starts.reduce((a, b) => Math.min(a, b));
 }
 
 function timelineEnd() {
@@ -17,12 +42,14 @@ function timelineEnd() {
 }
 
 function drawTimeline() {
-  const { samples, passes, bands } = timeline;
-  if (samples.length + passes.length + bands.length === 0) {
+  const { passes, bands } = timeline;
+  const samples = timeline.samples.filter(isOwn);
+  const others = othersOf(timeline.samples);
+  if (timeline.samples.length + passes.length + bands.length === 0) {
     $("time").replaceChildren(h("h2", { id: "time-heading" }, "Time line"), h("p", { class: "hint" }, "The report holds no time line."));
     return;
   }
-  const end = timelineEnd();
+  const end = timelineEnd(), start = timelineStart();
   const devices = [...new Set(samples.flatMap((sample) => Object.keys(sample.live_nbytes)))].sort();
   const lanes = [...new Set([...bands].sort((a, b) => a.depth - b.depth).map(laneName))].sort().slice(0, LANES_AT_MOST);
   const laneIndex = new Map(lanes.map((name, index) => [name, index]));
@@ -38,7 +65,7 @@ function drawTimeline() {
     const height = narrow ? 190 : 240;
     const lower = top + height + 34;
     const xAxis = (grid, show) => ({
-      type: "value", gridIndex: grid, min: 0, max: end, axisLine: { lineStyle: { color: c.line } }, axisTick: { show },
+      type: "value", gridIndex: grid, min: start, max: end, axisLine: { lineStyle: { color: c.line } }, axisTick: { show },
       axisLabel: { show, color: c.soft, formatter: (value) => secondsText(value), hideOverlap: true },
       splitLine: { show: false }, axisPointer: { show: grid === 0, label: { show: false } },
     });
@@ -51,6 +78,11 @@ function drawTimeline() {
       line("resident memory", c.soft, samples.map((s) => s.rss_nbytes), { lineStyle: { width: 1.6, color: c.soft } }),
       ...devices.map((device, i) => line(`live on ${device}`, c.series[i % 8], samples.map((s) => s.live_nbytes[device] ?? 0),
         { stack: "live", areaStyle: { color: c.series[i % 8], opacity: 0.22 }, step: samples.length < 400 ? "end" : false, sampling: undefined })),
+      ...others.slice(0, OTHERS_AT_MOST).flatMap(([pid, rows], i) => {
+        const colour = c.series[(devices.length + i) % 8];
+        return [["resident", (s) => s.rss_nbytes, "dotted"], ["live", liveIn, "solid"]].map(([what, value, type]) =>
+          line(`${what} in ${processName(pid)}`, colour, [], { data: rows.map((s) => [s.t_s, value(s)]), showSymbol: rows.length === 1, lineStyle: { width: 1.4, type, color: colour } }));
+      }),
       ...(cached ? [line("cached", c.series[7], samples.map((s) => s.cached_nbytes), { lineStyle: { width: 1.4, type: "dashed", color: c.series[7] } })] : []),
     ];
     if (rows.length) series.push({
@@ -82,7 +114,7 @@ function drawTimeline() {
     return {
       height: total,
       chart: {
-        legend: { top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 8, textStyle: { color: c.ink }, data: series.filter((s) => s.type === "line").map((s) => s.name) },
+        legend: { type: others.length ? "scroll" : "plain", top: 0, left: 0, icon: "roundRect", itemWidth: 14, itemHeight: 8, textStyle: { color: c.ink }, data: series.filter((s) => s.type === "line").map((s) => s.name) },
         grid: [
           { left, right: 14, top, height },
           ...(rows.length ? [{ left, right: 14, top: lower, height: rows.length * LANE_HEIGHT }] : []),
@@ -122,8 +154,8 @@ function drawTimeline() {
     };
   };
 
-  const peak = samples.reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
-  const live = (sample) => Object.values(sample.live_nbytes).reduce((a, b) => a + b, 0);
+  const peak = mostResident(samples);
+  const live = liveIn;
   const text = [];
   if (samples.length) {
     const first = samples[0], last = samples[samples.length - 1];
@@ -131,6 +163,8 @@ function drawTimeline() {
     text.push(`Resident memory: ${bytesText(first.rss_nbytes)} at first, at most ${bytesText(peak)}, ${bytesText(last.rss_nbytes)} in the end. ` +
       `Live bytes: ${bytesText(live(first))} at first, at most ${bytesText(live(most))} at ${secondsText(most.t_s)}, ${bytesText(live(last))} in the end.`);
   }
+  if (others.length) text.push(` ${counted(others.length, "other process")}: resident memory at most ${bytesText(others.reduce((most, [, rows]) => Math.max(most, mostResident(rows)), 0))}` +
+    (others.length > OTHERS_AT_MOST ? `; the ${OTHERS_AT_MOST} largest are drawn.` : "."));
   if (bands.length > shownBands.length) text.push(` ${counted(bands.length - shownBands.length, "deeper scope")} not shown.`);
   $("time-text").textContent = text.join("");
   chartIn($("time-chart"), optionOf).draw();
