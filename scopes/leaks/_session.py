@@ -23,22 +23,21 @@ from ._attaching import PREFIX, requested_output, say_watched
 from ._detector import LeakDetector
 from ._facts import Ending, Settings
 from ._handovers import count_handovers
-from ._leak import Leak, fingerprint_of
 from ._merging import merged
 from ._report import Report
+from ._report_files import reports_in, write_report
+from ._report_parts import above, of_kinds, of_worker
 from ._signal import SignalAnswer
 from ._suppressions import Suppression, suppressed_by
 from ._ticker import Ticker
-from .reporters._json import ReportFileError, json_of, report_from_json
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Session", "in_session", "write_report"]
+__all__ = ["Session", "in_session"]
 
 _INTERVAL_S: Final = 2.0
 _SAMPLES_EVERY_S: Final = 0.05
-_KEPT_BY_A_WORKER: Final = frozenset({"escaped", "growth"})
 
 
 @final
@@ -118,7 +117,7 @@ class Session:
         """
         if time_limit_s is None:
             time_limit_s = self.settings.time_limit_s
-        own = _of_kinds(self.detector.report(time_limit_s=time_limit_s, of_program=True), self.settings.kinds)
+        own = of_kinds(self.detector.report(time_limit_s=time_limit_s, of_program=True), self.settings.kinds)
         [process] = own.processes
         process = replace(
             process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status
@@ -130,9 +129,9 @@ class Session:
             processes=(process,),
         )
         if self.is_worker:
-            return replace(own, leaks=tuple(_of_worker(leak) for leak in own.leaks))
-        whole = suppressed_by(merged([own, *self._reports_of_workers()]), self._suppressions)
-        return _above(whole, self.settings.threshold_nbytes)
+            return replace(own, leaks=tuple(of_worker(leak) for leak in own.leaks))
+        whole = suppressed_by(merged([own, *reports_in(self._folder)]), self._suppressions)
+        return above(whole, self.settings.threshold_nbytes)
 
     def finish(self, ended: Ending, status: int | None) -> Report:
         """The last report, written where it goes. The first call makes it; a later one finds it made."""
@@ -203,100 +202,9 @@ class Session:
         # Beside the program, which goes on meanwhile: no search for holders.
         write_report(self.report("running", None, time_limit_s=0.0), self.output)
 
-    def _reports_of_workers(self) -> list[Report]:
-        found: list[Report] = []
-        for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
-            # One that was killed while it wrote left its last report, or none at all.
-            with suppress(OSError, ReportFileError, UnicodeDecodeError):
-                found.append(_told_dead(report_from_json(path.read_text(encoding="utf-8"))))
-        return found
-
-
-def write_report(report: Report, output: Path) -> None:
-    """Write a file as a whole or not at all; what is no regular file (a pipe, a terminal) is written to."""
-    text = json_of(report)
-    if output.exists() and not output.is_file():
-        output.write_text(text, encoding="utf-8")
-        return
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, output)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
 
 def _detector_of(settings: Settings) -> LeakDetector:
     return LeakDetector(frames=settings.frames, sample_nbytes=settings.sample_nbytes, timeline_s=_SAMPLES_EVERY_S)
-
-
-def _of_worker(leak: Leak) -> Leak:
-    """A leak as a worker has it: what it keeps is the worker's, and stays as long as it."""
-    if leak.kind not in _KEPT_BY_A_WORKER:
-        return leak
-    return replace(
-        leak,
-        kind="worker",
-        explanation=f"A worker process keeps it. {leak.explanation}",
-        fingerprint=fingerprint_of("worker", leak.tensor_kind, leak.site, leak.op),
-    )
-
-
-def _of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:
-    """The report without what is of other kinds of tensor."""
-    if kinds is None:
-        return report
-    leaks = _leaks_of(report.leaks, kinds)
-    left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
-    return replace(
-        report,
-        count=sum(leak.count for leak in leaks),
-        nbytes=max(0, report.nbytes - left_out),
-        leaks=leaks,
-        kept=_leaks_of(report.kept, kinds),
-        leftovers=_leaks_of(report.leftovers, kinds),
-        sites=tuple(site for site in report.sites if site.kind in kinds),
-    )
-
-
-def _leaks_of(leaks: tuple[Leak, ...], kinds: tuple[str, ...]) -> tuple[Leak, ...]:
-    return tuple(leak for leak in leaks if leak.tensor_kind is None or leak.tensor_kind in kinds)
-
-
-def _above(report: Report, threshold_nbytes: int) -> Report:
-    """The report without leaks of few bytes."""
-    leaks = tuple(leak for leak in report.leaks if leak.nbytes >= threshold_nbytes)
-    if len(leaks) == len(report.leaks):
-        return report
-    left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
-    return replace(
-        report, leaks=leaks, count=sum(leak.count for leak in leaks), nbytes=max(0, report.nbytes - left_out)
-    )
-
-
-def _told_dead(report: Report) -> Report:
-    """A report that was written while its process ran, and the process has been killed since."""
-    if report.program.ended != "running" or _runs(report.program.pid):
-        return report
-    return replace(
-        report,
-        program=replace(report.program, ended="killed"),
-        processes=tuple(replace(process, ended="killed") for process in report.processes),
-    )
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    # One that has ended and was not waited for yet is there still.
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] != [b"Z"]
-    return True
 
 
 # ---------------------------------------------------------------------- the endings and beginnings of processes

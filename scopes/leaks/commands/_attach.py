@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from .._attaching import AttachError, ask
-from .._session import write_report
+from .._report_files import write_report
 from ..reporters._text import text_of
 from ._check import printed
 from ._numbers import seconds_of_text
