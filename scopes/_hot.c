@@ -2,6 +2,7 @@
 #include "_hot_births.h"
 #include "_hot_blocks.h"
 #include "_hot_bound.h"
+#include "_hot_counts.h"
 #include "_hot_releases.h"
 
 static PyObject *bind(PyObject *module, PyObject *things)
@@ -61,7 +62,8 @@ PyMODINIT_FUNC PyInit__hot(void)
         return NULL;
     }
     PyObject *died = PyObject_GetAttrString(module, "died");
-    if (died == NULL) {
+    if (died == NULL || PyModule_AddType(module, &counts_type) < 0) {
+        Py_XDECREF(died);
         Py_DECREF(module);
         return NULL;
     }

@@ -11,14 +11,23 @@ from ._kinds import Kind
 from ._scope import DisposeScope
 from ._statistics import Ledger
 
+class Counts:
+    """The counters of one thread that the compiled paths add to; only that thread does."""
+
+    def values(self) -> tuple[int, int, int, int]:
+        """Created in a scope, created outside, disposed in a scope, disposed outside: as the first of a ledger's."""
+
+    def clear(self) -> None:
+        """Set them to zero."""
+
 def bind(things: dict[str, Any], /) -> None:
     """Get to know the tables, lists, functions and classes of the Python part, by their names."""
 
 def is_bound() -> bool:
     """Whether `bind` has been called in this process."""
 
-def born(resource: object, kind: Kind, /) -> Entry:
-    """See `_births.born`."""
+def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
+    """See `_births.born`. The scope is that of the context, where the caller knows it already."""
 
 def died(entry: Entry, /) -> None:
     """See `_deaths.died`."""

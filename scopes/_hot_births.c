@@ -2,13 +2,42 @@
 
 PyObject *died_function;
 
+/* The tuple (resource, died) of the last call: nobody else has seen it, so that it can be filled again. NULL while it is in
+ * use. */
+static PyObject *spare_arguments;
+
+static PyObject *take_arguments(PyObject *resource)
+{
+    PyObject *arguments = spare_arguments;
+    if (arguments == NULL) {
+        return PyTuple_Pack(2, resource, died_function);
+    }
+    spare_arguments = NULL;
+    PyTuple_SET_ITEM(arguments, 0, Py_NewRef(resource));
+    return arguments;
+}
+
+static void give_back(PyObject *arguments)
+{
+    if (spare_arguments != NULL || Py_REFCNT(arguments) != 1) {
+        Py_DECREF(arguments);
+        return;
+    }
+    PyObject *resource = PyTuple_GET_ITEM(arguments, 0);
+    PyTuple_SET_ITEM(arguments, 0, Py_NewRef(Py_None));
+    spare_arguments = arguments;
+    Py_DECREF(resource);
+}
+
 static PyObject *make_entry(PyObject *resource, PyObject *kind, PyObject *ledger, PyObject *scope)
 {
     PyObject *key = PyLong_FromVoidPtr(resource);
-    PyObject *arguments = key == NULL ? NULL : PyTuple_Pack(2, resource, died_function);
+    PyObject *arguments = key == NULL ? NULL : take_arguments(resource);
     /* What calling the type does, less an __init__ that only looks at the arguments again. */
     PyObject *entry = arguments == NULL ? NULL : entry_type->tp_new(entry_type, arguments, NULL);
-    Py_XDECREF(arguments);
+    if (arguments != NULL) {
+        give_back(arguments);
+    }
     if (entry != NULL) {
         put(entry, ENTRY_KEY, key);
         put(entry, ENTRY_KIND, kind);
@@ -30,12 +59,11 @@ static int record(PyObject *entry, PyObject *ledger, PyObject *scope)
         return -1;
     }
     if (scope == NULL) {
-        return count(ledger, LEDGER_CREATED_UNSCOPED);
+        count(ledger, CREATED_UNSCOPED);
+        return 0;
     }
     if (own(scope, entry) == 0) {
-        if (count(ledger, LEDGER_CREATED_IN_SCOPE) < 0) {
-            return -1;
-        }
+        count(ledger, CREATED_IN_SCOPE);
         if (get(scope, SCOPE_STATE) == state_closed) {
             /* Another thread closed it while Python code looked for it: the entry goes where the next birth will. */
             PyObject *taken = PyObject_CallMethodOneArg(scope, name_take, entry);
@@ -57,8 +85,8 @@ static int record(PyObject *entry, PyObject *ledger, PyObject *scope)
 PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)module;
-    if (number != 2) {
-        PyErr_SetString(PyExc_TypeError, "born() takes a resource and its kind");
+    if (number != 2 && number != 3) {
+        PyErr_SetString(PyExc_TypeError, "born() takes a resource, its kind, and the scope where that is known");
         return NULL;
     }
     if (!is_bound()) {
@@ -70,7 +98,7 @@ PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t numb
     if (ledger == NULL) {
         return NULL;
     }
-    PyObject *scope = current();
+    PyObject *scope = number == 3 && is_scope(arguments[2]) ? Py_NewRef(arguments[2]) : current();
     PyObject *entry = NULL;
     if (scope != NULL || !PyErr_Occurred()) {
         entry = make_entry(arguments[0], arguments[1], ledger, scope);
@@ -116,17 +144,16 @@ static int leave_owner(PyObject *entry, PyObject *ledger)
     }
     PyObject *owner = get(entry, ENTRY_OWNER);
     if (owner == Py_None || !is_scope(owner)) {
-        if (count(ledger, LEDGER_DISPOSED_UNSCOPED) < 0) {
-            return -1;
-        }
+        count(ledger, DISPOSED_UNSCOPED);
     }
     else {
         Py_INCREF(owner);
         int failed = disown(owner, entry);
         Py_DECREF(owner);
-        if (failed < 0 || count(ledger, LEDGER_DISPOSED_IN_SCOPE) < 0) {
+        if (failed < 0) {
             return -1;
         }
+        count(ledger, DISPOSED_IN_SCOPE);
     }
     if (!composite) {
         put(entry, ENTRY_OWNER, Py_None);

@@ -4,7 +4,7 @@
 
 PyObject *bound[OBJECTS];
 Py_ssize_t offsets[SLOTS];
-PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type;
+PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type, *usual_scope_type;
 PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 PyObject *name_born, *name_disposed, *name_died, *name_opened, *name_take, *name_popitem, *name_entered, *name_left, *name_end,
     *name_keep;
@@ -46,10 +46,7 @@ static const char *const slot_names[SLOTS] = {
     [SCOPE_KEEP_PAGES] = "keep_pages",
     [SCOPE_NAME] = "name",
     [SCOPE_STRICT] = "strict",
-    [LEDGER_CREATED_IN_SCOPE] = "created_in_scope",
-    [LEDGER_CREATED_UNSCOPED] = "created_unscoped",
-    [LEDGER_DISPOSED_IN_SCOPE] = "disposed_in_scope",
-    [LEDGER_DISPOSED_UNSCOPED] = "disposed_unscoped",
+    [LEDGER_COMPILED] = "compiled",
 };
 
 bool is_bound(void) { return entry_type != NULL; }
@@ -147,7 +144,7 @@ int bind_all(PyObject *things)
     }
     if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(kind, KIND_RELEASE, KIND_RELEASE) < 0 ||
         find_slots(scope, SCOPE_ACCOUNT, SCOPE_STRICT) < 0 ||
-        find_slots(ledger, LEDGER_CREATED_IN_SCOPE, LEDGER_DISPOSED_UNSCOPED) < 0) {
+        find_slots(ledger, LEDGER_COMPILED, LEDGER_COMPILED) < 0) {
         return -1;
     }
     for (enum object which = 0; which < OBJECTS; which++) {
@@ -179,7 +176,7 @@ PyObject *ledger_here(void)
     if (ledger == NULL) {
         return NULL;
     }
-    if (Py_TYPE(ledger) != ledger_type) {
+    if (Py_TYPE(ledger) != ledger_type || Py_TYPE(get(ledger, LEDGER_COMPILED)) != &counts_type) {
         PyErr_SetString(PyExc_TypeError, "the ledger of this thread is none");
         Py_DECREF(ledger);
         return NULL;
@@ -197,21 +194,6 @@ void forget_ledger(PyObject *ledger)
         remembered_thread = 0;
         Py_CLEAR(remembered_ledger);
     }
-}
-
-int count(PyObject *ledger, enum slot counter)
-{
-    long long value = PyLong_AsLongLong(get(ledger, counter));
-    if (value == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    PyObject *sum = PyLong_FromLongLong(value + 1);
-    if (sum == NULL) {
-        return -1;
-    }
-    put(ledger, counter, sum);
-    Py_DECREF(sum);
-    return 0;
 }
 
 /* ------------------------------------------------------------------ the current scope */
@@ -274,8 +256,13 @@ int disown(PyObject *scope, PyObject *entry)
 {
     PyObject *entries = get(scope, SCOPE_ENTRIES);
     if (PyDict_CheckExact(entries)) {
-        int held = PyDict_Contains(entries, entry);
-        return held <= 0 ? held : PyDict_DelItem(entries, entry);
+#if PY_VERSION_HEX >= 0x030D0000
+        return PyDict_Pop(entries, entry, NULL) < 0 ? -1 : 0;
+#else
+        PyObject *held = _PyDict_Pop(entries, entry, Py_None);
+        Py_XDECREF(held);
+        return held == NULL ? -1 : 0;
+#endif
     }
     Py_INCREF(entries);
     PyObject *popped = PyObject_CallMethodObjArgs(entries, name_pop, entry, Py_None, NULL);

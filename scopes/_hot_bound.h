@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "_hot_counts.h"
+
 /* Objects of the Python part, by their names there. */
 enum object {
     LIVE, DEAD, ESTATES, LISTENERS, ANCHORED, LOCAL, CURRENT, MEMORY, ENTERED, LEFT, AWAITED, ENTERING, MODULES_SEEN,
@@ -21,7 +23,7 @@ enum slot {
     KIND_RELEASE,
     SCOPE_ACCOUNT, SCOPE_ARENA, SCOPE_BELOW, SCOPE_DIRECT, SCOPE_ENTRIES, SCOPE_FRAME, SCOPE_OUTER, SCOPE_PARTICULAR,
     SCOPE_PASSED_OVER, SCOPE_SERVED, SCOPE_STATE, SCOPE_BUDGET, SCOPE_GRAPH, SCOPE_KEEP_PAGES, SCOPE_NAME, SCOPE_STRICT,
-    LEDGER_CREATED_IN_SCOPE, LEDGER_CREATED_UNSCOPED, LEDGER_DISPOSED_IN_SCOPE, LEDGER_DISPOSED_UNSCOPED,
+    LEDGER_COMPILED,
     SLOTS
 };
 
@@ -54,14 +56,30 @@ static inline void put(PyObject *object, enum slot slot, PyObject *value)
     Py_XDECREF(before);
 }
 
-static inline bool is_scope(PyObject *object) { return PyObject_TypeCheck(object, scope_type); }
+/* The class that a scope had last: nearly always `DisposeScope`, whose bases need not be looked through again. */
+extern PyTypeObject *usual_scope_type;
+
+static inline bool is_scope(PyObject *object)
+{
+    if (Py_TYPE(object) == usual_scope_type) {
+        return true;
+    }
+    if (!PyObject_TypeCheck(object, scope_type)) {
+        return false;
+    }
+    Py_XSETREF(usual_scope_type, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)));
+    return true;
+}
 
 /* The ledger of the calling thread, a new reference. NULL with an error set. Can run any code: to be called first. */
 PyObject *ledger_here(void);
 /* A thread has ended: its ledger is no longer to be remembered. */
 void forget_ledger(PyObject *ledger);
-/* Adds one to a counter. -1 with an error set. Runs no Python code. */
-int count(PyObject *ledger, enum slot counter);
+/* Adds one to a counter of the calling thread's ledger, which `ledger_here` has looked at. */
+static inline void count(PyObject *ledger, enum counter counter)
+{
+    ((Counts *)get(ledger, LEDGER_COMPILED))->values[counter]++;
+}
 
 /* The scope that the context variable names, a new reference or NULL: with an error set, or without for none. Runs
  * Python code where generators are involved. */

@@ -59,13 +59,11 @@ static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool refere
     if (get(entry, ENTRY_UNIT) != Py_None) {
         return 0;
     }
-    if (owner == Py_None) {
-        return count(ledger, LEDGER_DISPOSED_UNSCOPED);
-    }
-    if (get(owner, SCOPE_ENTRIES) != taken && disown(owner, entry) < 0) {
+    if (owner != Py_None && get(owner, SCOPE_ENTRIES) != taken && disown(owner, entry) < 0) {
         return -1;
     }
-    return count(ledger, LEDGER_DISPOSED_IN_SCOPE);
+    count(ledger, owner == Py_None ? DISPOSED_UNSCOPED : DISPOSED_IN_SCOPE);
+    return 0;
 }
 
 /* None, or what the release raised; NULL with an error set for what it does not collect. `taken` is the list, if any, that the

@@ -90,9 +90,14 @@ def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics
 
 @final
 class Ledger:
-    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock."""
+    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock.
 
-    __slots__ = ("__weakref__", *COUNTERS)
+    What the compiled paths count stands beside them, in `compiled`.
+    """
+
+    __slots__ = ("__weakref__", "compiled", *COUNTERS)
+
+    compiled: Any
 
     created_in_scope: int
     created_unscoped: int
@@ -104,15 +109,23 @@ class Ledger:
     graphs_kept: int
 
     def __init__(self) -> None:
+        self.compiled = None if HOT is None else HOT.Counts()
         self.clear()
 
-    def clear(self) -> None:
-        for counter in COUNTERS:
+    # Bound here, because module globals may be gone when a thread's dies at interpreter exit.
+    def clear(self, _counters: tuple[str, ...] = COUNTERS) -> None:
+        for counter in _counters:
             setattr(self, counter, 0)
+        if self.compiled is not None:
+            self.compiled.clear()
 
-    def counts(self) -> tuple[int, ...]:
+    def counts(self, _counters: tuple[str, ...] = COUNTERS) -> tuple[int, ...]:
         """The counters, in the order of `COUNTERS`."""
-        return tuple(getattr(self, counter) for counter in COUNTERS)
+        counts = [getattr(self, counter) for counter in _counters]
+        if self.compiled is not None:
+            for place, count in enumerate(self.compiled.values()):
+                counts[place] += count
+        return tuple(counts)
 
 
 _ledgers: Final[WeakSet[Ledger]] = WeakSet()
@@ -148,7 +161,6 @@ class _Retire:
     # Bound here, because module globals may be gone when the main thread's dies at interpreter exit.
     def __del__(
         self,
-        counters: tuple[str, ...] = COUNTERS,
         retired: list[tuple[int, ...]] = _retired,
         many: int = _MANY,
         lock: Any = _lock,
@@ -158,10 +170,9 @@ class _Retire:
         if forget is not None:
             forget(ledger)
         with lock:
-            retired.append(tuple(getattr(ledger, counter) for counter in counters))
+            retired.append(ledger.counts())
             # Resources born on the thread still name the ledger as their home: it must not be counted twice.
-            for counter in counters:
-                setattr(ledger, counter, 0)
+            ledger.clear()
             if len(retired) > many:
                 _sum_of_retired()
 

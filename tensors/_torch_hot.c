@@ -232,7 +232,7 @@ static int undisturbed(void)
     if (task == NULL) {
         return -1;
     }
-    int none = PyObject_RichCompareBool(task, no_graph_task, Py_EQ);
+    int none = task == no_graph_task ? 1 : PyObject_RichCompareBool(task, no_graph_task, Py_EQ);
     Py_DECREF(task);
     if (none <= 0) {
         return none;
@@ -301,10 +301,27 @@ static int consider(PyObject *tensor, PyObject *scope, PyObject *func, PyObject 
     if (within_budget(tensor, args, kwargs) < 0) {
         return -1;
     }
-    PyObject *arguments[] = {tensor, bound[KIND]};
-    PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 2, NULL);
+    /* The compiled `born` need not find the scope again. */
+    PyObject *arguments[] = {tensor, bound[KIND], scope};
+    bool knows_it = direct == Py_True && PyCFunction_CheckExact(bound[BORN]);
+    PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, knows_it ? 3 : 2, NULL);
     Py_XDECREF(entry);
     return entry == NULL ? -1 : 0;
+}
+
+/* The class that a scope had last. */
+static PyTypeObject *usual_scope_type;
+
+static bool is_scope(PyObject *object)
+{
+    if (Py_TYPE(object) == usual_scope_type) {
+        return true;
+    }
+    if (!PyObject_TypeCheck(object, scope_type)) {
+        return false;
+    }
+    Py_XSETREF(usual_scope_type, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)));
+    return true;
 }
 
 static bool is_plain(PyTypeObject *type)
@@ -339,7 +356,7 @@ static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t n
         PyObject *scope;
         failed = PyContextVar_Get(bound[CURRENT], Py_None, &scope);
         if (failed == 0) {
-            if (scope != Py_None && !PyObject_TypeCheck(scope, scope_type)) {
+            if (scope != Py_None && !is_scope(scope)) {
                 PyErr_SetString(PyExc_TypeError, "the current scope is none");
                 failed = -1;
             }
@@ -404,10 +421,23 @@ static PyObject *record_of(PyObject *tensor)
     return record;
 }
 
+/* What ``object.__class__ = cls`` does where it may be done, which Python has found out for these classes before. */
+static int set_class(PyObject *object, PyTypeObject *type)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    PyTypeObject *before = Py_TYPE(object);
+    Py_SET_TYPE(object, (PyTypeObject *)Py_NewRef((PyObject *)type));
+    Py_DECREF(before);
+    return 0;
+#else
+    return PyObject_SetAttr(object, name_class, (PyObject *)type);
+#endif
+}
+
 /* The tensor and the spare have changed their implementations: the one gets dead, the other what the tensor was. */
 static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
 {
-    if (PyObject_SetAttr(spare, name_class, (PyObject *)tensor_type) < 0) {
+    if (set_class(spare, tensor_type) < 0) {
         return -1;
     }
     PyObject *state = PyObject_GenericGetDict(tensor, NULL);
@@ -419,7 +449,7 @@ static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
     if (failed < 0 || PyObject_GenericSetDict(tensor, record, NULL) < 0) {
         return -1;
     }
-    return PyObject_SetAttr(tensor, name_class, bound[DISPOSED]);
+    return set_class(tensor, (PyTypeObject *)bound[DISPOSED]);
 }
 
 /* `_torch_disposal.drop` for a plain tensor, whose like has been dropped before. */
