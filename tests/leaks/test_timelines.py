@@ -1,6 +1,7 @@
 """The time lines of several processes become one that is bounded, by one clock, and says whose each row is."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_half_of_what_is_kept_is_the_first_process_s_and_the_last_rows_are_kept(
     for pid in counts:
         times = [sample.t_s for sample in samples if sample.pid == pid]
         assert times[-1] == AT_MOST - 1
-        assert max(after - before for before, after in zip(times, times[1:], strict=False)) <= AT_MOST / counts[pid] + 1
+        assert max(after - before for before, after in pairwise(times)) <= AT_MOST / counts[pid] + 1
 
 
 def test_the_first_process_has_what_others_leave() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from .._leak import Leak
 from .._report import Report
-from .._timeline import Band, Timeline
+from .._timeline import Band, Pass, Sample, Timeline
 
 __all__ = ["perfetto_of"]
 
@@ -39,9 +39,9 @@ def perfetto_of(report: Report) -> str:
     # A process may have begun before the first.
     earliest = min((ts for event in events if isinstance(ts := event.get("ts"), int)), default=0)
     if earliest < 0:
-        events = [
-            {**event, "ts": ts - earliest} if isinstance(ts := event.get("ts"), int) else event for event in events
-        ]
+        for event in events:
+            if isinstance(ts := event.get("ts"), int):
+                event["ts"] = ts - earliest
     events = [*_processes(report), *events]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": _about(report)})
 
@@ -50,9 +50,8 @@ def _by_process(report: Report) -> dict[int, Timeline]:
     """What was recorded of each process, the first being the report's own."""
     own = report.program.pid
     line = report.timeline
-    pids = dict.fromkeys(
-        [own, *(own if row.pid is None else row.pid for row in (*line.samples, *line.passes, *line.bands))]
-    )
+    rows: list[Sample | Pass | Band] = [*line.samples, *line.passes, *line.bands]
+    pids = dict.fromkeys([own, *(own if row.pid is None else row.pid for row in rows)])
     if len(pids) == 1:
         return {own: line}
     return {
