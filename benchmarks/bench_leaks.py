@@ -184,10 +184,10 @@ def looks() -> None:
 
 def million(make: Callable[[], object], count: int = 1_000_000) -> None:
     """Bytes of the detector for each live tensor, and the processor time of a snapshot and of a report."""
-    process = psutil.Process()
     warm = [make() for _ in range(1000)]
 
     def filled(detector: contextlib.AbstractContextManager[object]) -> tuple[int, list[object]]:
+        process = psutil.Process()
         before = process.memory_info().rss
         with detector:
             kept = [make() for _ in range(count)]

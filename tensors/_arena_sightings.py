@@ -6,7 +6,7 @@ They stay nobody's. Without the compiled parts plain arrays are not watched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 from ..scopes._current import current_scope
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
-from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._sightings import Seen, see
 from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._arena_arrival import ARENA
 from ._exports import exported_identities
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
     from ..scopes._scope import DisposeScope
-    from ..scopes.leaks._site import Mark
+    from ..scopes.leaks._rows import Rows
     from ..scopes.leaks._subject import Escape
 
 __all__ = ["ArrayWatcher"]
@@ -69,20 +69,10 @@ class ArrayWatcher:
         """Nothing: the entries of tensors are in the log themselves."""
         return None
 
-    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The blocks of a window that are in use now."""
-        escape = partial(_escape, exported_identities())
-        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
-        for address, row in LOG.blocks(after, until):
-            if address in but:
-                continue
-            birth = birth_of(row, sites)
-            yield Seen(address, _NAME, "cpu:0", row[1], birth, row[2], partial(_in_use, address, row[2]), escape)
-
-
-def _in_use(address: int, number: int) -> Row | None:
-    row: Row | None = LOG.recall_block(address)
-    return None if row is None or row[2] != number else row
+        addresses, rows = LOG.blocks(after, until)
+        return see(_NAME, but, None, LOG.is_in_use, addresses, rows, partial(_escape, exported_identities()))
 
 
 def _released(entry: Entry, owner: DisposeScope | None) -> None:
@@ -94,7 +84,7 @@ def _released(entry: Entry, owner: DisposeScope | None) -> None:
             LOG.escape(block[0])
 
 
-def _escape(exported: Container[Hashable], block: Seen) -> Escape | None:
+def _escape(exported: Container[Hashable], block: Seen, _: int) -> Escape | None:
     # A plain array that a tensor was made of may well outlive it: only what was exported from one escapes with it.
     is_alias = block.identity in exported
     if ARENA.escaped(block.identity):

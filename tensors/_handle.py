@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -87,7 +88,7 @@ class Handle:
             raise failure
 
 
-_slot_of_array: Final = vars(Handle)["_array"]
+_array_in: Final[Callable[[Handle], Any]] = vars(Handle)["_array"].__get__
 _new: Final = object.__new__
 _ndarray: Final[Any] = np.ndarray
 _NUMPY: Final[tuple[Any, ...]] = (np.generic, np.ndarray)
@@ -104,7 +105,7 @@ def instantiable(cls: type[H]) -> type[H]:
 def array_of(handle: Handle) -> NDArray[Any] | None:
     """The array of a handle, or None where it is disposed; never raises."""
     try:
-        array: NDArray[Any] = _slot_of_array.__get__(handle)
+        array: NDArray[Any] = _array_in(handle)
     except AttributeError:
         return None
     return array
@@ -131,9 +132,12 @@ def _release(handle: Handle) -> None:
 
 
 def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:
-    # Asked for by whoever counts, while another thread may dispose the handle.
-    array = array_of(handle)
-    return () if array is None else (storage_of(array),)
+    # Asked for by whoever counts, while another thread may dispose the handle; of each tensor, when all are counted.
+    try:
+        array: NDArray[Any] = _array_in(handle)
+    except AttributeError:
+        return ()
+    return (storage_of(array),)
 
 
 # Spelling a dtype takes longer than all else that a report asks of a tensor.
@@ -142,8 +146,9 @@ _NAMES_AT_MOST: Final = 256
 
 
 def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
-    array = array_of(handle)
-    if array is None:
+    try:
+        array: NDArray[Any] = _array_in(handle)
+    except AttributeError:
         return None
     dtype = array.dtype
     name = _dtype_names.get(dtype)

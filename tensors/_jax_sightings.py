@@ -6,7 +6,7 @@ being by other ways still (the copy of an array to another device) is told where
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
@@ -14,7 +14,7 @@ from weakref import ref
 
 from ..scopes.leaks._frameworks import Memory, Part, add_framework
 from ..scopes.leaks._log import LOG, Row
-from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._sightings import Seen, Told, see
 from ..scopes.leaks._watching import add_watcher
 from ._jax_hook import SIGHTINGS, uncover
 from ._jax_live import ARRAY
@@ -22,7 +22,7 @@ from ._jax_live import ARRAY
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
-    from ..scopes.leaks._site import Mark
+    from ..scopes.leaks._rows import Rows
 
 __all__ = ["watch_arrays"]
 
@@ -83,18 +83,20 @@ class JaxWatcher:
         row: Row | None = None if anchor is None else LOG.recall_memory(anchor)
         return row
 
-    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The arrays of a window that are there now."""
-        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
-        for reference, row in LOG.sightings(after, until):
-            anchor = reference()
-            array: Any = anchor.array() if type(anchor) is _Anchor else None
-            if type(array) is not ARRAY or array.is_deleted() or ("jax", id(array)) in but:
-                # Gone, or memory of another framework.
-                continue
-            birth = birth_of(row, sites)
-            device = sites[row[0]][1]
-            yield Seen(("jax", id(array)), _NAME, device, array.nbytes, birth, row[2], anchor.array)
+        return see(_NAME, but, _identify, _is_there, *LOG.sightings(after, until))
+
+
+def _identify(anchor: Any) -> Told | None:
+    array: Any = anchor.array() if type(anchor) is _Anchor else None
+    # Gone, or memory of another framework.
+    return None if type(array) is not ARRAY or array.is_deleted() else (("jax", id(array)), array.nbytes)
+
+
+def _is_there(reference: Callable[[], Any], _number: int) -> bool:
+    anchor = reference()
+    return anchor is not None and anchor.array() is not None
 
 
 @final
@@ -118,6 +120,10 @@ class JaxEdges:
     def memory(self, thing: Any) -> list[Memory]:
         """See `Framework.memory`."""
         return [] if thing.is_deleted() else [Memory("", ("jax", id(thing)), thing.nbytes)]
+
+    def alone(self, tensor: Any) -> Memory | None:
+        """See `Framework.alone`: it refers to much."""
+        return None
 
     def passes(self, tensor: Any) -> int:
         """See `Framework.passes`: arrays have no graphs."""

@@ -25,6 +25,8 @@ def children(node: object) -> Iterator[tuple[str, object]] | None:
     if not issubclass(type(node), np.ndarray):
         return None
     array: Any = node
+    if type(array) is np.ndarray and not array.dtype.hasobject:
+        return iter(())
     # As a plain array: a subclass may have code of its own in every access.
     return _objects(np.ndarray.view(array, np.ndarray), "")
 

@@ -37,6 +37,7 @@ _ARRAY: Final[Any] = np.ndarray
 TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
 """Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
 
+_block: Final[Any] = None if ARENA is None else ARENA.block
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
 
 
@@ -63,8 +64,8 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     >>> storage_of(big[:10]) == (id(big), 8000)
     True
     """
-    if ARENA is not None:
-        block: tuple[int, int] | None = ARENA.block(array)
+    if _block is not None:
+        block: tuple[int, int] | None = _block(array)
         if block is not None:
             return block
     top: Any = array

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
+from gc import get_referents
 from typing import Any, Final, cast, final
 
 import torch
@@ -28,6 +30,12 @@ _retains_grad: Final[Any] = _Base.retains_grad.__get__
 _hooks: Final[Any] = _Base._backward_hooks.__get__
 _layout: Final[Any] = _Base.layout.__get__
 _no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
+_numel: Final[Any] = _Base.numel
+_element_size: Final[Any] = _Base.element_size
+_STRIDED: Final = torch.strided
+_tuple: Final[Any] = tuple
+# Past the constructor, which takes twice as long.
+_memory: Final[Callable[[type[Memory], tuple[str, Hashable, int]], Memory]] = _tuple.__new__
 _RAW: Final = "_raw_saved_"
 
 
@@ -95,6 +103,23 @@ class TorchEdges:
             for tensor in saved_under(thing, name)
             for identity, nbytes in storages_behind(tensor)
         ]
+
+    def alone(self, tensor: Any) -> Memory | None:
+        """See `Framework.alone`."""
+        # Most tensors that a program has a million of are such.
+        if (
+            type(tensor) is not Tensor
+            or len(get_referents(tensor)) > 1
+            or _grad_fn(tensor) is not None
+            or _base(tensor) is not None
+            or _grad(tensor) is not None
+            or _layout(tensor) is not _STRIDED
+        ):
+            return None
+        storage = storage_of(tensor)
+        if storage is None:
+            return None
+        return _memory(Memory, ("", ("torch", storage._cdata), _numel(tensor) * _element_size(tensor)))
 
     def passes(self, tensor: Any) -> int:
         """See `Framework.passes`."""

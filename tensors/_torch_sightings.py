@@ -1,13 +1,12 @@
 """Watching PyTorch's memory for a leak detector: on every thread, inside of scopes and outside, owned by nobody.
 
-What is watched is a tensor's storage: a weak reference to ``t.untypedstorage_of()`` fires when the memory goes, whoever
+What is watched is a tensor's storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever
 has it: views, graphs, NumPy and DLPack exports.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator
-from functools import partial
 from importlib import import_module
 from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
@@ -27,7 +26,7 @@ from ..scopes._devices import device_name
 from ..scopes._memory import LET_OUT
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
-from ..scopes.leaks._sightings import Seen, birth_of
+from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
     from ..scopes._scope import DisposeScope
-    from ..scopes.leaks._site import Mark
+    from ..scopes.leaks._rows import Rows
     from ..scopes.leaks._subject import Escape
 
 __all__ = ["watch_memory"]
@@ -214,23 +213,15 @@ class TorchWatcher:
         row: Row | None = None if storage is None else LOG.recall_memory(storage)
         return row
 
-    def seen(self, after: int, until: int, but: Container[Hashable]) -> Iterator[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The memory of a window that is there now."""
-        sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]] = {}
-        for reference, row in LOG.sightings(after, until):
-            storage = reference()
-            if type(storage) is not torch.UntypedStorage:
-                # Gone, or memory of another framework.
-                continue
-            identity = ("torch", storage._cdata)
-            if identity in but:
-                continue
-            birth = birth_of(row, sites)
-            kind, device = sites[row[0]][:2]
-            if kind == _NAME:
-                yield Seen(
-                    identity, _NAME, device, storage.nbytes(), birth, row[2], reference, partial(_escape, reference)
-                )
+        references, rows = LOG.sightings(after, until)
+        return see(_NAME, but, _identify, is_referenced, references, rows, _escape)
+
+
+def _identify(storage: Any) -> Told | None:
+    # The log has memory of other frameworks as well.
+    return (("torch", storage._cdata), storage.nbytes()) if type(storage) is torch.UntypedStorage else None
 
 
 def _released(entry: Entry, _: DisposeScope | None) -> None:
@@ -240,7 +231,7 @@ def _released(entry: Entry, _: DisposeScope | None) -> None:
         LOG.escape(storage)
 
 
-def _escape(reference: Callable[[], object], _: Seen) -> Escape | None:
+def _escape(_: Seen, reference: Callable[[], object]) -> Escape | None:
     storage = reference()
     return "disposed" if storage is not None and LOG.has_escaped(storage) else None
 

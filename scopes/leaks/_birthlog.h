@@ -1,7 +1,7 @@
 /* The birth log: what is known of every resource and every piece of memory that was seen to be born and is there still.
  *
- * One log for the process. What is known of one birth is a row of 32 bytes: everything in it that repeats (the line, the
- * call, the kind, the device, the scope, the thread) is an interned number. Rows stand in two places: in a table by address,
+ * One log for the process. What is known of one birth is a row of 24 bytes: everything in it that repeats (the line, the
+ * call, the kind, the device, the scope) is an interned number. Rows stand in two places: in a table by address,
  * for entries of the identity set (which it holds a reference to) and for blocks of the arena; and inside a weak reference,
  * for objects that stand for memory, such as a storage of PyTorch: the reference goes with the memory, and the row with it.
  *
@@ -26,21 +26,19 @@ enum row_flag {
     ROW_LET_OUT = 64, /* memory that was moved out under another name than that of its tensor */
 };
 
-#define ROW_NBYTES_BITS 41
-#define ROW_NBYTES_MOST ((UINT64_C(1) << ROW_NBYTES_BITS) - 1)
+#define NBYTES_BITS 41
+#define ORDER_BITS 42
+#define SITE_BITS 22
+#define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
+/* What has a birth but no site is not remembered. */
+#define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
 
 struct row {
-    uint64_t nbytes : ROW_NBYTES_BITS, flags : 7, order_high : 16;
-    uint32_t order_low; /* the number of the birth, with order_high */
-    uint32_t site;
-    uint32_t passes;   /* marks made until then */
-    uint32_t closings; /* scopes closed until then */
-    uint32_t at_ms;    /* since the log was loaded */
-    uint16_t scope;
-    uint16_t thread;
+    uint64_t nbytes : NBYTES_BITS, flags : 7, scope : 16;
+    uint64_t order : ORDER_BITS, site : SITE_BITS; /* the number of the birth, and that of its site */
+    uint32_t closings;                             /* scopes closed until then */
+    uint32_t at_ms;                                /* since the log was loaded */
 };
-
-static inline uint64_t row_order(const struct row *row) { return (uint64_t)row->order_high << 32 | row->order_low; }
 
 /* ------------------------------------------------------------------ names: interned objects */
 
@@ -50,7 +48,7 @@ struct names {
     PyObject *objects; /* list */
 };
 
-extern struct names op_names, kind_names, device_names, scope_names, thread_names, pass_names;
+extern struct names op_names, kind_names, device_names, scope_names, pass_names;
 
 int names_make(struct names *names);
 /* The number of a hashable object, at most 65,534; 65,535 for all that came too late or could not be remembered. */
@@ -108,7 +106,7 @@ uint32_t sites_passes(uint16_t name);
 PyObject *sites_series(uint32_t site, uint16_t name);
 
 void sites_clear(void);
-int sites_bind(PyObject *rank);
+void places_bind(PyObject *rank);
 
 /* ------------------------------------------------------------------ the table by address */
 
@@ -126,21 +124,20 @@ void table_clear(void);
 
 /* ------------------------------------------------------------------ references to memory */
 
-/* A weak reference that stands in the list of all, and holds a row. */
+/* A weak reference that stands in the list of all, and holds a row. Its place in the list stands where other weak references
+ * remember their hash: it is hashed by identity, and has none to remember. */
 struct sighting {
     PyWeakReference reference;
-    struct sighting *next, *previous;
     struct row row;
 };
 
 extern PyTypeObject sighting_type;
-/* The first and the last of the list, in the order of birth. */
-extern struct sighting *first_sighting, *last_sighting;
+/* All of them, in no order; the list has a reference to each. */
+extern struct sighting **all_sightings;
 
-static inline bool sighting_is_listed(const struct sighting *sighting)
-{
-    return sighting->next != NULL || sighting->previous != NULL || first_sighting == sighting;
-}
+#define NOT_LISTED ((Py_hash_t)-1)
+
+static inline bool sighting_is_listed(const struct sighting *sighting) { return sighting->reference.hash != NOT_LISTED; }
 
 int sightings_make(void);
 /* The sighting of an object, borrowed, or NULL. Runs no Python code. */
@@ -152,7 +149,79 @@ size_t sightings_count(void);
 
 /* ------------------------------------------------------------------ births */
 
-/* What is the same for all births: 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
+/* The state of the log: whether births are put down, and whether everything is being forgotten. */
+extern bool log_is_open, log_is_clearing;
+/* The number of the last birth, and what it was when everything was forgotten last. */
+extern uint64_t log_births, log_cleared_at;
+extern uint32_t log_marks, log_closings;
+/* Changes when everything is forgotten. */
+extern uint64_t log_era;
+/* By the monotonic clock, in seconds: now, to a few milliseconds, and when the log was loaded. */
+double log_now(void);
+extern double log_loaded_at;
+/* Where the disposals of the program are kept: what has died is taken out. */
+extern PyObject *log_disposals;
+
+/* The functions of the module about births and deaths, and those of the interface to other rooms: see _birthlog_api.h. */
+PyObject *births_born(PyObject *module, PyObject *entry);
+PyObject *births_died(PyObject *module, PyObject *entry);
+PyObject *births_released(PyObject *module, PyObject *entry);
+PyObject *births_sight(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *births_exclude(PyObject *module, PyObject *object);
+PyObject *births_escape(PyObject *module, PyObject *key);
+PyObject *births_let_out(PyObject *module, PyObject *key);
+PyObject *births_has_escaped(PyObject *module, PyObject *key);
+int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+bool births_of_block(void *address, size_t nbytes, uint16_t kind, uint16_t device);
+void births_block_died(void *address);
+void births_block_moved(void *before, void *after, size_t nbytes);
+/* The entries are instances of a class, and what was disposed stands in a dict. */
+int entries_bind(PyTypeObject *entry, PyObject *disposals);
+void kinds_bind(PyObject *kind_row, PyObject *measured);
+
+/* The number of the name of a scope, of None outside of every scope; and of the current one. Raise nothing. */
+uint16_t scopes_number(PyObject *scope);
+uint16_t scopes_current(void);
+int scopes_make(void);
+void scopes_bind(PyObject *current, PyObject *resolve);
+
+/* ------------------------------------------------------------------ sampling */
+
+extern bool samples_some;
+/* Keep one birth for so many bytes from now on; all of them where it is 0. */
+void samples_begin(uint64_t nbytes);
+/* Whether a birth of so many bytes is to be kept; to be asked once for each. */
+bool samples_keep(size_t nbytes);
+/* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
 double log_weight(const struct row *row);
+
+/* ------------------------------------------------------------------ asking */
+
+/* The rows of some births, copied: a sequence. */
+struct rows {
+    PyObject_VAR_HEAD
+    struct row rows[];
+};
+
+extern PyTypeObject rows_type;
+int rows_make(void);
+/* Room for some rows, for the caller to fill in; a new reference. */
+struct rows *rows_of(Py_ssize_t count);
+
+PyObject *rows_recall(PyObject *module, PyObject *key);
+PyObject *rows_recall_block(PyObject *module, PyObject *address);
+PyObject *rows_recall_memory(PyObject *module, PyObject *object);
+PyObject *rows_is_in_use(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *rows_entries(PyObject *module, PyObject *arguments);
+PyObject *rows_blocks(PyObject *module, PyObject *arguments);
+PyObject *rows_sightings(PyObject *module, PyObject *arguments);
+
+/* Records of what is there, in bulk: see _birthlog.pyi. */
+PyObject *portraits_of_entries(PyObject *module, PyObject *arguments);
+PyObject *seen_portrayed(PyObject *module, PyObject *arguments);
+PyObject *seen_all(PyObject *module, PyObject *arguments);
+int portraits_bind(PyTypeObject *entry);
+
+PyObject *sites_told(PyObject *module, PyObject *number);
 
 #endif

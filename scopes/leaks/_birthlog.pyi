@@ -4,7 +4,7 @@ Absent where it could not be built; `_birthlog_python.BirthLog` does the same th
 either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Hashable, Iterator
 from contextvars import ContextVar
 from types import CodeType
 from typing import Any, final
@@ -13,6 +13,9 @@ from weakref import ref
 from .._entry import Entry
 from .._scope import DisposeScope
 from ._log import KindRow, Row, SiteRow
+from ._records import Record
+from ._sightings import Escaping, Seen, Told
+from ._site_facts import SiteFacts
 
 api: object
 """A capsule for the compiled parts of other rooms: see ``_birthlog.h``."""
@@ -21,17 +24,30 @@ api: object
 class Sighting(ref[Any]):
     """A weak reference to what stands for memory, with what is known of its birth."""
 
+@final
+class Rows:
+    """The rows of some births: see ``_rows.Rows``."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int, /) -> Row: ...
+    def __iter__(self) -> Iterator[Row]: ...
+    def __add__(self, other: Rows, /) -> Rows:
+        """Both, one after the other."""
+
+    def column(self, column: int, places: list[int], /) -> list[Any]:
+        """One column of the rows at some places."""
+
 def bind(
     rank: Callable[[CodeType, dict[str, Any]], int],
     kind_row: Callable[[Any], KindRow],
     measure: Callable[[Any], tuple[int, str]],
     current: ContextVar[DisposeScope | None],
     resolve: Callable[[DisposeScope], DisposeScope | None],
-    thread_name: Callable[[], str],
     disposals: dict[Entry, Any],
+    entry: type[Entry],
     /,
 ) -> None:
-    """Learn what tells of code, kinds, resources, scopes and threads, and from where to take what has died."""
+    """Learn what tells of code, kinds, resources and scopes, and from where to take what has died."""
 
 def open(frames: int, sample_nbytes: int, /) -> None:
     """Put births down from now on, with so many frames; every one, or one for so many bytes."""
@@ -41,6 +57,9 @@ def close() -> None:
 
 def clear() -> None:
     """Forget everything."""
+
+def cleared_at() -> int:
+    """The number of the last birth that was forgotten with everything else."""
 
 def born(entry: Entry, /) -> None:
     """Put the birth of a resource down."""
@@ -75,14 +94,59 @@ def recall_block(address: int, /) -> Row | None:
 def recall_memory(anchor: object, /) -> Row | None:
     """What is known of memory."""
 
-def entries(after: int, until: int, /) -> list[tuple[Entry, Row]]:
-    """The known resources of a window of births, in the order of birth."""
+def is_in_use(address: int, number: int, /) -> bool:
+    """Whether a block of the arena is the one of that birth still."""
 
-def blocks(after: int, until: int, /) -> list[tuple[int, Row]]:
+def entries(after: int, until: int, /) -> tuple[list[Entry], Rows]:
+    """The known resources of a window of births, in the order of birth, and their rows."""
+
+def blocks(after: int, until: int, /) -> tuple[list[int], Rows]:
     """The same for blocks of the arena, by address."""
 
-def sightings(after: int, until: int, /) -> list[tuple[ref[Any], Row]]:
+def sightings(after: int, until: int, /) -> tuple[list[ref[Any]], Rows]:
     """The same for memory that an object stands for."""
+
+def portray(
+    record: type[Record],
+    numbers: dict[Hashable, int],
+    facts: Callable[[int], SiteFacts],
+    now_s: float,
+    closings: int,
+    live: dict[int, Entry],
+    disposals: dict[Entry, Any],
+    others: Callable[[Entry, Row], Record | None],
+    entries: list[Entry],
+    rows: Rows,
+    /,
+) -> tuple[list[Record], list[Entry], Rows]:
+    """What ``_portraits.Studio.portray`` gives; `others` makes the records of what does not live by itself."""
+
+def see(
+    seen: type[Seen],
+    kind: str,
+    facts: Callable[[int], SiteFacts],
+    but: Container[Hashable],
+    identify: Callable[[Any], Told | None] | None,
+    lives: Callable[[Any, int], bool],
+    references: list[Any],
+    rows: Rows,
+    escape: Escaping | None,
+    /,
+) -> tuple[list[Seen], Rows]:
+    """What ``_sightings.see`` gives."""
+
+def portray_memory(
+    record: type[Record],
+    numbers: dict[Hashable, int],
+    facts: Callable[[int], SiteFacts],
+    now_s: float,
+    closings: int,
+    seen: type[Seen],
+    pieces: list[Seen],
+    rows: Rows,
+    /,
+) -> list[Record]:
+    """What ``_portraits.Studio.portray_memory`` gives."""
 
 def counts() -> tuple[int, int, int, int]:
     """The number of the last birth, passes and closings of scopes until now, and how many births are known."""

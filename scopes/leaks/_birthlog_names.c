@@ -1,6 +1,6 @@
 #include "_birthlog.h"
 
-struct names op_names, kind_names, device_names, scope_names, thread_names, pass_names;
+struct names op_names, kind_names, device_names, scope_names, pass_names;
 
 #define NO_NUMBER UINT16_MAX
 

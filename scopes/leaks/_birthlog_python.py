@@ -14,12 +14,14 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import getweakrefs, ref
 
+from ._rows import RowList
 from ._site import GENERATED, KEEPER, PASSING, THROUGH, USER
 
 if TYPE_CHECKING:
     from .._entry import Entry
     from .._scope import DisposeScope
     from ._log import KindRow, Row, SiteRow
+    from ._rows import Rows
 
 __all__ = ["BirthLog"]
 
@@ -52,21 +54,17 @@ class _Row:
         "is_member",
         "nbytes",
         "order",
-        "passes",
         "scope",
         "site",
-        "thread",
         "weight",
     )
 
     site: int
     nbytes: int
     order: int
-    passes: int
     closings: int
     at_s: float
     scope: str | None
-    thread: str
     weight: float
     backed: bool
     is_member: bool
@@ -77,11 +75,9 @@ class _Row:
             self.site,
             self.nbytes,
             self.order,
-            self.passes,
             self.closings,
             self.at_s,
             self.scope,
-            self.thread,
             self.weight,
         )
 
@@ -116,7 +112,6 @@ class BirthLog:
     _measure: Callable[[Any], tuple[int, str]]
     _current: ContextVar[DisposeScope | None]
     _resolve: Callable[[DisposeScope], DisposeScope | None]
-    _thread_name: Callable[[], str]
     _disposals: dict[Entry, Any]
 
     def __init__(self) -> None:
@@ -128,7 +123,7 @@ class BirthLog:
         # Never taken by what a collection can call: a death only takes things out of dicts.
         self._lock = threading.RLock()
         self._numbers = count(1)
-        self._births = self._marks = self._closings = 0
+        self._births = self._marks = self._closings = self._cleared_at = 0
         self._ranks: dict[int, tuple[CodeType, int]] = {}
         self._forget()
 
@@ -148,12 +143,12 @@ class BirthLog:
         measure: Callable[[Any], tuple[int, str]],
         current: ContextVar[DisposeScope | None],
         resolve: Callable[[DisposeScope], DisposeScope | None],
-        thread_name: Callable[[], str],
         disposals: dict[Entry, Any],
+        entry: type[Entry],
     ) -> None:
-        """Learn what tells of code, kinds, resources, scopes and threads."""
+        """Learn what tells of code, kinds, resources and scopes."""
         self._rank, self._kind_row, self._measure = rank, kind_row, measure
-        self._current, self._resolve, self._thread_name = current, resolve, thread_name
+        self._current, self._resolve = current, resolve
         self._disposals = disposals
 
     def open(self, frames: int, sample_nbytes: int) -> None:
@@ -169,7 +164,12 @@ class BirthLog:
 
     def clear(self) -> None:
         """Forget everything."""
+        self._cleared_at = self._births
         self._forget()
+
+    def cleared_at(self) -> int:
+        """The number of the last birth that was forgotten with everything else."""
+        return self._cleared_at
 
     def born(self, entry: Entry) -> None:
         """Put the birth of a resource down."""
@@ -275,28 +275,34 @@ class BirthLog:
         """Nothing: see `blocks`."""
         return None
 
+    def is_in_use(self, address: int, number: int) -> bool:
+        """No: see `blocks`."""
+        return False
+
     def recall_memory(self, anchor: object) -> Row | None:
         """What is known of memory."""
         sighting = self._sighting(anchor)
         return None if sighting is None or sighting.excluded or sighting.row is None else sighting.row.told()
 
-    def entries(self, after: int, until: int) -> list[tuple[Entry, Row]]:
+    def entries(self, after: int, until: int) -> tuple[list[Entry], Rows]:
         """The known resources of a window of births, in the order of birth."""
-        found = [(entry, row.told()) for entry, row in self._rows.copy().items() if after < row.order <= until]
-        found.sort(key=lambda item: item[1][2])
-        return found
+        found = [(row.order, entry, row) for entry, row in self._rows.copy().items() if after < row.order <= until]
+        found.sort(key=lambda item: item[0])
+        return [entry for _, entry, _ in found], RowList([row.told() for _, _, row in found])
 
-    def blocks(self, after: int, until: int) -> list[tuple[int, Row]]:
+    def blocks(self, after: int, until: int) -> tuple[list[int], Rows]:
         """None: the arena, being compiled, tells only the compiled log of its blocks."""
-        return []
+        return [], RowList()
 
-    def sightings(self, after: int, until: int) -> list[tuple[ref[Any], Row]]:
+    def sightings(self, after: int, until: int) -> tuple[list[ref[Any]], Rows]:
         """The known memory of a window of births."""
-        return [
-            (sighting, sighting.row.told())
-            for sighting in self._sightings.copy()
-            if sighting.row is not None and not sighting.excluded and after < sighting.row.order <= until
-        ]
+        found: list[ref[Any]] = []
+        rows = RowList()
+        for sighting in self._sightings.copy():
+            if sighting.row is not None and not sighting.excluded and after < sighting.row.order <= until:
+                found.append(sighting)
+                rows.append(sighting.row.told())
+        return found, rows
 
     def counts(self) -> tuple[int, int, int, int]:
         """Births, passes, closings, and how many births are known."""
@@ -379,9 +385,7 @@ class BirthLog:
     def _row(self, site: int, nbytes: int, scope: str | None, backed: bool) -> _Row:
         row = _Row()
         row.site, row.nbytes, row.scope, row.backed, row.is_member = site, nbytes, scope, backed, False
-        row.passes, row.closings, row.at_s, row.thread = (
-            self._marks, self._closings, time.monotonic(), self._thread_name()
-        )  # fmt: skip
+        row.closings, row.at_s = self._closings, time.monotonic()
         row.weight = 1 / -math.expm1(-nbytes / self._rate) if self._rate and nbytes else 1.0
         row.order = self._births = next(self._numbers)
         return row

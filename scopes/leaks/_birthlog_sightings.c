@@ -1,7 +1,9 @@
 #include "_birthlog.h"
 
-struct sighting *first_sighting, *last_sighting;
-static size_t count;
+#include <stdlib.h>
+
+struct sighting **all_sightings;
+static size_t count, room;
 static PyObject *callback;
 
 PyTypeObject sighting_type = {
@@ -12,12 +14,14 @@ PyTypeObject sighting_type = {
     .tp_base = &_PyWeakref_RefType,
 };
 
+/* Take one out of the list; its reference is the caller's then. The last one takes its place. */
 static void unlink_it(struct sighting *sighting)
 {
-    *(sighting->previous == NULL ? &first_sighting : &sighting->previous->next) = sighting->next;
-    *(sighting->next == NULL ? &last_sighting : &sighting->next->previous) = sighting->previous;
-    sighting->next = sighting->previous = NULL;
-    count--;
+    size_t place = (size_t)sighting->reference.hash;
+    struct sighting *last = all_sightings[--count];
+    all_sightings[place] = last;
+    last->reference.hash = (Py_hash_t)place;
+    sighting->reference.hash = NOT_LISTED;
 }
 
 static PyObject *gone(PyObject *module, PyObject *object)
@@ -38,6 +42,9 @@ static PyMethodDef gone_definition = {"gone", gone, METH_O, NULL};
 
 int sightings_make(void)
 {
+    /* By identity, unlike other weak references. */
+    sighting_type.tp_hash = PyBaseObject_Type.tp_hash;
+    sighting_type.tp_richcompare = PyBaseObject_Type.tp_richcompare;
     if (PyType_Ready(&sighting_type) < 0) {
         return -1;
     }
@@ -61,6 +68,19 @@ struct sighting *sightings_of(PyObject *object)
     return NULL;
 }
 
+/* Room for one more; -1 where there is none. */
+static int grow(void)
+{
+    size_t wanted = room == 0 ? 1024 : room + room / 2;
+    struct sighting **fresh = realloc(all_sightings, wanted * sizeof *fresh);
+    if (fresh == NULL) {
+        return -1;
+    }
+    all_sightings = fresh;
+    room = wanted;
+    return 0;
+}
+
 struct sighting *sightings_add(PyObject *object)
 {
     PyObject *arguments = PyTuple_Pack(2, object, callback);
@@ -72,25 +92,34 @@ struct sighting *sightings_add(PyObject *object)
     if (made == NULL) {
         return NULL;
     }
-    /* Its only reference that could close a cycle is that to the callback, which has none: no work for the collector. */
-    PyObject_GC_UnTrack(made);
     struct sighting *sighting = (struct sighting *)made;
+    sighting->reference.hash = NOT_LISTED;
     sighting->row = (struct row){.flags = ROW_EXCLUDED};
-    sighting->next = NULL;
-    sighting->previous = last_sighting;
-    *(last_sighting == NULL ? &first_sighting : &last_sighting->next) = sighting;
-    last_sighting = sighting;
-    count++;
-    return (struct sighting *)Py_NewRef(made);
+    if (!PyObject_IS_GC(object)) {
+        /* Its only reference that could close a cycle is that to the callback, which has none: no work for the collector. But a
+         * reference to what the collector may find in a garbage cycle must be one of its own objects then: it moves them. */
+        PyObject_GC_UnTrack(made);
+    }
+    if (count == room && grow() < 0) {
+        Py_DECREF(made);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    sighting->reference.hash = (Py_hash_t)count;
+    all_sightings[count++] = (struct sighting *)Py_NewRef(made);
+    return sighting;
 }
 
 void sightings_clear(void)
 {
-    while (first_sighting != NULL) {
-        struct sighting *sighting = first_sighting;
+    while (count != 0) {
+        struct sighting *sighting = all_sightings[count - 1];
         unlink_it(sighting);
         Py_DECREF((PyObject *)sighting);
     }
+    free(all_sightings);
+    all_sightings = NULL;
+    room = 0;
 }
 
 size_t sightings_count(void) { return count; }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from .._entry import Entry
+from ._births import Births
 from ._comparison import nbytes_of
 from ._evidence import Evidence
 from ._excerpts import excerpt_of
@@ -16,15 +17,20 @@ from ._holders import Holders, Reason
 from ._leak import Leak, fingerprint_of
 from ._leftovers import leftovers_among
 from ._live import live_sites
+from ._log import Row
 from ._records import Record, State
 from ._report import Report
-from ._sightings import Birth
+from ._rows import Rows
 from ._site import Site
+from ._site_facts import Sites
 from ._subject import Escape, Subject, UnheldMemory
 from ._unclosed import unclosed_scopes
 from ._verdicts import Facts, verdict_of
 
 __all__ = ["Inventory", "report_of"]
+
+_Line = tuple[Site | None, State, str, str | None, bool, bool]
+"""Line, state, kind, call, whether it is a view, whether it is left over."""
 
 RECORDS_KEPT: Final = 20
 _VIEWED_NBYTES: Final = 64_000
@@ -44,10 +50,12 @@ class Inventory:
         What is told of each resource.
     subjects : sequence of Entry or Seen
         What each record is of.
-    births : sequence of Birth or None
+    rows : Rows
         What is known of each birth.
-    closings : sequence of int or None
-        For what was disposed, which closing of a scope did it.
+    sites : Sites
+        What is known of their lines.
+    closings : dict
+        For what was disposed, which closing of a scope did it, where that is known.
     after : int
         The number of the last birth before the detector was opened.
     watched : bool
@@ -56,8 +64,9 @@ class Inventory:
 
     records: Sequence[Record]
     subjects: Sequence[Subject]
-    births: Sequence[Birth | None]
-    closings: Sequence[int | None]
+    rows: Rows
+    sites: Sites
+    closings: dict[Entry, int]
     after: int
     watched: bool
 
@@ -75,14 +84,8 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         Whether this is about a whole program: what its variables lead to is no leak then unless it shows signs of one.
     """
     records, subjects = found.records, found.subjects
-    left = _left_over(found)
-    groups: dict[tuple[Site | None, State, str, str | None, bool, bool], list[int]] = {}
-    for index, record in enumerate(records):
-        # What has gone since the snapshot was taken is no leak.
-        if subjects[index]() is not None:
-            key = (record.site, record.state, record.kind, record.op, record.is_view, subjects[index] in left)
-            groups.setdefault(key, []).append(index)
-    views = {index: identities for index in range(len(records)) if (identities := _pinned_by(found, index))}
+    groups = _grouped(found, _left_over(found))
+    views = {index: identities for index in _large(records) if (identities := _pinned_by(found, index))}
     sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}
     escapes: dict[Subject, Escape] = {
         subject: escape
@@ -101,14 +104,15 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         object_limit=object_limit,
         sizes=sizes,
     ) as holders:
-        left_memory = holders.left_over(_births_of(found, escapes)) if of_program else set[Subject]()
+        left_memory = holders.left_over(_rows_of(found, escapes)) if of_program and escapes else set[Subject]()
         for (*_, is_left), indices in groups.items():
             parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
-            for index in indices:
-                subject = subjects[index]
+            those_subjects = [subjects[index] for index in indices]
+            for index, subject, reason in zip(indices, those_subjects, holders.reasons_of(those_subjects), strict=True):
                 times = _pinned_times(views[index], holders) if index in views else 1.0
-                how = escapes.get(subject), is_left or subject in left_memory
-                parts.setdefault((holders.reason_of(subject), min(3, int(times)), *how), []).append(index)
+                escape = escapes.get(subject) if escapes else None
+                is_part_left = is_left or (bool(left_memory) and subject in left_memory)
+                parts.setdefault((reason, min(3, int(times)), escape, is_part_left), []).append(index)
             for (reason, _, escape, is_part_left), those in parts.items():
                 group = _Group(found, those, reason, escape, is_part_left, views)
                 leak, is_leak = group.leak(holders, evidence)
@@ -135,24 +139,56 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
     )
 
 
-def _births_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory, Birth]:
+def _rows_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory, Row]:
     return {
-        subject: birth
-        for subject, birth in zip(found.subjects, found.births, strict=True)
-        if birth is not None and subject in escapes and not isinstance(subject, Entry)
+        subject: row
+        for place, subject in enumerate(found.subjects)
+        if not isinstance(subject, Entry) and subject in escapes and (row := found.rows[place]) is not None
     }
 
 
+def _grouped(found: Inventory, left: set[Entry]) -> dict[_Line, list[int]]:
+    """What is there by line and nature; what has gone since the snapshot was taken is no leak."""
+    # The lines by their identity first: there are few of them, and comparing them takes time.
+    by_identity: dict[tuple[int, State, str, str | None, bool, bool], list[int]] = {}
+    for index, (record, subject) in enumerate(zip(found.records, found.subjects, strict=True)):
+        if subject() is not None:
+            is_view = record.used_nbytes < record.nbytes and record.state == "alive"
+            is_left = bool(left) and subject in left
+            key = (id(record.site), record.state, record.kind, record.op, is_view, is_left)
+            those = by_identity.get(key)
+            if those is None:
+                by_identity[key] = [index]
+            else:
+                those.append(index)
+    groups: dict[_Line, list[int]] = {}
+    for (_, state, kind, op, is_view, is_left), indices in by_identity.items():
+        line = found.records[indices[0]].site, state, kind, op, is_view, is_left
+        if line in groups:
+            groups[line] = sorted([*groups[line], *indices])
+        else:
+            groups[line] = indices
+    return groups
+
+
 def _left_over(found: Inventory) -> set[Entry]:
-    disposed = [index for index, record in enumerate(found.records) if record.state == "disposed"]
-    resources = [(subject, index) for index in disposed if isinstance(subject := found.subjects[index], Entry)]
-    return leftovers_among([subject for subject, _ in resources], [found.closings[index] for _, index in resources])
+    resources = [
+        subject
+        for record, subject in zip(found.records, found.subjects, strict=True)
+        if record.state == "disposed" and isinstance(subject, Entry)
+    ]
+    return leftovers_among(resources, [found.closings.get(subject) for subject in resources])
+
+
+def _large(records: Sequence[Record]) -> list[int]:
+    """Those of some records whose memory is worth a look at who uses it."""
+    return [index for index, record in enumerate(records) if record.nbytes >= _VIEWED_NBYTES]
 
 
 def _pinned_by(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
     """The storages behind a record that may be pinned by views, each with its bytes."""
     record, subject = found.records[index], found.subjects[index]
-    if record.state != "alive" or record.nbytes < _VIEWED_NBYTES:
+    if record.state != "alive":
         return ()
     if not isinstance(subject, Entry):
         return ((subject.identity, subject.nbytes),)
@@ -175,7 +211,7 @@ class _Group:
     """Resources of one line that are there for one reason, by their places in an inventory."""
 
     found: Inventory
-    places: Sequence[int]
+    places: list[int]
     reason: Reason
     escape: Escape | None
     is_left: bool
@@ -185,13 +221,14 @@ class _Group:
         """What is told of them, and whether that is a leak also at the end of a program."""
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
-        births = [birth for index in self.places if (birth := self.found.births[index]) is not None]
+        births = Births(self.found.rows, self.places, self.found.sites)
         oldest = records[0]
-        count, nbytes = _estimated(records, [self.found.births[index] for index in self.places])
+        count, nbytes = _estimated(records, births.weights())
         trend = None if self.is_left else evidence.trend_of(births, [record.nbytes for record in records])
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
-        times = _pinned_times([pair for index in self.places for pair in self.views.get(index, ())], holders)
+        views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
+        times = _pinned_times(views, holders)
         verdict = verdict_of(
             Facts(
                 oldest=oldest,
@@ -242,10 +279,9 @@ class _Group:
         ), verdict.is_leak
 
 
-def _estimated(records: Sequence[Record], births: Sequence[Birth | None]) -> tuple[int, int]:
-    """How many they are, and their bytes; an estimate where births were sampled."""
-    weights = [1.0 if birth is None else birth.weight for birth in births]
-    if all(weight == 1.0 for weight in weights):
+def _estimated(records: Sequence[Record], weights: Sequence[float]) -> tuple[int, int]:
+    """How many they are, and their bytes; an estimate where births were sampled, which have weights."""
+    if not weights:
         return len(records), nbytes_of(records)
     sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))
     return round(sum(weights)), round(sum(sizes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Self, final
 
 from .._entry import DEAD, LIVE, Entry
@@ -15,17 +14,16 @@ from ._log import DISPOSALS, LOG, Row
 from ._native import native_growth
 from ._recording import Recorder
 from ._report import Report
-from ._sightings import Birth, Disposal, Seen, birth_of
+from ._rows import NUMBER, RowList, Rows
+from ._sightings import Seen
 from ._snapshot import Snapshot, survey
 from ._timeline import Timeline
 from ._totals import with_totals
 from ._watching import WATCHERS, Window, mark, recall
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterator
+    from collections.abc import Container, Hashable
     from types import TracebackType
-
-    from ._site import Mark
 
 __all__ = ["LeakDetector", "live_tensors", "take_snapshot"]
 
@@ -109,13 +107,13 @@ class LeakDetector:
             catch_up()
         window = self._window
         if window is None:
-            return survey((), 0)
+            return survey([], 0)
         with collection_paused():
             return survey(_births_in(window), window.closings, lambda but: _memory_in(window, but), window.after, True)
 
     def memory(self) -> tuple[Seen, ...]:
         """The memory that was born under this detector and is there now, whatever refers to it."""
-        return () if self._window is None else tuple(_memory_in(self._window))
+        return () if self._window is None else tuple(seen for pieces, _ in _memory_in(self._window) for seen in pieces)
 
     def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
         """What `take_snapshot` finds now, by site and reason, with holders: see `Snapshot.report`."""
@@ -169,7 +167,7 @@ class LeakDetector:
 
     def __repr__(self) -> str:
         window = self._window
-        known = 0 if window is None else len(LOG.entries(window.after, window.until))
+        known = 0 if window is None else len(LOG.entries(window.after, window.until)[0])
         return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {known} births>"
 
 
@@ -208,13 +206,9 @@ def live_tensors() -> Snapshot:
     return take_snapshot().alive().largest_first()
 
 
-_Sites = dict[int, tuple[str, str, str | None, "tuple[Mark, ...]"]]
-_Found = tuple[Entry, Birth | None, Disposal | None]
-
-
-def _births_in(window: Window) -> Iterator[_Found]:
+def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
     """The resources that were born in a window, in the order of birth."""
-    rows: list[tuple[Entry, Row]] = LOG.entries(window.after, window.until)
+    entries, rows = LOG.entries(window.after, window.until)
     # Those that only their memory is known of, and those that were disposed.
     others: dict[Entry, Row] = {}
     kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
@@ -227,44 +221,44 @@ def _births_in(window: Window) -> Iterator[_Found]:
     for entry, (_, row) in DISPOSALS.copy().items():
         if row in window:
             others[entry] = row
-    if others:
-        for entry, _ in rows:
-            others.pop(entry, None)
-        rows += others.items()
-        rows.sort(key=_by_birth)
-    sites: _Sites = {}
-    disposals = DISPOSALS
-    for entry, row in rows:
-        disposed = disposals.get(entry) if disposals else None
-        yield entry, birth_of(row, sites), None if disposed is None else disposed[0]
+    return [(entries, rows), _without(entries, others)]
+
+
+def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], Rows]:
+    """Some entries and their rows, in the order of birth, without those that are told of already."""
+    for entry in entries if others else ():
+        others.pop(entry, None)
+    found = sorted(others.items(), key=_by_birth)
+    return [entry for entry, _ in found], RowList(row for _, row in found)
 
 
 def _by_birth(item: tuple[Entry, Row]) -> int:
-    return item[1][2]
+    return item[1][NUMBER]
 
 
-def _disposal_of(entry: Entry) -> Disposal | None:
-    disposed = DISPOSALS.get(entry)
-    return None if disposed is None else disposed[0]
-
-
-def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[Seen]:
+def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[Seen], Rows]]:
     return _memory(window.after, window.until, but)
 
 
-def _memory(after: int, until: int, but: Container[Hashable]) -> list[Seen]:
-    found = [seen for watcher in WATCHERS for seen in watcher.seen(after, until, but)]
-    found.sort(key=attrgetter("number"))
-    return found
+def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[Seen], Rows]]:
+    return [watcher.seen(after, until, but) for watcher in WATCHERS]
 
 
 def _survey_process() -> Snapshot:
     births, _, closings, _ = LOG.counts()
-    sites: _Sites = {}
-    found: list[tuple[float, _Found]] = []
+    entries, rows = LOG.entries(0, births)
+    known = set(entries)
+    strangers: list[Entry] = []
+    others: dict[Entry, Row] = {}
     for entry in [*list(LIVE.values()), *list(DEAD.values())]:
-        row = recall(entry)
-        birth = None if row is None else birth_of(row, sites)
-        found.append((-1 if row is None else row[2], (entry, birth, _disposal_of(entry))))
-    found.sort(key=lambda item: item[0])
-    return survey((item for _, item in found), closings, lambda but: _memory(0, births, but))
+        if entry not in known:
+            row = recall(entry)
+            if row is None:
+                strangers.append(entry)
+            else:
+                others[entry] = row
+    return survey(
+        [(strangers, RowList([None] * len(strangers))), (entries, rows), _without([], others)],
+        closings,
+        lambda but: _memory(0, births, but),
+    )

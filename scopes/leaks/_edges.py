@@ -37,6 +37,7 @@ __all__ = [
     "is_thread_local",
     "locals_of",
     "mro_of",
+    "named_in",
     "namespace_of",
     "qualified_name_of",
     "referents_of",
@@ -158,6 +159,12 @@ def namespace_of(thing: Any) -> dict[str, object]:
     return dict(namespace) if namespace else {}
 
 
+def named_in(thing: Any, name: str) -> object:
+    """What a class or module has by one name in its own namespace, or None: `namespace_of` without a copy."""
+    namespace: Any = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
+    return namespace.get(name) if namespace else None
+
+
 def is_module(thing: object) -> bool:
     """Whether an object is a module, by its real type."""
     return issubclass(type(thing), types.ModuleType)
@@ -193,7 +200,7 @@ def instance_dict_of(node: object) -> dict[str, object] | None:
         # It makes one for this thread where there is none, and may call the program's __init__ for it.
         return None
     for base in mro_of(node):
-        descriptor = namespace_of(base).get("__dict__")
+        descriptor = named_in(base, "__dict__")
         if type(descriptor) in _DESCRIPTORS and base is not type:
             attributes = cast("Any", descriptor).__get__(node)
             return cast("dict[str, object]", attributes) if type(attributes) is dict else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, final
 
+from ._births import Births
 from ._growth import PASSES_AT_LEAST, trend_of, trend_of_births
 from ._log import LOG
-from ._sightings import Birth
 from ._trend import Trend
 
 __all__ = ["HANDED_OVER", "STEP", "Evidence"]
@@ -43,28 +44,33 @@ class Evidence:
         """Whether there were passes enough to see what grows over them."""
         return bool(self._names)
 
-    def watched(self, births: Sequence[Birth]) -> bool:
+    def watched(self, births: Births) -> bool:
         """Whether the scopes of some births were passed often enough for that, by their names."""
-        return bool(self._names) and all(not birth.scope or birth.scope in self._names for birth in births)
+        return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
 
-    def trend_of(self, births: Sequence[Birth], sizes: Sequence[int]) -> Trend | None:
+    def trend_of(self, births: Births, sizes: Sequence[int]) -> Trend | None:
         """How a line grows, or None where it does not.
 
         Parameters
         ----------
-        births : sequence of Birth
+        births : Births
             The births of what is there of one line.
         sizes : sequence of int
             The bytes of each.
         """
-        if not births:
+        site = births.site_number
+        if site is None:
             return None
         if not self._names:
-            made: int = LOG.site(births[0].site_number)[4]
-            rows = sorted(zip((birth.number - self._after for birth in births), sizes, strict=True))
-            return trend_of_births([number for number, _ in rows], [nbytes for _, nbytes in rows], made, self._last)
-        number = births[0].site_number
-        if number not in self._known:
-            found = [trend for name in self._names if (trend := trend_of(LOG.series(number, name))) is not None]
-            self._known[number] = max(found, key=lambda trend: trend.fit, default=None)
-        return self._known[number]
+            numbers = births.numbers(self._after)
+            if any(after < before for before, after in pairwise(numbers)):
+                # The records were ordered otherwise.
+                rows = sorted(zip(numbers, sizes, strict=True))
+                numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
+            return trend_of_births(numbers, sizes, births.made, self._last)
+        if site not in self._known:
+            # What the log has forgotten meanwhile, and knows something else by that number now, shows no growth.
+            names = self._names if births.is_known_still else ()
+            found = [trend for name in names if (trend := trend_of(LOG.series(site, name))) is not None]
+            self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
+        return self._known[site]

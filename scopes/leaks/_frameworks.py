@@ -49,6 +49,10 @@ class Framework(Protocol):
         """The storages that an object keeps."""
         ...
 
+    def alone(self, tensor: Any, /) -> Memory | None:
+        """The storage of a tensor that has no edges and refers to its class only; None for others, and in doubt."""
+        ...
+
     def passes(self, tensor: Any, /) -> int:
         """In how many passes of a loop the nodes of a tensor's graph were made, where that is known; else 0."""
         ...

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, final
 
 from .._arrivals import AWAITED, look_for_arrivals
-from .._entry import Entry, StrongEntry, anchor_entry_of
+from .._entry import AnchoredEntry, Entry, StrongEntry, anchor_entry_of
 from ._cycles import Cycle, cycle_around, tensors_with_memory
 from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
 from ._leftover_memory import left_over_memory
+from ._log import Row
 from ._roots import library_roots, typed_roots, user_roots
 from ._search import Search, references_to
-from ._sightings import Birth
 from ._subject import Subject, UnheldMemory
 
 __all__ = ["Holders", "Reason", "references_to"]
@@ -81,9 +81,10 @@ class Holders:
             subject: anchor
             for group in groups
             for subject in group
-            if isinstance(subject, Entry) and (anchor := anchor_entry_of(subject)) is not subject
+            if isinstance(subject, AnchoredEntry) and (anchor := anchor_entry_of(subject)) is not subject
         }
-        self._groups = [[self._anchors.get(subject, subject) for subject in group] for group in groups]
+        anchors = self._anchors
+        self._groups = [[anchors.get(subject, subject) for subject in group] if anchors else group for group in groups]
         self._search = Search(
             (subject for group in self._groups for subject in group),
             self._started_at + time_limit_s,
@@ -127,16 +128,20 @@ class Holders:
         """The bytes of a storage that was asked for which the objects that were met use; None where some were not."""
         return None if self._search.cut_short else self._search.used.get(identity, 0)
 
-    def reason_of(self, subject: Subject) -> Reason:
-        """By what something is held."""
-        subject = self._anchors.get(subject, subject)
-        told = self._told.get(subject)
-        if told is not None:
-            return told.reason
-        storey = self._search.storeys.get(subject)
-        return "unknown" if storey is None else _REASONS[storey]
+    def reasons_of(self, subjects: Sequence[Subject]) -> list[Reason]:
+        """By what each of some things is held."""
+        reasons: list[Reason] = []
+        for subject in subjects:
+            asked = self._anchors.get(subject, subject) if self._anchors else subject
+            told = self._told.get(asked) if self._told else None
+            if told is None:
+                storey = self._search.storeys.get(asked)
+                reasons.append("unknown" if storey is None else _REASONS[storey])
+            else:
+                reasons.append(told.reason)
+        return reasons
 
-    def left_over(self, born: Mapping[UnheldMemory, Birth]) -> set[UnheldMemory]:
+    def left_over(self, born: Mapping[UnheldMemory, Row]) -> set[UnheldMemory]:
         """Those of some memory that only left-over variables name: see `left_over_memory`."""
         return left_over_memory(self._search, born) if born else set()
 

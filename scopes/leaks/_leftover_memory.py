@@ -14,10 +14,10 @@ from typing import Final
 
 from ._edges import class_of, is_container
 from ._frameworks import framework_of
-from ._log import LOG
+from ._log import LOG, Row
 from ._roots import count_names
+from ._rows import CLOSINGS, SCOPE
 from ._search import Search
-from ._sightings import Birth
 from ._subject import UnheldMemory
 
 __all__ = ["left_over_memory"]
@@ -27,7 +27,7 @@ _VARIABLES: Final = ("module ", "frame ")
 _BASES: Final = (".base", "._base")
 
 
-def left_over_memory(search: Search, born: Mapping[UnheldMemory, Birth]) -> set[UnheldMemory]:
+def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row]) -> set[UnheldMemory]:
     """Those of some memory that are left over.
 
     Parameters
@@ -35,7 +35,7 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Birth]) -> set[
     search : Search
         What has found who holds it, and is not closed yet.
     born : mapping
-        The memory, and what is known of its birth.
+        The memory, and the row of its birth.
     """
     ways = {memory: way for memory in list(born)[:_AT_MOST] if (way := _way_from_variable(search, memory))}
     names = count_names({key for way in ways.values() for key in way})
@@ -47,7 +47,7 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Birth]) -> set[
         if _is_explained(search, way, names) and (not in_container or _was_in_loop(born[memory], passes)):
             left.add(memory)
             if in_container:
-                closings.setdefault(way[0], set()).add(born[memory].closings)
+                closings.setdefault(way[0], set()).add(born[memory][CLOSINGS])
     return {memory for memory in left if len(closings.get(ways[memory][0], ())) <= 1}
 
 
@@ -71,9 +71,10 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
     return way
 
 
-def _was_in_loop(birth: Birth, passes: Mapping[str, int]) -> bool:
+def _was_in_loop(birth: Row, passes: Mapping[str, int]) -> bool:
     # The passes of a scope without a name are counted by its line, which a birth does not know.
-    return passes.get(birth.scope, 0) > 1 if birth.scope else birth.closings > 0
+    scope = birth[SCOPE]
+    return passes.get(scope, 0) > 1 if scope else birth[CLOSINGS] > 0
 
 
 def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) -> bool:

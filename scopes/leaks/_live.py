@@ -50,10 +50,20 @@ class LiveSite:
 
 def live_sites(records: Iterable[Record]) -> tuple[LiveSite, ...]:
     """What is live among some records of one snapshot, the most bytes first."""
-    groups: dict[tuple[Site | None, str, str], list[Record]] = {}
+    # The lines by their identity first: there are few of them, and comparing them takes time.
+    by_identity: dict[tuple[int, str, str | None], list[Record]] = {}
     for record in records:
         if record.state == "alive":
-            groups.setdefault((record.site, record.kind, record.device or ""), []).append(record)
+            key = (id(record.site), record.kind, record.device)
+            those = by_identity.get(key)
+            if those is None:
+                by_identity[key] = [record]
+            else:
+                those.append(record)
+    groups: dict[tuple[Site | None, str, str], list[Record]] = {}
+    for those in by_identity.values():
+        first = those[0]
+        groups.setdefault((first.site, first.kind, first.device or ""), []).extend(those)
     found: list[LiveSite] = []
     for (site, kind, device), those in groups.items():
         nbytes = nbytes_of(those)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 from .._current import CURRENT, resolve
+from .._entry import Entry
 from .._parts import device_of_entry, storages_of
 from ._birthlog_python import BirthLog
 from ._site import rank_of
@@ -17,16 +17,15 @@ from ._site import rank_of
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from .._entry import Entry
     from .._kinds import Kind
     from ._sightings import Disposal
 
 __all__ = ["DISPOSALS", "LOG", "ROWS", "KindRow", "Row", "SiteRow"]
 
-Row = tuple[int, int, int, int, int, float, str | None, str, float]
-"""What is known of a birth: number of its site, bytes, its own number, passes and closings of scopes until then, time
-by ``time.monotonic()``, name of the scope (``""`` without a name, None outside every scope), name of the thread, and
-how many births it stands for: 1, or more where births are sampled."""
+Row = tuple[int, int, int, int, float, str | None, float]
+"""What is known of a birth: number of its site, bytes, its own number, closings of scopes until then, time by
+``time.monotonic()``, name of the scope (``""`` without a name, None outside every scope), and how many births it stands
+for: 1, or more where births are sampled."""
 
 KindRow = tuple[str, Callable[[Any], int] | None, Callable[[Any], object] | None, str, bool]
 """What the log asks of a kind: its name; what tells the bytes of an instance, in one quick call, or None; what gives
@@ -72,14 +71,7 @@ def _measure(entry: Entry) -> tuple[int, str]:
     return sum(storages.values()), device_of_entry(entry)
 
 
-def _thread_name() -> str:
-    # Not current_thread(), which makes an object for a thread that Python did not start.
-    ident = threading.get_ident()
-    thread: threading.Thread | None = vars(threading)["_active"].get(ident)
-    return f"thread {ident}" if thread is None else thread.name
-
-
-LOG.bind(rank_of, _kind_row, _measure, CURRENT, resolve, _thread_name, DISPOSALS)
+LOG.bind(rank_of, _kind_row, _measure, CURRENT, resolve, DISPOSALS, Entry)
 if hasattr(os, "register_at_fork"):
     # What the parent knew is the parent's to tell.
     os.register_at_fork(after_in_child=LOG.clear)

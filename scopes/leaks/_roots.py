@@ -19,6 +19,7 @@ from ._edges import (
     is_module,
     is_static,
     locals_of,
+    named_in,
     namespace_of,
     qualified_name_of,
     runs_module,
@@ -92,7 +93,7 @@ def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
 
 
 def _start_at(cls: Any, libraries: bool) -> str | None:
-    module = namespace_of(cls).get("__module__")
+    module = named_in(cls, "__module__")
     if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
         return None
     if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)) or framework_of(cls) is not None:
@@ -128,7 +129,7 @@ def is_of_library(module: object) -> bool:
     package = sys.modules.get(top)
     if package is None or not is_module(package):
         return False
-    file = namespace_of(package).get("__file__")
+    file = named_in(package, "__file__")
     if type(file) is not str:
         return False
     return any(part in file for part in _LIBRARY_PARTS) or file.startswith(_LIBRARY_FOLDERS)
@@ -136,7 +137,7 @@ def is_of_library(module: object) -> bool:
 
 def is_library_class(thing: object) -> bool:
     """Whether an object is a class of a library."""
-    return issubclass(type(thing), type) and is_of_library(namespace_of(thing).get("__module__"))
+    return issubclass(type(thing), type) and is_of_library(named_in(thing, "__module__"))
 
 
 def _exceptions_in_flight() -> Iterator[Root]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, final
 
 from .._entry import Entry, StrongEntry
 from ._edges import CLASS, EDGES_PLAIN, IN_GRAPH, SKIPPED, action_of, class_of, referents_of
-from ._frameworks import FRAMEWORKS, Framework, framework_of
+from ._frameworks import FRAMEWORKS, Framework, Memory, Part, framework_of
 from ._paths import spelled
 from ._roots import Root, count_names, is_library_class
 from ._subject import Subject
@@ -32,6 +32,10 @@ _PINNED_TIMES: Final = 2
 
 _Link = tuple[int, str]
 """An object by its ``id``, and the step from it where the chain of objects does not tell."""
+
+
+_Kind = tuple[int, tuple[Framework, Part] | None]
+"""What a search does with the instances of a type, and the framework that knows them."""
 
 
 @final
@@ -81,6 +85,9 @@ class Search:
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
+        # By type what `_meet` tells, and by its id whether a class is a library's: asked for each object.
+        self._kinds: dict[type, _Kind] = {}
+        self._of_libraries: dict[int, tuple[object, bool]] = {}
         self._pending: tuple[deque[object], ...] = tuple(deque() for _ in range(IN_GRAPH + 1))
         self._quiet = ExitStack()
         for framework in FRAMEWORKS:
@@ -99,6 +106,8 @@ class Search:
         self._found.clear()
         self._links.clear()
         self._met.clear()
+        self._kinds.clear()
+        self._of_libraries.clear()
         self._clear()
 
     @property
@@ -148,7 +157,7 @@ class Search:
                 self._walk(storey, pending, libraries)
 
     def _walk(self, storey: int, pending: deque[object], libraries: bool) -> None:
-        met, links, wanted, found = self._met, self._links, self._wanted, self._found
+        met, links, wanted, found, kinds = self._met, self._links, self._wanted, self._found, self._kinds
         graph = storey == IN_GRAPH
         overtime = 0.0
         steps = 0
@@ -172,15 +181,26 @@ class Search:
                     self._clear()
                     return
             parent = id(node)
-            known = framework_of(class_of(node))
+            known = (kinds.get(class_of(node)) or self._meet(class_of(node)))[1]
             below: list[int] | None = None
-            if known is not None:
-                self._look_at_memory(node, known[0], storey)
+            children: Sequence[object]
+            if known is None:
+                children = referents_of(node)
+            elif (memory := None if graph or known[1] == "node" else known[0].alone(node)) is not None:
+                if self._wanted_memory or self._sizes:
+                    self._note_memory(node, (memory,), parent not in self._bases, storey)
+                children = (class_of(node),) if libraries else ()
+            else:
+                if self._wanted_memory or self._sizes:
+                    counts = parent not in self._bases and not graph
+                    self._note_memory(node, known[0].memory(node), counts, storey)
                 if graph and known[1] == "node":
                     self._nodes[parent] = node
                     self._node_edges[parent] = below = []
-            for child in referents_of(node):
-                action = action_of(class_of(child))
+                children = referents_of(node)
+            for child in children:
+                # This loop is all that a search is.
+                action, its_framework = kinds.get(class_of(child)) or self._meet(class_of(child))
                 if action == SKIPPED:
                     continue
                 key = id(child)
@@ -196,19 +216,27 @@ class Search:
                     if key in found:
                         self._add_other(found[key], parent, "", storey)
                     continue
-                elif action == CLASS and not libraries and is_library_class(child):
+                elif action == CLASS and not libraries and self._is_library_class(child):
                     continue
                 links[key] = parent
                 met[key] = child
-                if known is not None and framework_of(class_of(child)) == known:
+                if known is not None and its_framework == known:
                     self._bases.add(key)
                 self._pending[action if action > storey else storey].append(child)
 
-    def _look_at_memory(self, node: object, framework: Framework, storey: int) -> None:
-        if not self._wanted_memory and not self._sizes:
-            return
-        counts = id(node) not in self._bases and storey != IN_GRAPH
-        for step, identity, used_nbytes in framework.memory(node):
+    def _meet(self, cls: type) -> _Kind:
+        """What a search does with the instances of a type, and who knows more of them."""
+        kind = self._kinds[cls] = action_of(cls), framework_of(cls)
+        return kind
+
+    def _is_library_class(self, cls: object) -> bool:
+        known = self._of_libraries.get(id(cls))
+        if known is None:
+            self._of_libraries[id(cls)] = known = cls, is_library_class(cls)
+        return known[1]
+
+    def _note_memory(self, node: object, memory: Iterable[Memory], counts: bool, storey: int) -> None:
+        for step, identity, used_nbytes in memory:
             if counts and identity in self._sizes:
                 self.used[identity] = self.used.get(identity, 0) + used_nbytes
             for subject in self._wanted_memory.pop(identity, ()):

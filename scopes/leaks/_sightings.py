@@ -1,65 +1,28 @@
-"""What a detector knows of a birth, of a disposal, and of memory that was seen to be born."""
+"""What a detector knows of a disposal, and of memory that was seen to be born."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from ._log import LOG, Row
+from ._log import LOG
+from ._rows import RowList
 from ._site import Mark
+from ._site_facts import Sites
 
 if TYPE_CHECKING:
     from .._kinds import Layout
+    from ._rows import Rows
     from ._subject import Escape
 
-__all__ = ["Birth", "Disposal", "Seen", "birth_of"]
+__all__ = ["Disposal", "Escaping", "Seen", "Told", "is_referenced", "see"]
+
+Told = tuple[Hashable, int]
+"""The identity of some memory, as the storages of a kind tell it, and its bytes."""
 
 
-class Birth(NamedTuple):
-    """What is known of a birth.
-
-    Attributes
-    ----------
-    places : tuple of Mark
-        The place in user code, and those that led to it, innermost first.
-    at_s : float
-        When, by ``time.monotonic()``.
-    closings : int
-        How many scopes had been closed until then.
-    scope : str or None
-        The name of the scope, ``""`` for one without a name, None outside every scope.
-    op : str or None
-        The call that made it, where it is known.
-    passes : int
-        How many passes were over until then.
-    thread : str
-        The name of the thread.
-    weight : float
-        How many births it stands for: more than 1 where births are sampled.
-    site_number : int
-        The number of its site in the log.
-    number : int
-        Its own number among all births.
-    device : str
-        Where it was born.
-    """
-
-    places: tuple[Mark, ...]
-    at_s: float
-    closings: int
-    scope: str | None
-    op: str | None
-    passes: int
-    thread: str
-    weight: float
-    site_number: int
-    number: int
-    device: str
-
-    @property
-    def mark(self) -> Mark | None:
-        """The innermost place."""
-        return self.places[0] if self.places else None
+Escaping = Callable[["Seen", Any], "Escape | None"]
+"""Tells of some memory, given with its reference, in which way it has outlived its scope or its tensor."""
 
 
 class Disposal(NamedTuple):
@@ -86,13 +49,11 @@ class Seen:
         Where it is.
     nbytes : int
         Its bytes.
-    birth : Birth
-        What is known of its birth.
     number : int
         The number of its birth: two are the same that have the same.
     """
 
-    __slots__ = ("__weakref__", "_escape", "_reference", "birth", "device", "identity", "kind", "nbytes", "number")
+    __slots__ = ("__weakref__", "_escape", "_lives", "_reference", "device", "identity", "kind", "nbytes", "number")
 
     key: Final = None
 
@@ -102,47 +63,99 @@ class Seen:
         kind: str,
         device: str,
         nbytes: int,
-        birth: Birth,
         number: int,
-        reference: Callable[[], object],
-        escape: Callable[[Seen], Escape | None] | None = None,
+        reference: Any,
+        lives: Callable[[Any, int], bool],
+        escape: Escaping | None = None,
     ) -> None:
         self.identity = identity
         self.kind = kind
         self.device = device
         self.nbytes = nbytes
-        self.birth = birth
         self.number = number
         self._reference = reference
+        self._lives = lives
         self._escape = escape
 
     @property
     def escape(self) -> Escape | None:
         """In which way it has outlived its scope or its tensor: to be asked while it is there."""
-        return None if self._escape is None else self._escape(self)
+        return None if self._escape is None else self._escape(self, self._reference)
 
     def __call__(self) -> Seen | None:
-        return None if self._reference() is None else self
+        return self if self._lives(self._reference, self.number) else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seen) and other.number == self.number and other.identity == self.identity
 
     def __hash__(self) -> int:
-        return hash(self.number)
+        return self.number
 
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes of {self.kind} on {self.device}>"
 
 
-def birth_of(row: Row, sites: dict[int, tuple[str, str, str | None, tuple[Mark, ...]]]) -> Birth:
-    """A row of the log in words; `sites` remembers what was asked of the log before."""
-    number = row[0]
-    told = sites.get(number)
-    if told is None:
-        told = sites[number] = LOG.site(number)[:4]
-    # Past the constructor, which takes twice as long.
-    return _made(Birth, (told[3], row[5], row[4], row[6], told[2], row[3], row[7], row[8], number, row[2], told[1]))
+def is_referenced(reference: Callable[[], object], _number: int) -> bool:
+    """Whether what a weak reference is of is there."""
+    return reference() is not None
 
 
-_tuple: Any = tuple
-_made: Final[Callable[[type[Birth], tuple[object, ...]], Birth]] = _tuple.__new__
+def see_in_python(
+    kind: str,
+    but: Container[Hashable],
+    identify: Callable[[Any], Told | None] | None,
+    lives: Callable[[Any, int], bool],
+    references: Sequence[Any],
+    rows: Rows,
+    escape: Escaping | None = None,
+) -> tuple[list[Seen], Rows]:
+    """What was seen of the memory of one kind that is there now, and the rows of its births.
+
+    Parameters
+    ----------
+    kind : str
+        The name of the kind; what the log has of other kinds is left out.
+    but : container of hashable
+        Identities that are left out.
+    identify : callable, optional
+        Tells identity and bytes of what a reference gives, or None for what has gone. Left out, the references are
+        identities themselves, and the bytes are those of the row.
+    lives : callable
+        Told a reference and the number of its birth, whether the memory is there.
+    references, rows : sequence, Rows
+        What the log has.
+    escape : callable, optional
+        Told the memory and a reference, in which way it has outlived its scope or its tensor.
+    """
+    sites = Sites()
+    pieces: list[Seen] = []
+    kept = RowList()
+    for place, reference in enumerate(references):
+        row = rows[place]
+        if row is None or (facts := sites(row[0])).kind != kind:
+            continue
+        told: Told | None = (reference, row[1])
+        if identify is not None:
+            thing = reference()
+            told = None if thing is None else identify(thing)
+        if told is None or told[0] in but:
+            continue
+        pieces.append(Seen(told[0], kind, facts.device, told[1], row[2], reference, lives, escape))
+        kept.append(row)
+    return pieces, kept
+
+
+def _see_compiled(
+    kind: str,
+    but: Container[Hashable],
+    identify: Callable[[Any], Told | None] | None,
+    lives: Callable[[Any, int], bool],
+    references: Sequence[Any],
+    rows: Rows,
+    escape: Escaping | None = None,
+) -> tuple[list[Seen], Rows]:
+    pieces, kept = LOG.see(Seen, kind, Sites(), but, identify, lives, references, rows, escape)
+    return pieces, kept
+
+
+see: Final = see_in_python if LOG.api is None else _see_compiled

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from .._entry import DEAD, LIVE, Entry
-from .._parts import device_of_entry, storages_of
+from .._entry import Entry
 from ._classify import Inventory, report_of
 from ._collection import collection_paused
 from ._comparison import Comparison, compare, nbytes_of
 from ._places import files_of, is_at
+from ._portraits import Studio
 from ._records import Record
 from ._report import Report
-from ._sightings import Birth, Disposal, Seen
-from ._site import Mark, Site, site_of
+from ._rows import NUMBER, RowList, Rows, joined
+from ._sightings import Seen
+from ._site_facts import Sites
 from .reporters._notebook import COLUMNS, cells_of, html_table
 
-if TYPE_CHECKING:
-    from .._kinds import Layout
-
-__all__ = ["Snapshot", "layout_of", "survey"]
+__all__ = ["Snapshot", "survey"]
 
 
 @final
@@ -42,9 +39,11 @@ class Snapshot:
     records: tuple[Record, ...]
     # An entry for a resource, and for memory that no resource stands for what was seen of it.
     _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
-    # For what was disposed, which closing of a scope did it; None where no detector saw it.
-    _closings: tuple[int | None, ...] = field(repr=False, compare=False)
-    _births: tuple[Birth | None, ...] = field(repr=False, compare=False)
+    # For what was disposed, which closing of a scope did it, where a detector saw it.
+    _closings: dict[Entry, int] = field(repr=False, compare=False)
+    # What the log knew of each birth, and what it knew of their sites.
+    _rows: Rows = field(repr=False, compare=False)
+    _sites: Sites = field(repr=False, compare=False)
     # The number of the last birth before the detector was opened.
     _after: int = field(default=0, repr=False, compare=False)
     # Whether it is all that a detector knows.
@@ -134,7 +133,9 @@ class Snapshot:
         Report
             ``str(report)`` is its text.
         """
-        found = Inventory(self.records, self._entries, self._births, self._closings, self._after, self._watched)
+        found = Inventory(
+            self.records, self._entries, self._rows, self._sites, self._closings, self._after, self._watched
+        )
         with collection_paused():
             return report_of(found, time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program)
 
@@ -162,16 +163,17 @@ class Snapshot:
         return Snapshot(
             tuple(self.records[index] for index in order),
             tuple(self._entries[index] for index in order),
-            tuple(self._closings[index] for index in order),
-            tuple(self._births[index] for index in order),
+            self._closings,
+            RowList(self._rows[index] for index in order),
+            self._sites,
             self._after,
         )
 
 
 def survey(
-    found: Iterable[tuple[Entry, Birth | None, Disposal | None]],
+    known: Sequence[tuple[list[Entry], Rows]],
     closings: int,
-    memory: Callable[[Container[Hashable]], Iterable[Seen]] | None = None,
+    memory: Callable[[Container[Hashable]], Iterable[tuple[list[Seen], Rows]]] | None = None,
     after: int = 0,
     watched: bool = False,
 ) -> Snapshot:
@@ -179,8 +181,8 @@ def survey(
 
     Parameters
     ----------
-    found : iterable of (Entry, Birth or None, Disposal or None)
-        The entries, and what is known of each.
+    known : sequence of (list of Entry, Rows)
+        The entries, each with the row of its birth, in several parts that are in order.
     closings : int
         How many scopes had been closed until now, by the count that the births were made with.
     memory : callable, optional
@@ -191,120 +193,26 @@ def survey(
     watched : bool
         Whether it is all that a detector knows.
     """
-    now = time.monotonic()
-    # Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
-    numbers: dict[Hashable, int] = {}
-    sites: dict[Mark, Site | None] = {}
+    studio = Studio(closings)
     records: list[Record] = []
-    entries: list[Entry | Seen] = []
-    when: list[int | None] = []
-    births: list[Birth | None] = []
-    frames: dict[tuple[Mark, ...], tuple[Site, ...]] = {}
-    for entry, birth, disposal in found:
-        alive = LIVE.get(entry.key) is entry
-        if not alive and DEAD.get(entry.key) is not entry:
-            continue
-        if _belongs_to_composite(entry):
-            continue
-        layout: Layout | None = None if disposal is None else disposal.layout
-        resource = entry()
-        if resource is None:
-            continue
-        kind = entry.kind
-        storages: dict[Hashable, int]
-        if not alive:
-            storages = {}
-        elif entry.members:
-            storages = {}
-            storages_of(entry, storages)
-        else:
-            storages = dict(kind.storages(resource))
-        if alive and kind.layout is not None:
-            layout = kind.layout(resource)
-        del resource
-        nbytes = sum(storages.values())
-        owner = entry.owner
-        lines = () if birth is None else _lines(birth.places, frames, sites)
-        records.append(
-            Record(
-                kind=kind.name,
-                shape=None if layout is None else layout[0],
-                dtype=None if layout is None else layout[1],
-                nbytes=nbytes,
-                used_nbytes=nbytes if layout is None or not alive else layout[2],
-                storages=tuple((numbers.setdefault(key, len(numbers)), size) for key, size in storages.items()),
-                site=lines[0] if lines else None,
-                disposal=None if disposal is None else _site(disposal.mark, sites),
-                scope=birth.scope if birth is not None else None if owner is None else owner.name or "",
-                age_s=None if birth is None else now - birth.at_s,
-                generation=None if birth is None else closings - birth.closings,
-                state="alive" if alive else "disposed",
-                frames=lines,
-                device=None if not alive else device_of_entry(entry) if birth is None else birth.device,
-                op=None if birth is None else birth.op,
-            )
-        )
-        entries.append(entry)
-        births.append(birth)
-        when.append(None if disposal is None else disposal.closings)
-    for piece in () if memory is None else memory(numbers):
-        if piece() is None:
-            continue
-        birth = piece.birth
-        lines = _lines(birth.places, frames, sites)
-        records.append(
-            Record(
-                kind=piece.kind,
-                shape=None,
-                dtype=None,
-                nbytes=piece.nbytes,
-                used_nbytes=piece.nbytes,
-                storages=((numbers.setdefault(piece.identity, len(numbers)), piece.nbytes),),
-                site=lines[0] if lines else None,
-                disposal=None,
-                scope=birth.scope,
-                age_s=now - birth.at_s,
-                generation=closings - birth.closings,
-                state="alive",
-                frames=lines,
-                device=piece.device,
-                op=birth.op,
-            )
-        )
-        entries.append(piece)
-        births.append(birth)
-        when.append(None)
-    return Snapshot(tuple(records), tuple(entries), tuple(when), tuple(births), after, watched)
-
-
-def layout_of(entry: Entry) -> Layout | None:
-    """Shape, dtype and own bytes of a resource, where its kind tells."""
-    layout = entry.kind.layout
-    if layout is None:
-        return None
-    resource = entry()
-    return None if resource is None else layout(resource)
-
-
-def _belongs_to_composite(entry: Entry) -> bool:
-    unit = entry.unit
-    return unit is not None and (LIVE.get(unit.key) is unit or DEAD.get(unit.key) is unit) and unit() is not None
-
-
-def _lines(
-    places: tuple[Mark, ...], known: dict[tuple[Mark, ...], tuple[Site, ...]], sites: dict[Mark, Site | None]
-) -> tuple[Site, ...]:
-    lines = known.get(places)
-    if lines is None:
-        lines = known[places] = tuple(site for place in places if (site := _site(place, sites)) is not None)
-    return lines
-
-
-def _site(mark: Mark | None, sites: dict[Mark, Site | None]) -> Site | None:
-    if mark is None:
-        return None
-    try:
-        return sites[mark]
-    except KeyError:
-        site = sites[mark] = site_of(mark)
-        return site
+    subjects: list[Entry | Seen] = []
+    parts: list[Rows] = []
+    for entries, rows in known:
+        those, there, kept = studio.portray(entries, rows)
+        records += those
+        subjects += there
+        parts.append(kept)
+    if sum(len(part) > 0 for part in parts) > 1:
+        numbers = [0 if row is None else row[NUMBER] for part in parts for row in part]
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        records = [records[place] for place in order]
+        subjects = [subjects[place] for place in order]
+        whole = [row for part in parts for row in part]
+        parts = [RowList(whole[place] for place in order)]
+    for pieces, rows in () if memory is None else memory(studio.numbers):
+        records += studio.portray_memory(pieces, rows)
+        subjects += pieces
+        parts.append(rows)
+    return Snapshot(
+        tuple(records), tuple(subjects), studio.disposals, joined(parts or [RowList()]), studio.sites, after, watched
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from .._arrivals import AWAITED, look_for_arrivals
@@ -18,16 +18,17 @@ from ._edges import HIDDEN_TYPES
 from ._log import DISPOSALS, LOG, Row
 from ._openings import OPENINGS
 from ._out_of_memory import explain as explain
+from ._portraits import layout_of
 from ._recording import RECORDERS
 from ._sightings import Disposal, Seen
 from ._site import Mark, shown, site_of
-from ._snapshot import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable
 
     from .._kinds import Kind
     from .._scope import DisposeScope
+    from ._rows import Rows
 
 __all__ = ["RELEASES", "WATCHERS", "Watcher", "Window", "add_watcher", "is_watching", "mark", "recall"]
 
@@ -53,7 +54,7 @@ class Watcher(Protocol):
         """What the log knows of the memory behind a live resource; None where this watcher has nothing to tell."""
         ...
 
-    def seen(self, after: int, until: int, but: Container[Hashable], /) -> Iterable[Seen]:
+    def seen(self, after: int, until: int, but: Container[Hashable], /) -> tuple[list[Seen], Rows]:
         """The memory of a window of births that is there now, in the order of birth, without some identities."""
         ...
 

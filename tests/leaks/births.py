@@ -1,11 +1,25 @@
-"""What a detector has written down of births."""
+"""What the log of births knows of memory that was seen."""
 
-from __future__ import annotations
-
+from disposescope.scopes.leaks._log import LOG, Row
 from disposescope.scopes.leaks._sightings import Seen
+from disposescope.scopes.leaks._site import Mark
+
+
+def row_of(seen: Seen) -> Row:
+    window = seen.number - 1, seen.number
+    [row] = [*LOG.blocks(*window)[1], *LOG.sightings(*window)[1]]
+    return row
+
+
+def op_of(seen: Seen) -> str | None:
+    return LOG.site(row_of(seen)[0])[2]
+
+
+def place_of(seen: Seen) -> Mark:
+    return LOG.site(row_of(seen)[0])[3][0]
 
 
 def line_of(seen: Seen) -> int:
-    """The number of the innermost line that a birth was seen at."""
-    code, instruction = seen.birth.places[0]
+    """The line of user code at which it was born."""
+    code, instruction = place_of(seen)
     return next(line for start, end, line in code.co_lines() if start <= instruction < end)

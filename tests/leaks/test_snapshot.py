@@ -103,3 +103,17 @@ def test_a_snapshot_shows_as_a_table_in_a_notebook() -> None:
     assert text.count("<tr>") == len(kept)
     assert text.endswith("<p>and 1 more</p>")
     assert "<table>" in ds.live_tensors()._repr_html_()
+
+
+def test_a_snapshot_can_be_reported_when_its_detector_has_gone() -> None:
+    with LeakDetector() as detector:
+        kept = [ds.zeros(10) for _ in range(3)]
+        snapshot = detector.take_snapshot()
+    del detector
+    with LeakDetector() as other:
+        for _ in range(40):
+            kept.append(ds.ones(5))
+            other.mark("step")
+        [leak] = snapshot.report().leaks
+    assert (leak.count, leak.trend) == (3, None), "the other's growth is not this one's"
+    assert len(kept) == 43

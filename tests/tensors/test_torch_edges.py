@@ -46,7 +46,7 @@ def seen(tensor: Any) -> Seen:
 
 def asked(*sightings: Seen) -> tuple[Reason, tuple[str, ...], tuple[str, ...]]:
     with Holders([sightings], time_limit_s=60.0, object_limit=10_000_000) as holders:
-        return holders.reason_of(sightings[0]), holders.chains_of(sightings), holders.carriers_of(sightings)
+        return holders.reasons_of([sightings[0]])[0], holders.chains_of(sightings), holders.carriers_of(sightings)
 
 
 def test_what_only_a_graph_saved_is_found_in_the_graph_of_the_kept_tensor() -> None:
@@ -179,7 +179,7 @@ def search():
         total = total + 1
     missing = Missing()
     with Holders([[missing]], time_limit_s=100.0, object_limit=40_000) as holders:
-        assert holders.reason_of(missing) == "unfinished"
+        assert holders.reasons_of([missing])[0] == "unfinished"
     del total
     print("released")
 threading.stack_size(1 << 19)

@@ -1,0 +1,122 @@
+#include "_birthlog_studio.h"
+
+#include <stdlib.h>
+
+PyObject *facts_of(struct facts *facts, uint32_t site)
+{
+    if (site >= facts->room) {
+        uint32_t room = site + site / 2 + 16;
+        PyObject **fresh = realloc(facts->known, room * sizeof *fresh);
+        if (fresh == NULL) {
+            return PyErr_NoMemory();
+        }
+        for (uint32_t i = facts->room; i < room; i++) {
+            fresh[i] = NULL;
+        }
+        facts->known = fresh;
+        facts->room = room;
+    }
+    if (facts->known[site] == NULL) {
+        PyObject *number = PyLong_FromUnsignedLong(site);
+        PyObject *told = number == NULL ? NULL : PyObject_CallOneArg(facts->function, number);
+        Py_XDECREF(number);
+        if (told != NULL && (!PyTuple_Check(told) || PyTuple_GET_SIZE(told) < FACTS)) {
+            PyErr_Format(PyExc_TypeError, "what is known of a site is a tuple of %d", FACTS);
+            Py_CLEAR(told);
+        }
+        facts->known[site] = told;
+    }
+    return facts->known[site];
+}
+
+void facts_forget(struct facts *facts)
+{
+    for (uint32_t i = 0; i < facts->room; i++) {
+        Py_XDECREF(facts->known[i]);
+    }
+    free(facts->known);
+}
+
+static const char *const record_names[RECORD_SLOTS] = {
+    "kind",  "shape", "dtype",      "nbytes", "used_nbytes", "storages", "site", "disposal",
+    "scope", "age_s", "generation", "state",  "frames",      "device",   "op",
+};
+
+int studio_make(struct studio *studio, PyObject *type)
+{
+    if (!PyType_Check(type)) {
+        PyErr_SetString(PyExc_TypeError, "the class of records is no class");
+        return -1;
+    }
+    studio->type = (PyTypeObject *)type;
+    for (int slot = 0; slot < RECORD_SLOTS; slot++) {
+        if (find_slot(studio->type, record_names[slot], &studio->slots[slot]) < 0) {
+            return -1;
+        }
+    }
+    studio->alive = PyUnicode_InternFromString("alive");
+    return studio->alive == NULL ? -1 : 0;
+}
+
+void studio_close(struct studio *studio)
+{
+    facts_forget(&studio->facts);
+    Py_XDECREF(studio->alive);
+    Py_XDECREF(studio->age);
+    Py_XDECREF(studio->generation);
+}
+
+PyObject *studio_numbered(struct studio *studio, PyObject *identity, PyObject *nbytes)
+{
+    PyObject *next = PyLong_FromSsize_t(PyDict_GET_SIZE(studio->numbers));
+    PyObject *number = next == NULL ? NULL : PyDict_SetDefault(studio->numbers, identity, next);
+    PyObject *pair = number == NULL ? NULL : PyTuple_Pack(2, number, nbytes);
+    Py_XDECREF(next);
+    return pair;
+}
+
+/* Have age and generation of a birth at hand: those of many births in a row are the same. */
+static int remember_moment(struct studio *studio, const struct row *row)
+{
+    if (studio->age == NULL || row->at_ms != studio->at_ms) {
+        Py_XSETREF(studio->age, PyFloat_FromDouble(studio->now_s - (log_loaded_at + row->at_ms * 1e-3)));
+        studio->at_ms = row->at_ms;
+    }
+    if (studio->generation == NULL || row->closings != studio->born_at) {
+        Py_XSETREF(studio->generation, PyLong_FromLong((long)studio->closings - (long)row->closings));
+        studio->born_at = row->closings;
+    }
+    return studio->age == NULL || studio->generation == NULL ? -1 : 0;
+}
+
+PyObject *studio_record(struct studio *studio, const struct row *row, const struct likeness *likeness)
+{
+    PyObject *facts = facts_of(&studio->facts, (uint32_t)row->site);
+    if (facts == NULL) {
+        return NULL;
+    }
+    if (remember_moment(studio, row) < 0) {
+        return NULL;
+    }
+    PyObject *record = studio->type->tp_alloc(studio->type, 0);
+    if (record == NULL) {
+        return NULL;
+    }
+    const Py_ssize_t *slots = studio->slots;
+    fill_slot(record, slots[SITE], Py_NewRef(PyTuple_GET_ITEM(facts, FACT_SITE)));
+    fill_slot(record, slots[DISPOSAL], Py_NewRef(Py_None));
+    fill_slot(record, slots[SCOPE], Py_NewRef(names_object(&scope_names, row->scope)));
+    fill_slot(record, slots[AGE_S], Py_NewRef(studio->age));
+    fill_slot(record, slots[GENERATION], Py_NewRef(studio->generation));
+    fill_slot(record, slots[STATE], Py_NewRef(studio->alive));
+    fill_slot(record, slots[FRAMES], Py_NewRef(PyTuple_GET_ITEM(facts, FACT_FRAMES)));
+    fill_slot(record, slots[DEVICE], Py_NewRef(PyTuple_GET_ITEM(facts, FACT_DEVICE)));
+    fill_slot(record, slots[OP], Py_NewRef(PyTuple_GET_ITEM(facts, FACT_OP)));
+    fill_slot(record, slots[KIND], Py_NewRef(likeness->kind));
+    fill_slot(record, slots[SHAPE], Py_NewRef(likeness->shape));
+    fill_slot(record, slots[DTYPE], Py_NewRef(likeness->dtype));
+    fill_slot(record, slots[NBYTES], Py_NewRef(likeness->nbytes));
+    fill_slot(record, slots[USED_NBYTES], Py_NewRef(likeness->used_nbytes));
+    fill_slot(record, slots[STORAGES], Py_NewRef(likeness->storages));
+    return record;
+}
