@@ -435,8 +435,8 @@ def test_a_search_ends_at_its_limits() -> None:
     with LeakDetector() as detector:
         chain.append(tensor())
         del chain, inner
-        limited = detector.take_snapshot().report(object_limit=5_000)
-        late = detector.take_snapshot().report(time_limit_s=0.0)
+        limited = detector.take_snapshot().report(time_limit_s=5.0, object_limit=5_000)
+        late = detector.take_snapshot().report(time_limit_s=0.0, object_limit=2_000_000)
         found = detector.take_snapshot().report(time_limit_s=60.0)
     assert limited.leaks[0].holder == "not found within 5 s and 5,000 objects"
     assert late.leaks[0].holder == "not found within 0 s and 2,000,000 objects"
