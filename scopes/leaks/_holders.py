@@ -15,10 +15,10 @@ from ._edges import EDGES_PLAIN, IN_EXCEPTION, IN_GRAPH, SUSPENDED
 from ._leftover_memory import left_over_memory
 from ._log import Row
 from ._roots import library_roots, typed_roots, user_roots
-from ._search import Search, references_to
+from ._search import Search
 from ._subject import Subject, UnheldMemory
 
-__all__ = ["Holders", "Reason", "references_to"]
+__all__ = ["Holders", "Reason"]
 
 Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
 """By what something is held: by variables and what they lead to, only by suspended generators and coroutines, only by
@@ -169,13 +169,13 @@ class Holders:
     def passes_of(self, subjects: Sequence[Subject]) -> int:
         """Over how many passes of a loop the graph of one of some tensors reaches; the newest are looked at."""
         newest = subjects[-_CHAINS:]
-        return max((self._search.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
+        return max((self._search.ways.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
     def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """The tensors whose graphs hold some things: at most three."""
         carriers: dict[str, str] = {}
         for subject in _spread(subjects):
-            for carrier in self._search.carriers_of(self._anchors.get(subject, subject)):
+            for carrier in self._search.ways.carriers_of(self._anchors.get(subject, subject)):
                 carriers.setdefault(_KEYS.sub("[]", carrier), carrier)
             if len(carriers) >= _CHAINS:
                 break
@@ -184,7 +184,7 @@ class Holders:
     def _chains_of_one(self, subject: Subject) -> list[str]:
         told = self._told.get(subject)
         if told is None:
-            return self._search.chains_of(subject)
+            return self._search.ways.chains_of(subject)
         if told.cycle is not None:
             return [str(told.cycle)]
         if told.reason == "owned":

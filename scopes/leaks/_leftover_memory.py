@@ -57,7 +57,7 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
     Empty where it begins with no variable, or leads through a graph.
     """
     way: list[int] = []
-    for start, chain, step in search.ways_to(memory):
+    for start, chain, step in search.ways.to(memory):
         if step or way or not start.startswith(_VARIABLES):
             return []
         way = [id(thing) for thing in chain]

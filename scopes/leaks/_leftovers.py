@@ -14,8 +14,8 @@ from typing import Final, final
 
 from .._entry import Entry, anchor_entry_of
 from ._edges import is_container, referents_of
+from ._references import references_to
 from ._roots import count_names
-from ._search import references_to
 
 __all__ = ["leftovers_among"]
 

@@ -8,30 +8,26 @@ coroutines hold, what only exceptions hold, what only graphs hold.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, final
 
-from .._entry import Entry, StrongEntry
+from .._entry import Entry
 from ._edges import CLASS, EDGES_PLAIN, IN_GRAPH, SKIPPED, action_of, class_of, referents_of
 from ._frameworks import FRAMEWORKS, Framework, Memory, Part, framework_of
-from ._paths import spelled
+from ._references import references_to
 from ._roots import Root, count_names, is_library_class
 from ._subject import Subject
+from ._ways import WAYS_KEPT, Link, Ways
 
-__all__ = ["Search", "references_to"]
+__all__ = ["Search"]
 
-_CHAINS: Final = 3
 _LOOK_AT_CLOCK: Final = 512
 _AFTER_THE_LAST_S: Final = 0.5
 _OTHERS: Final = 10_000
 _PINNED_TIMES: Final = 2
-
-_Link = tuple[int, str]
-"""An object by its ``id``, and the step from it where the chain of objects does not tell."""
 
 
 _Kind = tuple[int, tuple[Framework, Part] | None]
@@ -53,6 +49,8 @@ class Search:
         those that only a view of theirs holds.
     cut_short : bool
         Whether the search ended before all that variables lead to was met.
+    ways : Ways
+        How it came to what has been found.
     """
 
     def __init__(
@@ -81,7 +79,8 @@ class Search:
         self._met: dict[int, object] = {}
         # For each object met, the one that led to it, or how a root is written.
         self._links: dict[int, int | str] = {}
-        self._others: dict[Subject, list[_Link]] = {}
+        self._others: dict[Subject, list[Link]] = {}
+        self.ways = Ways(self._met, self._links, self._others)
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
@@ -263,7 +262,7 @@ class Search:
         if others is None:
             if len(self._others) < _OTHERS:
                 self._others[entry] = [(parent, step)]
-        elif len(others) < _CHAINS - 1 and (parent, step) not in others:
+        elif len(others) < WAYS_KEPT - 1 and (parent, step) not in others:
             others.append((parent, step))
 
     def _want_what_graphs_saved(self) -> None:
@@ -299,75 +298,3 @@ class Search:
     def _clear(self) -> None:
         for pending in self._pending:
             pending.clear()
-
-    # ------------------------------------------------------------------ what is told
-
-    def chains_of(self, subject: Subject) -> list[str]:
-        """How code reaches something that was found: at most three chains, the shortest first."""
-        return [spelled(chain, start) + step for start, chain, step in self.ways_to(subject)]
-
-    def carriers_of(self, subject: Subject) -> list[str]:
-        """The tensors whose graphs hold something, as code."""
-        carriers: dict[str, None] = {}
-        for start, chain, _ in self.ways_to(subject):
-            for index in range(len(chain) - 1, 0, -1):
-                if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
-                    carriers[spelled(chain[: index + 1], start)] = None
-                    break
-        return list(carriers)
-
-    def passes_of(self, subject: Subject) -> int:
-        """In how many passes of a loop the graph of a tensor that was found was made; 0 where it has none."""
-        for _, chain, step in self.ways_to(subject):
-            known = None if step else framework_of(class_of(chain[-1]))
-            if known is not None and known[1] == "tensor":
-                return known[0].passes(chain[-1])
-        return 0
-
-    def ways_to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
-        """Ways to what was found: how the first object is written, the objects, and the step from the last."""
-        found: list[tuple[str, list[object], str]] = []
-        if isinstance(subject, Entry) and subject.key in self._links:
-            found.append((*self._chain(subject.key), ""))
-        for parent, step in self._others.get(subject, ()):
-            start, chain = self._chain(parent)
-            if isinstance(subject, Entry) and not step:
-                chain.append(self._met[subject.key])
-            found.append((start, chain, step))
-        return found[:_CHAINS]
-
-    def _chain(self, key: int) -> tuple[str, list[object]]:
-        """The objects that lead to one, itself last, and how the first is written."""
-        chain = [self._met[key]]
-        link = self._links[key]
-        while type(link) is int:
-            chain.append(self._met[link])
-            link = self._links[link]
-        chain.reverse()
-        return str(link), chain
-
-
-def references_to(entry: Entry) -> int:
-    """How many strong references there are to a resource."""
-    return max(0, _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry))
-
-
-def _count(entry: Entry) -> int:
-    resource = entry()
-    return 0 if resource is None else sys.getrefcount(resource)
-
-
-class _Probe:
-    __slots__ = ("__weakref__",)
-
-
-def _measure_own_references() -> int:
-    # How many of the references that getrefcount sees are its caller's depends on the interpreter: it is measured.
-    probe = _Probe()
-    held = [probe]
-    entry = Entry(probe)
-    del probe
-    return _count(entry) - len(held)
-
-
-_OWN_REFERENCES: Final = _measure_own_references()

@@ -19,7 +19,8 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._holders import Holders, references_to
+from disposescope.scopes.leaks._holders import Holders
+from disposescope.scopes.leaks._references import references_to
 
 HERE = f"module {__name__}"
 BOX: dict[str, Any] = {}
