@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import disposescope as ds
 from disposescope.scopes._current import CURRENT
 from disposescope.scopes._entry import LIVE
 from disposescope.scopes._instruments import LISTENERS
 from disposescope.scopes._releases import release
+
+# How long an example takes is a matter of the machine, and asserted nowhere.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 handler_name: Any = np._core.multiarray.get_handler_name
 

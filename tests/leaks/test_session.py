@@ -67,7 +67,9 @@ def test_a_program_that_is_killed_leaves_what_was_known(tmp_path: Path) -> None:
 
 @POSIX
 def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: Path) -> None:
-    name = program(tmp_path, VIEW + "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    # As a shell's foreground job: the tests themselves may run where the signal is ignored.
+    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    name = program(tmp_path, VIEW + default + "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
     process = subprocess.Popen(
         [*COMMANDS, "run", "-o", "leaks.json", name],
         cwd=tmp_path,
