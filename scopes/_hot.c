@@ -3,6 +3,7 @@
 #include "_hot_blocks.h"
 #include "_hot_bound.h"
 #include "_hot_counts.h"
+#include "_hot_module.h"
 #include "_hot_releases.h"
 
 static PyObject *bind(PyObject *module, PyObject *things)
@@ -48,16 +49,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_hot", .m_siz
 
 PyMODINIT_FUNC PyInit__hot(void)
 {
-#ifdef Py_GIL_DISABLED
-    (void)definition;
-    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
-    return NULL;
-#else
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "the compiled hot paths serve the main interpreter only");
-        return NULL;
-    }
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = hot_module(&definition);
     if (module == NULL) {
         return NULL;
     }
@@ -74,5 +66,4 @@ PyMODINIT_FUNC PyInit__hot(void)
         Py_DECREF(died);
     }
     return module;
-#endif
 }

@@ -1,7 +1,5 @@
 #include "_hot_bound.h"
 
-#include <structmember.h>
-
 PyObject *bound[OBJECTS];
 Py_ssize_t offsets[SLOTS];
 PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type, *usual_scope_type;
@@ -78,19 +76,9 @@ static bool fits(enum object which, PyObject *object)
 static int find_slots(PyTypeObject *type, enum slot first, enum slot last)
 {
     for (enum slot slot = first; slot <= last; slot++) {
-        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, slot_names[slot]);
-        if (descriptor == NULL) {
+        if ((offsets[slot] = offset_of_slot(type, slot_names[slot])) < 0) {
             return -1;
         }
-        const PyMemberDef *member =
-            Py_TYPE(descriptor) == &PyMemberDescr_Type ? ((PyMemberDescrObject *)descriptor)->d_member : NULL;
-        if (member == NULL || member->type != T_OBJECT_EX) {
-            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, slot_names[slot]);
-            Py_DECREF(descriptor);
-            return -1;
-        }
-        offsets[slot] = member->offset;
-        Py_DECREF(descriptor);
     }
     return 0;
 }

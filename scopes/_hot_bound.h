@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "_hot_counts.h"
+#include "_slots.h"
 
 /* Objects of the Python part, by their names there. */
 enum object {
@@ -41,20 +42,10 @@ int bind_all(PyObject *things);
 bool is_bound(void);
 
 /* What lies in a slot, borrowed; an empty one counts as None. */
-static inline PyObject *get(PyObject *object, enum slot slot)
-{
-    PyObject *held = *(PyObject **)((char *)object + offsets[slot]);
-    return held == NULL ? Py_None : held;
-}
+static inline PyObject *get(PyObject *object, enum slot slot) { return read_slot(object, offsets[slot]); }
 
 /* Puts a new reference into a slot. What was there is let go last, for that can run any code. */
-static inline void put(PyObject *object, enum slot slot, PyObject *value)
-{
-    PyObject **place = (PyObject **)((char *)object + offsets[slot]);
-    PyObject *before = *place;
-    *place = Py_NewRef(value);
-    Py_XDECREF(before);
-}
+static inline void put(PyObject *object, enum slot slot, PyObject *value) { write_slot(object, offsets[slot], value); }
 
 /* The class that a scope had last: nearly always `DisposeScope`, whose bases need not be looked through again. */
 extern PyTypeObject *usual_scope_type;

@@ -2,7 +2,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <structmember.h>
+
+#include "../scopes/_slots.h"
+#include "_torch_hot_bound.h"
 
 enum object { LOCAL, MODE, PUSH, POP, DEPTH, PINNED, ENTERED, LEFT, OBJECTS };
 
@@ -29,36 +31,14 @@ static PyObject *modes_on, *modes_off, *zero, *one, *state_closed, *name_here;
 static PyObject *remembered_here;
 static uint64_t remembered_thread;
 
-static inline PyObject **place_in(PyObject *object, enum slot slot) { return (PyObject **)((char *)object + offsets[slot]); }
+static inline PyObject *get(PyObject *object, enum slot slot) { return read_slot(object, offsets[slot]); }
 
-static inline PyObject *get(PyObject *object, enum slot slot)
-{
-    PyObject *held = *place_in(object, slot);
-    return held == NULL ? Py_None : held;
-}
-
-static inline void put(PyObject *object, enum slot slot, PyObject *value)
-{
-    PyObject **place = place_in(object, slot), *before = *place;
-    *place = Py_NewRef(value);
-    Py_XDECREF(before);
-}
+static inline void put(PyObject *object, enum slot slot, PyObject *value) { write_slot(object, offsets[slot], value); }
 
 static int find_slots(PyTypeObject *type, enum slot first, enum slot last)
 {
     for (enum slot slot = first; slot <= last; slot++) {
-        PyObject *descriptor = PyObject_GetAttrString((PyObject *)type, slot_names[slot]);
-        if (descriptor == NULL) {
-            return -1;
-        }
-        const PyMemberDef *member =
-            Py_TYPE(descriptor) == &PyMemberDescr_Type ? ((PyMemberDescrObject *)descriptor)->d_member : NULL;
-        if (member != NULL) {
-            offsets[slot] = member->offset;
-        }
-        Py_DECREF(descriptor);
-        if (member == NULL || member->type != T_OBJECT_EX) {
-            PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, slot_names[slot]);
+        if ((offsets[slot] = offset_of_slot(type, slot_names[slot])) < 0) {
             return -1;
         }
     }
@@ -68,8 +48,7 @@ static int find_slots(PyTypeObject *type, enum slot first, enum slot last)
 PyObject *seam_bind(PyObject *module, PyObject *things)
 {
     (void)module;
-    if (bound[LOCAL] != NULL || !PyDict_CheckExact(things)) {
-        PyErr_SetString(PyExc_RuntimeError, "bind_seam() takes a dict, once in a process");
+    if (!may_bind(things, bound[LOCAL])) {
         return NULL;
     }
     PyObject *here = PyDict_GetItemString(things, "ThreadState"), *scope = PyDict_GetItemString(things, "DisposeScope");
@@ -79,22 +58,13 @@ PyObject *seam_bind(PyObject *module, PyObject *things)
         PyErr_SetString(PyExc_TypeError, "bind_seam() was given something else than it wants");
         return NULL;
     }
-    for (enum object which = 0; which < OBJECTS; which++) {
-        if (PyDict_GetItemString(things, object_names[which]) == NULL) {
-            PyErr_Format(PyExc_TypeError, "bind_seam() wants %s", object_names[which]);
-            return NULL;
-        }
-    }
     if (find_slots((PyTypeObject *)here, HERE_COMPILED, HERE_WATCHED) < 0 ||
         find_slots((PyTypeObject *)scope, SCOPE_BUDGET, SCOPE_STATE) < 0 ||
-        (modes_off = PyTuple_New(0)) == NULL ||
-        (modes_on = PyTuple_Pack(1, PyDict_GetItemString(things, object_names[MODE]))) == NULL ||
-        (zero = PyLong_FromLong(0)) == NULL || (one = PyLong_FromLong(1)) == NULL ||
-        (state_closed = PyLong_FromLong(2)) == NULL || (name_here = PyUnicode_InternFromString("here")) == NULL) {
+        (modes_off = PyTuple_New(0)) == NULL || (zero = PyLong_FromLong(0)) == NULL ||
+        (one = PyLong_FromLong(1)) == NULL || (state_closed = PyLong_FromLong(2)) == NULL ||
+        (name_here = PyUnicode_InternFromString("here")) == NULL || take(things, object_names, OBJECTS, bound) < 0 ||
+        (modes_on = PyTuple_Pack(1, bound[MODE])) == NULL) {
         return NULL;
-    }
-    for (enum object which = 0; which < OBJECTS; which++) {
-        bound[which] = Py_NewRef(PyDict_GetItemString(things, object_names[which]));
     }
     here_type = (PyTypeObject *)Py_NewRef(here);
     scope_type = (PyTypeObject *)Py_NewRef(scope);

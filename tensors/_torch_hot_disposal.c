@@ -1,0 +1,159 @@
+#include "_torch_hot_disposal.h"
+
+#include <stdbool.h>
+
+#include "_torch_hot_bound.h"
+
+enum object { MODES_ARE_ON, MAKE, SPARE, HUSK, SWAP, SWAP_REFUSED, DISPOSED, RECORDS, DROP, OBJECTS };
+
+static const char *const names[OBJECTS] = {
+    [MODES_ARE_ON] = "modes_are_on",
+    [MAKE] = "make",
+    [SPARE] = "spare",
+    [HUSK] = "husk",
+    [SWAP] = "swap",
+    [SWAP_REFUSED] = "swap_refused",
+    [DISPOSED] = "disposed",
+    [RECORDS] = "records",
+    [DROP] = "drop",
+};
+
+static PyObject *bound[OBJECTS];
+static PyTypeObject *tensor_type;
+static PyObject *name_class, *shape_of, *dtype_of;
+
+PyObject *disposal_bind(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (!may_bind(things, bound[MODES_ARE_ON])) {
+        return NULL;
+    }
+    PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *records = PyDict_GetItemString(things, "records");
+    if (tensor == NULL || !PyType_Check(tensor) || records == NULL || !PyDict_CheckExact(records)) {
+        PyErr_SetString(PyExc_TypeError, "bind_disposal() was given something else than it wants");
+        return NULL;
+    }
+    if ((name_class = PyUnicode_InternFromString("__class__")) == NULL ||
+        (shape_of = PyObject_GetAttrString(tensor, "shape")) == NULL ||
+        (dtype_of = PyObject_GetAttrString(tensor, "dtype")) == NULL) {
+        return NULL;
+    }
+    if (Py_TYPE(shape_of)->tp_descr_get == NULL || Py_TYPE(dtype_of)->tp_descr_get == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a tensor class has no descriptors");
+        return NULL;
+    }
+    if (take(things, names, OBJECTS, bound) < 0) {
+        return NULL;
+    }
+    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    Py_RETURN_NONE;
+}
+
+bool disposal_is_bound(void) { return bound[MODES_ARE_ON] != NULL; }
+
+/* Shape, dtype and record of the tensor that died last: the next one is often alike. */
+static PyObject *last_shape, *last_dtype, *last_record;
+
+/* An attribute of PyTorch's own, asked of its descriptor. */
+static PyObject *ask(PyObject *descriptor, PyObject *tensor)
+{
+    return Py_TYPE(descriptor)->tp_descr_get(descriptor, tensor, (PyObject *)tensor_type);
+}
+
+/* What is remembered of a tensor that is to die, a new reference; NULL with or without an error where Python has to find
+ * out. */
+static PyObject *record_of(PyObject *tensor)
+{
+    PyObject *dtype = ask(dtype_of, tensor);
+    PyObject *shape = dtype == NULL ? NULL : ask(shape_of, tensor);
+    PyObject *record = NULL, *known = NULL;
+    int alike = shape == NULL ? -1 : dtype == last_dtype ? PyObject_RichCompareBool(shape, last_shape, Py_EQ) : 0;
+    if (alike > 0) {
+        record = Py_NewRef(last_record);
+    }
+    else if (alike == 0 && (known = PyTuple_Pack(3, (PyObject *)tensor_type, shape, dtype)) != NULL &&
+             (record = PyDict_GetItemWithError(bound[RECORDS], known)) != NULL) {
+        Py_INCREF(record);
+        Py_XSETREF(last_shape, Py_NewRef(shape));
+        Py_XSETREF(last_dtype, Py_NewRef(dtype));
+        Py_XSETREF(last_record, Py_NewRef(record));
+    }
+    Py_XDECREF(known);
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    return record;
+}
+
+/* What ``object.__class__ = cls`` does where it may be done, which Python has found out for these classes before. */
+static int set_class(PyObject *object, PyTypeObject *type)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    PyTypeObject *before = Py_TYPE(object);
+    Py_SET_TYPE(object, (PyTypeObject *)Py_NewRef((PyObject *)type));
+    Py_DECREF(before);
+    return 0;
+#else
+    return PyObject_SetAttr(object, name_class, (PyObject *)type);
+#endif
+}
+
+/* The tensor and the spare have changed their implementations: the one gets dead, the other what the tensor was. */
+static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
+{
+    if (set_class(spare, tensor_type) < 0) {
+        return -1;
+    }
+    PyObject *state = PyObject_GenericGetDict(tensor, NULL);
+    if (state == NULL) {
+        return -1;
+    }
+    int failed = PyDict_Check(state) && PyDict_GET_SIZE(state) != 0 ? PyObject_GenericSetDict(spare, state, NULL) : 0;
+    Py_DECREF(state);
+    if (failed < 0 || PyObject_GenericSetDict(tensor, record, NULL) < 0) {
+        return -1;
+    }
+    return set_class(tensor, (PyTypeObject *)bound[DISPOSED]);
+}
+
+/* `_torch_disposal.drop` for a plain tensor, whose like has been dropped before. */
+PyObject *disposal_drop(PyObject *module, PyObject *tensor)
+{
+    (void)module;
+    if (bound[DROP] == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "drop() has not been bound");
+        return NULL;
+    }
+    PyObject *record = NULL;
+    if (Py_TYPE(tensor) == tensor_type) {
+        PyObject *modes = PyObject_CallNoArgs(bound[MODES_ARE_ON]);
+        if (modes == NULL) {
+            return NULL;
+        }
+        if (modes == Py_False) {
+            record = record_of(tensor);
+            PyErr_Clear();
+        }
+        Py_DECREF(modes);
+    }
+    if (record == NULL) {
+        return PyObject_CallOneArg(bound[DROP], tensor);
+    }
+    PyObject *made_of[] = {bound[SPARE], bound[HUSK]};
+    PyObject *spare = PyObject_Vectorcall(bound[MAKE], made_of, 2, NULL);
+    PyObject *result = NULL;
+    if (spare != NULL) {
+        PyObject *pair[] = {tensor, spare};
+        PyObject *swapped = PyObject_Vectorcall(bound[SWAP], pair, 2, NULL);
+        if (swapped != NULL) {
+            result = exchange(tensor, spare, record) < 0 ? NULL : Py_NewRef(Py_None);
+        }
+        else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            PyErr_Clear();
+            result = PyObject_CallFunctionObjArgs(bound[SWAP_REFUSED], tensor, spare, record, NULL);
+        }
+        Py_XDECREF(swapped);
+        Py_DECREF(spare);
+    }
+    Py_DECREF(record);
+    return result;
+}
