@@ -146,9 +146,36 @@ _OURS: Final = __name__.partition(".")[0]
 
 
 def _given(func: Any, args: Any) -> None:
-    """A tensor that is assigned to ``.grad`` belongs to the parameter."""
-    if func.__name__ == "__set__" and getattr(func.__self__, "__name__", "") in _GRADIENTS and len(args) > 1:
+    """A tensor that is assigned to ``.grad`` belongs to the parameter; one that gets its hooks was just unpickled."""
+    if func.__name__ != "__set__" or len(args) < 2:
+        return
+    name = getattr(func.__self__, "__name__", "")
+    if name in _GRADIENTS:
         _exclude(args[1])
+    elif name == "_backward_hooks" or (name == "requires_grad" and _rebuilds(_getframe(1))):
+        _see_unpickled(args[0])
+
+
+def _rebuilds(frame: FrameType | None) -> bool:
+    """Whether code of PyTorch makes a tensor that another process handed over."""
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "torch.multiprocessing.reductions"
+
+
+def _see_unpickled(tensor: Any) -> None:
+    """Put the memory of a tensor down that ``torch.load`` or unpickling made of a storage, past the mode."""
+    if issubclass(type(tensor), _MODELS_OWN):
+        _exclude(tensor)
+        return
+    with _Undisturbed():
+        storage = storage_of(tensor) if isinstance(tensor, Tensor) else None
+        if storage is None or LOG.recall_memory(storage) is not None:
+            return
+        nbytes, device = storage.nbytes(), _device_of(storage)
+    if nbytes and device is not None:
+        # What was called is the function of PyTorch that the user's line did.
+        LOG.sight(storage, None, nbytes, _NAME, device)
 
 
 def _exclude(tensor: Any) -> None:

@@ -67,6 +67,8 @@ disposed, with the scope that owned it. What uses its memory from then on has es
 
 _lock: Final = threading.RLock()
 _open: Final[list[Window]] = []
+_era = 0
+"""How often watching has begun."""
 _known: Final[set[weakref.ref[Any]]] = set()
 """All windows that somebody can ask: when the last has gone, what is known is forgotten."""
 
@@ -105,6 +107,7 @@ class Window:
 
     def open(self) -> None:
         """Begin: watch the process, where nobody does yet."""
+        global _era
         if AWAITED:
             look_for_arrivals()
         with _lock:
@@ -113,11 +116,11 @@ class Window:
             _adjust()
             self.after = LOG.counts()[0]
             if len(_open) == 1:
+                _era += 1
                 OPENINGS.begin()
                 LISTENERS.append(_LISTENER)
                 _watch_threads()
-                for watcher in WATCHERS:
-                    watcher.begin()
+                _watch_this_thread()
 
     def close(self) -> None:
         """End: watch no more, where nobody else does."""
@@ -230,7 +233,9 @@ class _Listener:
                 release(entry, owner)
 
     def opened(self, scope: DisposeScope) -> None:
-        """Record it, where somebody does."""
+        """Record it, where somebody does, and watch this thread where it runs longer than anybody watches."""
+        if _here.era != _era:
+            _watch_this_thread()
         for recorder in RECORDERS:
             recorder.opened(scope)
 
@@ -265,7 +270,21 @@ _LISTENER: Final = _Listener()
 # ------------------------------------------------------------------ threads and processes
 
 _bootstrap: Final[list[Any]] = []
+
+
+class _Here(threading.local):
+    # When this thread was last seen to.
+    era = 0
+
+
+_here: Final = _Here()
 _thread_class: Final[Any] = threading.Thread
+
+
+def _watch_this_thread() -> None:
+    _here.era = _era
+    for watcher in WATCHERS:
+        watcher.begin()
 
 
 def _watch_threads() -> None:
@@ -273,8 +292,8 @@ def _watch_threads() -> None:
     original = _thread_class._bootstrap_inner
 
     def _bootstrap_inner(thread: threading.Thread) -> None:
-        for watcher in WATCHERS if _open else ():
-            watcher.begin()
+        if _open:
+            _watch_this_thread()
         original(thread)
 
     _bootstrap[:] = [original, _bootstrap_inner]

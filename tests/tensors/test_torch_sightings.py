@@ -2,19 +2,24 @@
 
 import copy
 import gc
+import io
 import os
+import pickle
+import queue
 import subprocess
 import sys
 import threading
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
+from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._sightings import Seen
 from tests.leaks.births import line_of, op_of, place_of, row_of
 
@@ -133,6 +138,71 @@ def test_threads_that_start_while_a_detector_is_open_are_watched():
         thread.join()
         [seen] = memory_of(detector)
     assert (seen.nbytes, len(kept)) == (28, 1)
+
+
+def test_threads_that_ran_before_are_watched_from_the_scope_that_they_enter():
+    work, done, kept = queue.SimpleQueue(), queue.SimpleQueue(), []
+
+    def run() -> None:
+        for job in iter(work.get, None):
+            job()
+            done.put(None)
+
+    def job() -> None:
+        with ds.dispose_scope():
+            pass
+        kept.extend([torch.ones(7), np.ones(5)])
+
+    thread = threading.Thread(target=run, name="loader")
+    thread.start()
+    work.put(lambda: None)
+    done.get(timeout=60)
+    for _ in range(2):
+        with LeakDetector() as detector:
+            work.put(job)
+            done.get(timeout=60)
+            assert {(seen.kind, seen.nbytes, seen.birth.thread) for seen in detector.memory()} >= {
+                ("torch.Tensor", 28, "loader"),
+                *([("numpy.ndarray", 40, "loader")] if LOG.api is not None else []),
+            }
+            kept.clear()
+    work.put(None)
+    thread.join()
+
+
+def test_what_torch_load_and_unpickling_make_is_seen():
+    file = io.BytesIO()
+    torch.save({"weight": torch.ones(100)}, file)
+    file.seek(0)
+    pickled = pickle.dumps(torch.ones(7))
+    storage = torch.ones(5).untyped_storage()
+    with LeakDetector() as detector:
+        state = torch.load(file)
+        line = line_above()
+        tensor = pickle.loads(pickled)
+        handed = torch.multiprocessing.reductions.rebuild_tensor(
+            torch.Tensor,
+            torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True),
+            (0, (5,), (1,), False),
+        )
+        older = torch.nn.Parameter(torch.empty(0))
+        older.requires_grad = False
+        seen = memory_of(detector)
+    assert [(one.nbytes, one.birth.op) for one in seen] == [
+        (400, "load"),
+        (28, "_rebuild_tensor_v2"),
+        (20, "rebuild_tensor"),
+    ]
+    assert line_of(seen[0]) == line
+    assert [float(one.sum()) for one in (state["weight"], tensor, handed)] == [100, 7, 5]
+
+
+def test_parameters_that_are_unpickled_are_the_model_s():
+    pickled = pickle.dumps(torch.nn.Linear(3, 4))
+    with LeakDetector() as detector:
+        model = pickle.loads(pickled)
+        assert memory_of(detector) == []
+    assert model.weight.shape == (4, 3)
 
 
 def test_nothing_is_hooked_when_the_last_detector_has_closed():
