@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disposescope.scopes.leaks import Leak, Process, Report
@@ -109,6 +109,7 @@ def all_changes(difference: Difference) -> list[Change]:
     return [*difference.new, *difference.gone, *difference.grown, *difference.shrunk, *difference.same]
 
 
+@settings(deadline=None)
 @given(reports, reports)
 def test_every_leak_is_in_one_change_and_no_byte_is_lost(old: Report, new: Report) -> None:
     changes = all_changes(difference_of(old, new))
@@ -120,6 +121,7 @@ def test_every_leak_is_in_one_change_and_no_byte_is_lost(old: Report, new: Repor
     assert sum(change.new_count for change in changes) == new.count
 
 
+@settings(deadline=None)
 @given(reports, reports)
 def test_the_difference_the_other_way_round_is_its_mirror(old: Report, new: Report) -> None:
     there, back = difference_of(old, new), difference_of(new, old)
@@ -133,6 +135,7 @@ def told(changes: tuple[Change, ...]) -> dict[str, tuple[tuple[int, int], tuple[
     return {row.leak.fingerprint: ((row.old_count, row.old_nbytes), (row.new_count, row.new_nbytes)) for row in changes}
 
 
+@settings(deadline=None)
 @given(st.lists(reports, min_size=1, max_size=4))
 def test_merged_reports_keep_every_leak_s_count_and_bytes_in_any_order(given_reports: list[Report]) -> None:
     rows = [of_process(report, pid) for pid, report in enumerate(given_reports, 1)]

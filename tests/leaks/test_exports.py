@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disposescope.scopes.leaks import Band, Leak, LiveSite, Pass, Process, ProgramFacts, Report, Sample, Timeline
@@ -166,6 +166,7 @@ bands = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(bands, max_size=30))
 def test_slices_of_a_track_lie_within_one_another_or_apart(rows: list[Band]) -> None:
     report = replace(SMALL, timeline=Timeline((), (), tuple(rows)))
@@ -256,6 +257,7 @@ owners = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(owners, max_size=6), st.lists(owners, max_size=6))
 def test_memory_viz_keeps_every_byte_and_allocates_what_it_holds(sites: list[Any], leaks: list[Any]) -> None:
     distinct = {row[:3]: LiveSite(row[0], (row[0],), *row[1:], row[4], row[3]) for row in sites}
