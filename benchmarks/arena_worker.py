@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 import json
 import os
@@ -19,10 +20,14 @@ Step = Callable[[], Any]
 # ---------------------------------------------------------------------- the expression
 
 
-def expression(nbytes: int, side: str) -> Step:
-    count = nbytes // 4
+@functools.cache
+def operands(count: int) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    a, b = rng.random(count, dtype="float32"), rng.random(count, dtype="float32")
+    return rng.random(count, dtype="float32"), rng.random(count, dtype="float32")
+
+
+def expression(nbytes: int, side: str) -> Step:
+    a, b = operands(nbytes // 4)
 
     def plain() -> Any:
         return (a * 2 + b - 1) / 3
@@ -50,7 +55,8 @@ def expression(nbytes: int, side: str) -> Step:
 
 
 def empty(nbytes: int, side: str) -> Step:
-    return lambda: np.empty(nbytes, "u1")
+    count = nbytes // 8
+    return lambda: np.empty(count)
 
 
 # ---------------------------------------------------------------------- programs
@@ -206,6 +212,25 @@ def rounds_of(step: Step, rounds: int, times: int) -> list[float]:
     return [timed(step, times) for _ in range(rounds)]
 
 
+def rounds_of_all(case: str, nbytes: int, sides: list[str], lasting_s: float) -> dict[str, list[float]]:
+    """All sides in one process and in turns, each after a step of its own, so that every one finds the caches alike."""
+    import disposescope as ds
+
+    steps = {side: {"expression": expression, "empty": empty}[case](nbytes, side) for side in sides}
+    times = max(1, min(2000, (1 << 20) // nbytes))
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    end = time.perf_counter() + lasting_s
+    for first in itertools.count():
+        if time.perf_counter() > end and first >= 3 * len(sides):
+            return taken
+        for k in range(len(sides)):
+            side = sides[(first + k) % len(sides)]
+            with ds.dispose_scope() if side == "scope" else contextlib.nullcontext():
+                steps[side]()
+                taken[side].append(timed(steps[side], times))
+    raise AssertionError
+
+
 def peak_nbytes() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
@@ -216,6 +241,9 @@ def main(case: str, size: str, side: str) -> None:
     import disposescope as ds
 
     nbytes = int(size)
+    if "," in side:
+        print(json.dumps(rounds_of_all(case, nbytes, side.split(","), 2.0)))
+        return
     if case in PROGRAMS:
         step, rounds, times = PROGRAMS[case](), 15, 1
 

@@ -6,6 +6,10 @@ ARENA_JEMALLOC and ARENA_MIMALLOC name their shared libraries, and the package n
 programs that call pandas and scikit-learn are measured where these are. In a terminal:
 
     python benchmarks/bench_arena.py [all | expression | programs] [processes]
+    python benchmarks/bench_arena.py pairs [processes]
+
+The second has plain NumPy, scope and ``out=`` alternate in one process, a fresh one for each size, and shows medians of
+the ratios within a round: what a busy machine does to one of them it does to its neighbours as well.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +57,7 @@ def peers() -> dict[str, str]:
     return found
 
 
-def run(case: str, nbytes: int, side: str) -> tuple[list[float], int]:
+def told_by(case: str, nbytes: int, side: str) -> Any:
     preloaded = os.environ.get(PRELOADED.get(side, ""), "")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "LD_PRELOAD": preloaded}
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -63,8 +68,21 @@ def run(case: str, nbytes: int, side: str) -> tuple[list[float], int]:
     )
     if answer.returncode:
         raise RuntimeError(f"{case}, {nbytes} bytes, {side}: {answer.stderr}")
-    told = json.loads(answer.stdout)
+    return json.loads(answer.stdout)
+
+
+def run(case: str, nbytes: int, side: str) -> tuple[list[float], int]:
+    told = told_by(case, nbytes, side)
     return told["seconds"], told["peak_nbytes"]
+
+
+def pairs(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str, list[float]]:
+    """Seconds by side, the same place in each list being of the same round."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(processes):
+        for side, taken in told_by(case, nbytes, ",".join(sides)).items():
+            seconds[side] += taken
+    return seconds
 
 
 def compare(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str, Taken]:
@@ -112,10 +130,30 @@ def show(sides: list[str], rows: Iterator[tuple[str, dict[str, Taken]]]) -> None
         print(f"| {' | '.join(shown)} |", flush=True)
 
 
+def ratio(above: list[float], below: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def show_pairs(processes: int) -> None:
+    print("| case | plain | scope | scope / out= | scope / out= as is | out= as is |")
+    print("|---" * 6 + "|")
+    for name, case, size in [("np.empty(16)", "empty", 128), *((f"{size:,} B", "expression", size) for size in SIZES)]:
+        floors = list(FLOORS) if case == "expression" else []
+        taken = pairs(case, size, ["plain", "scope", *floors], processes)
+        shown = [f"{ratio(taken['scope'], taken['plain']):.3f}"]
+        if floors:
+            shown += [f"{ratio(taken['scope'], taken[floor]):.3f}" for floor in floors]
+            shown += [f"{ratio(taken[floors[1]], taken['plain']):.3f}"]
+        print(f"| {name} | {statistics.median(taken['plain']) * 1e6:.2f} us | {' | '.join(shown)} |", flush=True)
+
+
 def main(what: str = "all", processes: str = "3") -> None:
     others, times = list(peers()), int(processes)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
     print(f"Python {platform.python_version()}, NumPy {np.__version__}; peers: {', '.join(others) or 'none'}\n")
+    if what == "pairs":
+        show_pairs(times)
+        return
     if what != "programs":
         sides = ["scope", *FLOORS, *others]
         cases = [("np.empty(16)", "empty", 128), *((f"{size:,} B", "expression", size) for size in SIZES)]

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import dis
 import os
+from collections.abc import Callable
 from contextvars import ContextVar
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from ._compiled import HOT
 
 if TYPE_CHECKING:
     from ._scope import DisposeScope
@@ -28,11 +31,13 @@ __all__ = [
     "current_scope",
     "generator_frame",
     "resolve",
+    "set_current",
     "suspended",
 ]
 
 CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
-"""The innermost entered scope of the context, perhaps closed or suspended since: see `current_scope`."""
+"""The innermost entered scope of the context, perhaps closed or suspended since: see `current_scope`. Changed by
+`set_current` alone: the arena remembers it."""
 
 UNOPENED: Final = 0
 OPEN: Final = 1
@@ -62,6 +67,17 @@ _BLOCK_DRIVERS: Final = frozenset(
         ("pluggy._execution", "run_old_style_hookwrapper"),
     }
 )
+
+
+def _set_and_tell(scope: DisposeScope | None) -> None:
+    # The token, and what it holds, goes after that.
+    token = CURRENT.set(scope)
+    HOT.changed()
+    del token
+
+
+set_current: Final[Callable[[DisposeScope | None], Any]] = CURRENT.set if HOT is None else _set_and_tell
+"""Change the innermost entered scope of this context."""
 
 
 def current_scope() -> DisposeScope | None:
@@ -174,7 +190,7 @@ def _awaits(code: CodeType, last: int) -> bool:
 
 
 def _forget_inherited() -> None:
-    CURRENT.set(None)
+    set_current(None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -37,6 +37,7 @@ static PyMethodDef functions[] = {
     {"bind", bind, METH_O, NULL},
     {"is_bound", bound_already, METH_NOARGS, NULL},
     {"born", (PyCFunction)(void (*)(void))hot_born, METH_FASTCALL, NULL},
+    {"changed", hot_changed, METH_NOARGS, NULL},
     {"died", hot_died, METH_O, NULL},
     {"forget_ledger", forget, METH_O, NULL},
     {"quicken", hot_quicken, METH_O, NULL},
@@ -53,6 +54,13 @@ PyMODINIT_FUNC PyInit__hot(void)
     if (module == NULL) {
         return NULL;
     }
+    PyObject *changes = PyCapsule_New(&hot_changes, "disposescope.scopes._hot.changes", NULL);
+    if (changes == NULL || PyModule_AddObjectRef(module, "changes", changes) < 0) {
+        Py_XDECREF(changes);
+        Py_DECREF(module);
+        return NULL;
+    }
+    Py_DECREF(changes);
     PyObject *died = PyObject_GetAttrString(module, "died");
     if (died == NULL || PyModule_AddType(module, &counts_type) < 0) {
         Py_XDECREF(died);

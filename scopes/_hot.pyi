@@ -29,6 +29,12 @@ def is_bound() -> bool:
 def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
     """See `_births.born`. The scope is that of the context, where the caller knows it already."""
 
+changes: object
+"""A capsule with the number of changes of `CURRENT`, in all contexts together."""
+
+def changed() -> None:
+    """Count a change of `CURRENT` that was made in Python."""
+
 def died(entry: Entry, /) -> None:
     """See `_deaths.died`."""
 

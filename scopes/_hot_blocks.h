@@ -5,6 +5,12 @@
 
 #include "_hot_bound.h"
 
+/* How often the innermost scope of any context was changed: whoever remembers one looks at it. Under the GIL. */
+extern uint64_t hot_changes;
+
+/* Counts a change that was made in Python. */
+PyObject *hot_changed(PyObject *module, PyObject *ignored);
+
 /* Gives the class of scopes the compiled methods. None, or NULL with an error set and nothing changed. */
 PyObject *hot_quicken(PyObject *module, PyObject *type);
 

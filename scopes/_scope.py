@@ -19,6 +19,7 @@ from ._current import (
     ENTERING,
     OPEN,
     UNOPENED,
+    set_current,
 )
 from ._decorator import decorate
 from ._errors import ScopeNestingError
@@ -143,7 +144,7 @@ class DisposeScope(ScopeVerbs):
         if self.keep_pages:
             keep_pages()
         self._state = OPEN
-        CURRENT.set(self)
+        set_current(self)
         if MEMORY and (below is None or not below._arena or not self._direct or self._particular):
             MEMORY[0].entered(self)
         if ENTERED:
@@ -158,7 +159,7 @@ class DisposeScope(ScopeVerbs):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> Literal[False]:
         if CURRENT.get() is self:
-            CURRENT.set(self._below)
+            set_current(self._below)
             # The outermost scope found the arena in service where a task inherited it from a scope that is closed.
             if self._served is not None or (self._below is None and self._arena and MEMORY):
                 MEMORY[0].left(self)
@@ -221,7 +222,7 @@ class DisposeScope(ScopeVerbs):
         if self._state == CLOSED:
             return
         if CURRENT.get() is self:
-            CURRENT.set(self._below)
+            set_current(self._below)
             if self._served is not None:
                 MEMORY[0].left(self)
         if LEFT and self._state:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from ._current import CLOSED, CURRENT, current_scope, generator_frame, passed_over, resolve
+from ._current import CLOSED, CURRENT, current_scope, generator_frame, passed_over, resolve, set_current
 from ._errors import ScopeNestingError
 from ._memory import MEMORY
 
@@ -57,7 +57,7 @@ def suspend_scope(scope: DisposeScope) -> DisposeScope | None:
         node = node._below
     if node is None:
         return None
-    CURRENT.set(scope._below)
+    set_current(scope._below)
     if scope._served is not None:
         MEMORY[0].left(scope)
     return top
@@ -70,7 +70,7 @@ def resume_scope(scope: DisposeScope, top: DisposeScope | None) -> None:
     below = CURRENT.get()
     scope._below = below
     scope._outer = current_scope()
-    CURRENT.set(scope if top is None else top)
+    set_current(scope if top is None else top)
     if MEMORY:
         MEMORY[0].entered(scope)
 

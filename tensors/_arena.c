@@ -17,12 +17,12 @@
 static PyObject *bind(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties, *log;
-    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!O:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
-                          &listeners, &PyTuple_Type, &ties, &log)) {
+    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties, *log, *changes;
+    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!OO:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
+                          &listeners, &PyTuple_Type, &ties, &log, &changes)) {
         return NULL;
     }
-    if (scopes_bind_log(log) < 0 || sites_bind(mark_of) < 0 ||
+    if (scopes_bind_log(log) < 0 || scopes_bind_changes(changes) < 0 || sites_bind(mark_of) < 0 ||
         scopes_bind(current, (PyTypeObject *)type, resolve, listeners, ties) < 0) {
         return NULL;
     }

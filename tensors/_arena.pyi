@@ -32,11 +32,12 @@ def bind(
     listeners: list[Any],
     ties: tuple[type, ...],
     log: object,
+    changes: object,
     /,
 ) -> None:
     """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from.
 
-    The last is the capsule of the birth log, or None.
+    The last two are the capsules of the birth log and of the number of changes of the current scopes, or None.
     """
 
 def swap_handler(handler: object, /) -> object:

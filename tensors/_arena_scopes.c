@@ -14,33 +14,6 @@ static const char *const slot_names[SCOPE_SLOTS] = {
     [SLOT_BUDGET] = "budget",    [SLOT_STRICT] = "strict",
 };
 
-/* ------------------------------------------------------------------ the account object */
-
-static void account_dealloc(struct account_object *self)
-{
-    struct account *account = self->account;
-    if (account != NULL) {
-        arena_lock();
-        account->owner = NULL;
-        if (account->forward == NULL) {
-            /* A scope that died open, such as that of a generator at the exit of the interpreter. */
-            account_close(account, &account_of_nobody);
-        }
-        account_release(account);
-        arena_unlock();
-    }
-    Py_XDECREF(self->scope);
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-PyTypeObject account_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors._arena.Account",
-    .tp_doc = "What a scope has in use, as the scope holds it.",
-    .tp_basicsize = sizeof(struct account_object),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_dealloc = (destructor)account_dealloc,
-};
-
 /* ------------------------------------------------------------------ scopes */
 
 int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *listeners, PyObject *ties)
@@ -66,6 +39,19 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
                                            .listeners = listener_list,
                                            .account = offsets[SLOT_ACCOUNT],
                                            .direct = offsets[SLOT_DIRECT]};
+    return 0;
+}
+
+struct scopes_memory scopes_memory;
+
+int scopes_bind_changes(PyObject *capsule)
+{
+    account_remembered = NULL;
+    scopes_memory.changes = NULL;
+    if (capsule != Py_None) {
+        scopes_memory.changes = PyCapsule_GetPointer(capsule, "disposescope.scopes._hot.changes");
+        return scopes_memory.changes == NULL ? -1 : 0;
+    }
     return 0;
 }
 
@@ -115,111 +101,6 @@ bool scopes_is_tie(PyObject *object)
 
 PyObject **scopes_slot(PyObject *scope, enum scope_slot slot) { return (PyObject **)((char *)scope + offsets[slot]); }
 
-static inline PyObject *slot_of(PyObject *scope, enum scope_slot slot)
-{
-    PyObject *held = scopes_load(scopes_slot(scope, slot));
-    return held == NULL ? Py_None : held;
-}
-
-/* The outer scope or None, a new reference. */
-static PyObject *outer_of(PyObject *scope)
-{
-#ifdef Py_GIL_DISABLED
-    /* Another thread may change it. */
-    PyObject *outer = PyObject_GetAttrString(scope, slot_names[SLOT_OUTER]);
-    if (outer == NULL) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    return outer;
-#else
-    return Py_NewRef(slot_of(scope, SLOT_OUTER));
-#endif
-}
-
-/* The account of the nearest scope outside that has one, from which limits come, a reference; NULL where there is none, or no
- * budget anywhere. */
-static struct account *limits_from(PyObject *scope)
-{
-    if (account_totals.budgets == 0) {
-        return NULL;
-    }
-    struct account *found = NULL;
-    PyObject *outer = outer_of(scope);
-    while (found == NULL && scopes_is_scope(outer)) {
-        PyObject *held = slot_of(outer, SLOT_ACCOUNT);
-        if (held != Py_None) {
-            found = ((struct account_object *)held)->account;
-            arena_lock();
-            found->references++;
-            arena_unlock();
-        }
-        Py_SETREF(outer, outer_of(outer));
-    }
-    Py_DECREF(outer);
-    return found;
-}
-
-static struct account *make_account(PyObject *scope)
-{
-    size_t budget = SIZE_MAX;
-    PyObject *given = slot_of(scope, SLOT_BUDGET);
-    if (given != Py_None) {
-        budget = PyLong_AsSize_t(given);
-        if (budget == (size_t)-1 && PyErr_Occurred()) {
-            return NULL;
-        }
-    }
-    struct account_object *held = PyObject_New(struct account_object, &account_type);
-    if (held == NULL) {
-        return NULL;
-    }
-    held->account = NULL;
-    held->scope = PyWeakref_NewRef(scope, NULL);
-    if (held->scope == NULL) {
-        Py_DECREF(held);
-        return NULL;
-    }
-    struct account *outer = limits_from(scope);
-    arena_lock();
-    struct account *account = account_new(budget, outer == NULL ? NULL : account_now(outer));
-    account_release(outer);
-    arena_unlock();
-    if (account == NULL) {
-        Py_DECREF(held);
-        PyErr_NoMemory();
-        return NULL;
-    }
-    account->records = slot_of(scope, SLOT_STRICT) == Py_True;
-    account->plain = account->plain && !account->records;
-    account->owner = held;
-    held->account = account;
-    PyObject **slot = scopes_slot(scope, SLOT_ACCOUNT);
-    arena_lock();
-    PyObject *before = *slot;
-    bool is_first = before == NULL || before == Py_None;
-    if (is_first) {
-        scopes_store(slot, (PyObject *)held);
-    }
-    arena_unlock();
-    if (!is_first) {
-        /* Making these objects can run the garbage collector, and that code which made an account first; or another thread did. */
-        Py_DECREF(held);
-        return ((struct account_object *)before)->account;
-    }
-    Py_XDECREF(before);
-    return account;
-}
-
-struct account *scopes_account(PyObject *scope, bool make)
-{
-    PyObject *held = slot_of(scope, SLOT_ACCOUNT);
-    if (held != Py_None) {
-        return ((struct account_object *)held)->account;
-    }
-    return make ? make_account(scope) : NULL;
-}
-
 /* Whether a scope that a generator opened is the current one for certain: its generator runs, and nothing else is to be
  * thought of. `resolve` says the same, and what is current otherwise, in Python. */
 static bool runs_plainly(PyObject *scope)
@@ -229,12 +110,12 @@ static bool runs_plainly(PyObject *scope)
     (void)scope;
     return false;
 #endif
-    PyObject *frame = slot_of(scope, SLOT_FRAME);
-    PyObject *passed_over = slot_of(scope, SLOT_PASSED_OVER);
+    PyObject *frame = scopes_held(scope, SLOT_FRAME);
+    PyObject *passed_over = scopes_held(scope, SLOT_PASSED_OVER);
     if (!PyFrame_Check(frame) || !PyTuple_CheckExact(passed_over) || PyTuple_GET_SIZE(passed_over) != 0) {
         return false;
     }
-    if (PyLong_AsLong(slot_of(scope, SLOT_STATE)) != 1) {
+    if (PyLong_AsLong(scopes_held(scope, SLOT_STATE)) != 1) {
         return false;
     }
     PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)frame);
@@ -266,7 +147,7 @@ static struct account *account_among_others(PyObject *top)
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     struct account *account = NULL;
-    PyObject *scope = slot_of(top, SLOT_DIRECT) == Py_True ? Py_NewRef(top) : resolved(top);
+    PyObject *scope = scopes_held(top, SLOT_DIRECT) == Py_True ? Py_NewRef(top) : resolved(top);
     if (scope != NULL) {
         account = scopes_account(scope, true);
         if (account == NULL) {
@@ -288,7 +169,7 @@ struct account *scopes_current_account(void)
     }
     struct account *account = &account_of_nobody;
     if (Py_TYPE(scope) == scope_type) {
-        PyObject *held = slot_of(scope, SLOT_ACCOUNT);
+        PyObject *held = scopes_held(scope, SLOT_ACCOUNT);
         if (held != Py_None && *scopes_slot(scope, SLOT_DIRECT) == Py_True) {
             account = ((struct account_object *)held)->account;
         }
@@ -298,24 +179,4 @@ struct account *scopes_current_account(void)
     }
     Py_DECREF(scope);
     return account;
-}
-
-PyObject *scopes_reference_of(const struct account *account)
-{
-    struct account_object *held = account->owner;
-    return held == NULL ? NULL : Py_NewRef(held->scope);
-}
-
-PyObject *scopes_scope_of(PyObject *reference)
-{
-    PyObject *scope = NULL;
-    if (reference != NULL) {
-#if PY_VERSION_HEX >= 0x030D0000
-        PyWeakref_GetRef(reference, &scope);
-#else
-        scope = Py_NewRef(PyWeakref_GET_OBJECT(reference));
-#endif
-        Py_DECREF(reference);
-    }
-    return scope == NULL ? Py_NewRef(Py_None) : scope;
 }

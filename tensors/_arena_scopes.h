@@ -37,6 +37,10 @@ enum scope_slot {
     SCOPE_SLOTS
 };
 
+/* Learn who counts how often an innermost scope was changed: a capsule with the number, or None. Returns 0, or -1 with an
+ * exception. */
+int scopes_bind_changes(PyObject *capsule);
+
 /* Learn where scopes are found: the context variable that holds the innermost entered one; their type; the function that
  * tells the current one where that is not plain; the list that is not empty while somebody wants marks; the types of objects
  * that stand between an array and the one it shares memory with, as its attribute `base` (a tuple). Returns 0, or -1 with an
@@ -80,6 +84,13 @@ static inline void scopes_store(PyObject **slot, PyObject *held)
 #endif
 }
 
+/* The same, None where the slot is empty; borrowed. */
+static inline PyObject *scopes_held(PyObject *scope, enum scope_slot slot)
+{
+    PyObject *held = scopes_load(scopes_slot(scope, slot));
+    return held == NULL ? Py_None : held;
+}
+
 /* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL with an exception where
  * that fails. No new reference: the scope holds it. */
 struct account *scopes_account(PyObject *scope, bool make);
@@ -97,11 +108,34 @@ struct scopes_places {
 
 extern struct scopes_places scopes_places;
 
+/* A look into a context variable is a third of what the arena adds to a small array. The account that the last one led to is
+ * good as long as no context has got another innermost scope, and the thread is in the same context as then: CPython counts
+ * how often a thread has entered or left one, for its own memory of this kind in each context variable. */
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030F0000
+#define SCOPES_ARE_REMEMBERED
+#endif
+
+struct scopes_memory {
+    const uint64_t *changes; /* how often an innermost scope was changed, in all contexts; NULL where nobody counts that */
+    uint64_t seen;           /* of these, when `account_remembered` was found */
+    uint64_t thread, context;
+};
+
+extern struct scopes_memory scopes_memory;
+
 /* The same where nothing is to be asked about the account (see its `plain`), and NULL otherwise: ask the long way. */
 static inline struct account *scopes_plain_account(void)
 {
     const struct scopes_places *at = &scopes_places;
     PyObject *scope;
+#ifdef SCOPES_ARE_REMEMBERED
+    struct scopes_memory *last = &scopes_memory;
+    const PyThreadState *thread = _PyThreadState_UncheckedGet();
+    if (account_remembered != NULL && last->seen == *last->changes && last->context == thread->context_ver &&
+        last->thread == thread->id) {
+        return account_remembered->plain && PyList_GET_SIZE(at->listeners) == 0 ? account_remembered : NULL;
+    }
+#endif
     if (at->current == NULL || PyContextVar_Get(at->current, Py_None, &scope) < 0) {
         PyErr_Clear();
         return NULL;
@@ -117,6 +151,14 @@ static inline struct account *scopes_plain_account(void)
         }
     }
     Py_DECREF(scope);
+#ifdef SCOPES_ARE_REMEMBERED
+    if (account != NULL && last->changes != NULL) {
+        account_remembered = account;
+        last->seen = *last->changes;
+        last->thread = thread->id;
+        last->context = thread->context_ver;
+    }
+#endif
     return account;
 }
 

@@ -9,6 +9,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from ..scopes._compiled import HOT
 from ..scopes._current import CURRENT, resolve
 from ..scopes._errors import EscapedError
 from ..scopes._instruments import LISTENERS
@@ -125,7 +126,7 @@ def _forget_inherited() -> None:
 
 
 if ARENA is not None:
-    ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, LOG.api)
+    ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, LOG.api, None if HOT is None else HOT.changes)
     MEMORY.append(Service())
     # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
     gc.callbacks.append(ARENA.decay)

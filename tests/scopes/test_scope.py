@@ -819,9 +819,9 @@ class TestMisnesting:
 
 def contextvars_are_clean():
     """Take what a foreign exit left in the context variable out of it, so that the next test starts clean."""
-    from disposescope.scopes._current import CURRENT
+    from disposescope.scopes._current import set_current
 
-    CURRENT.set(None)
+    set_current(None)
 
 
 class TestThreads:
