@@ -68,6 +68,19 @@ static PyObject *decay(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+static PyObject *pass_time(PyObject *module, PyObject *ms)
+{
+    (void)module;
+    unsigned long long passed = PyLong_AsUnsignedLongLong(ms);
+    if (passed == (unsigned long long)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    arena_lock();
+    regions_pass_time(passed);
+    arena_unlock();
+    Py_RETURN_NONE;
+}
+
 /* ------------------------------------------------------------------ the module */
 
 static PyMethodDef functions[] = {
@@ -88,6 +101,7 @@ static PyMethodDef functions[] = {
     {"live_nbytes", arena_live_nbytes, METH_O, NULL},
     {"move", (PyCFunction)(void (*)(void))arena_move, METH_FASTCALL, NULL},
     {"owner", arena_owner, METH_O, NULL},
+    {"pass_time", pass_time, METH_O, NULL},
     {"reset", arena_reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))arena_served, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"sites", arena_sites, METH_O, NULL},

@@ -106,6 +106,9 @@ def statistics() -> tuple[int, int, int, int, int, int, int, int]:
 def empty_cache() -> None:
     """Return what is cached to the system."""
 
+def pass_time(ms: int, /) -> None:
+    """Let the clock of the cache go forward by some milliseconds, for tests."""
+
 def decay(*ignored: object) -> None:
     """Let the cache forget what has not been needed lately; a callback of the garbage collector."""
 

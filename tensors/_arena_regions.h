@@ -127,6 +127,9 @@ struct region *regions_empty(struct region *doomed);
 /* Whether a second has passed since it last said so. */
 bool regions_due(void);
 
+/* Let the clock of the cache go forward, so that tests need not wait. */
+void regions_pass_time(uint64_t ms);
+
 /* Let the high-water marks sink towards what was needed since the last time, and give up what the cache holds above them or
  * has not used for a while; add it to a list. */
 struct region *regions_age(struct region *doomed);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from typing import Any
 
@@ -174,3 +175,42 @@ def test_a_large_array_may_fill_its_block_to_the_last_byte() -> None:
             array.resize(array.size + 4096 * 8, refcheck=False)
             array[:] = value
         assert [set(np.unique(array)) for array in arrays] == [{value} for value in range(8)]
+
+
+def test_what_is_not_needed_any_more_goes_back_to_the_system_by_and_by() -> None:
+    with ds.dispose_scope():
+        arrays = [np.ones(1 << 20) for _ in range(20)]
+        arrays.clear()
+        cached = [ds.arena_statistics().cached_nbytes]
+        assert cached[0] >= 160 << 20
+        for _ in range(8):
+            ARENA.pass_time(1001)
+            # What is needed every second stays.
+            np.ones(1 << 20)
+            ARENA.decay()
+            cached.append(ds.arena_statistics().cached_nbytes)
+        # The mark sinks by a quarter of the excess each time.
+        assert cached[1] > cached[0] / 2
+        assert all(after <= before for before, after in itertools.pairwise(cached))
+        assert 8 << 20 <= cached[-1] < cached[0] / 2
+        misses = ds.arena_statistics().misses
+        np.ones(1 << 20)
+        assert ds.arena_statistics().misses == misses
+
+
+def test_what_has_not_been_used_for_ten_seconds_goes_back_at_the_next_event() -> None:
+    with ds.dispose_scope():
+        np.ones(4 << 20)
+        assert ds.arena_statistics().cached_nbytes >= 32 << 20
+    ARENA.pass_time(10_100)
+    gc.collect()
+    assert ds.arena_statistics().cached_nbytes < 8 << 20
+
+
+def test_the_cache_is_given_up_before_a_budget_refuses() -> None:
+    with ds.dispose_scope(budget="48 MiB"):
+        np.ones(4 << 20)
+        assert ds.arena_statistics().cached_nbytes >= 32 << 20
+        with pytest.raises(MemoryError):
+            np.ones(8 << 20)
+        assert ds.arena_statistics().cached_nbytes < 8 << 20
