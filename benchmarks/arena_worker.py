@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -213,22 +214,21 @@ def rounds_of(step: Step, rounds: int, times: int) -> list[float]:
 
 
 def rounds_of_all(case: str, nbytes: int, sides: list[str], lasting_s: float) -> dict[str, list[float]]:
-    """All sides in one process and in turns, each after a step of its own, so that every one finds the caches alike."""
+    """All sides in one process and in turns."""
     import disposescope as ds
 
     steps = {side: {"expression": expression, "empty": empty}[case](nbytes, side) for side in sides}
     times = max(1, min(2000, (1 << 20) // nbytes))
     taken: dict[str, list[float]] = {side: [] for side in sides}
     end = time.perf_counter() + lasting_s
-    for first in itertools.count():
-        if time.perf_counter() > end and first >= 3 * len(sides):
-            return taken
-        for k in range(len(sides)):
-            side = sides[(first + k) % len(sides)]
+    order = random.Random(0)
+    while time.perf_counter() < end or not taken["plain"]:
+        # No side comes always after the same one, nor is the first step counted, which finds what the one before left.
+        for side in order.sample(sides, len(sides)):
             with ds.dispose_scope() if side == "scope" else contextlib.nullcontext():
                 steps[side]()
                 taken[side].append(timed(steps[side], times))
-    raise AssertionError
+    return taken
 
 
 def peak_nbytes() -> int:
