@@ -14,8 +14,9 @@ from ..scopes._current import CURRENT, current_scope
 from ..scopes._entry import entry_of
 from ..tensors._charges import BUDGETED
 from ..tensors._torch import KIND as TENSOR
-from ..tensors._torch_births import births_in, births_now
 from ..tensors._torch_charges import refusal_of
+from ..tensors._torch_makers import births_now
+from ..tensors._torch_results import births_in
 from ._torch_packed import TORCH_PACKED_SEQUENCE
 
 __all__ = ["born_fresh", "born_fresh_packed", "born_packed", "born_tensors"]

@@ -12,7 +12,6 @@ from torch.nn.parameter import Parameter
 from ..scopes._devices import CURRENT_INDEX
 from ..scopes._kinds import Kind, add_kind
 from ._graph_policy import TORCH_GRAPHS
-from ._torch_births import see_births
 from ._torch_charges import charges_of
 from ._torch_compact import make_compact
 from ._torch_compiled import watch_compiled_functions
@@ -20,6 +19,7 @@ from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_edges import show_edges
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
+from ._torch_scopes import see_births
 from ._torch_sightings import watch_memory
 from ._torch_storage import storages_behind, used_bytes
 from ._torch_swaps import allow_swaps

@@ -16,7 +16,8 @@ from types import FrameType, ModuleType
 from typing import Any, Final
 
 from ..scopes._errors import DisposedError
-from ._torch_births import LOCAL, births_in, put_on, take_off
+from ._torch_modes import LOCAL, put_on, take_off
+from ._torch_results import births_in
 
 __all__ = ["watch_compiled_functions"]
 

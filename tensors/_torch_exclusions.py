@@ -17,15 +17,8 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ._torch_births import (
-    LOCAL,
-    ThreadState,
-    _flattened,
-    give_up,
-    pause_births,
-    resume_after_a_failed_step,
-    resume_births,
-)
+from ._torch_modes import LOCAL, ThreadState, pause_births, resume_after_a_failed_step, resume_births
+from ._torch_results import flattened, give_up
 
 __all__ = ["exclude_what_models_own"]
 
@@ -48,7 +41,7 @@ def _keeping(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def kept(optimizer: Any, *args: Any, **kwargs: Any) -> None:
         method(optimizer, *args, **kwargs)
-        for leaf in (*_flattened(optimizer.param_groups, 4), *_flattened(optimizer.state, 4)):
+        for leaf in (*flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)):
             if isinstance(leaf, torch.Tensor):
                 give_up(leaf)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch.jit import _builtins
 
-from ._torch_births import LOCAL
+from ._torch_modes import LOCAL
 
 __all__ = ["keep_fast_paths"]
 

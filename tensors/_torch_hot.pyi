@@ -16,7 +16,7 @@ def bind_disposal(things: dict[str, Any], /) -> None:
     """Get to know what `drop` needs, by the names that `_torch_disposal` gives."""
 
 def bind_seam(things: dict[str, Any], /) -> None:
-    """Get to know what `entered` and `left` need, by the names that `_torch_births` gives."""
+    """Get to know what `entered` and `left` need, by the names that `_torch_scopes` gives."""
 
 def is_bound() -> bool:
     """Whether either has been called in this process."""
@@ -28,10 +28,10 @@ def handler_of(mode: object, /) -> Callable[..., Any]:
     """The method ``__torch_function__`` of a mode, bound to it: see `_torch_births.BirthMode`."""
 
 def entered(scope: DisposeScope, /) -> None:
-    """See `_torch_births.entered`."""
+    """See `_torch_scopes.entered`."""
 
 def left(scope: DisposeScope, /) -> None:
-    """See `_torch_births.left`."""
+    """See `_torch_scopes.left`."""
 
 def drop(tensor: Any, /) -> None:
     """See `_torch_disposal.drop_in_python`."""

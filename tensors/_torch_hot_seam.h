@@ -1,4 +1,4 @@
-/* The seam between a scope and the mode of its thread, compiled: `entered` and `left` of `_torch_births`, where nothing
+/* The seam between a scope and the mode of its thread, compiled: `entered` and `left` of `_torch_scopes`, where nothing
  * but that mode is on the stack of modes. Everything else is handed to the Python functions. Used under the GIL. */
 #ifndef DISPOSESCOPE_TORCH_HOT_SEAM_H
 #define DISPOSESCOPE_TORCH_HOT_SEAM_H
@@ -6,7 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* Takes what the seam needs out of a dict, by the names that `_torch_births` gives, once in a process. */
+/* Takes what the seam needs out of a dict, by the names that `_torch_scopes` gives, once in a process. */
 PyObject *seam_bind(PyObject *module, PyObject *things);
 
 /* Called with each scope that has been entered, or is being left, on its thread. */

@@ -29,8 +29,11 @@ from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
-from ._torch_births import LOCAL, SIGHTINGS, BirthMode, add_mode, copies_a_module, keeps_births, remove_mode
+from ._torch_births import BirthMode
+from ._torch_makers import copies_a_module, keeps_births
+from ._torch_modes import LOCAL, add_mode, remove_mode
 from ._torch_passes import STEPS
+from ._torch_results import SIGHTINGS
 from ._torch_storage import storage_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from types import BuiltinFunctionType
 from typing import Any, Final
 
 from ..scopes._current import CURRENT
-from ._torch_births import entered, left
+from ._torch_scopes import entered, left
 
 __all__ = ["watch_threads"]
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from ._torch_births import LOCAL, births_in
+from ._torch_modes import LOCAL
+from ._torch_results import births_in
 
 __all__ = ["watch_transforms"]
 

@@ -8,97 +8,16 @@
 #include <stdbool.h>
 
 #include "../scopes/leaks/_birthlog_api.h"
+#include "_torch_watch_given.h"
+#include "_torch_watch_names.h"
 
 static struct birthlog_api *log_api;
 static PyTypeObject *wrapper_type;
 static PyObject *tensor_type, *storage_of, *nbytes_of, *backward_running, *others, *device_of, *given, *particular;
-static PyObject *name_is_cpu, *name_name, *name_nbytes;
+static PyObject *name_is_cpu, *name_nbytes;
 static PyTypeObject *plain_types[16];
 static int count_of_plain;
 static uint16_t kind_number, cpu_number;
-
-/* What functions are called, by their address: they are held. */
-#define NAMES 1024
-static struct {
-    PyObject *function, *name;
-} names[NAMES];
-static int count_of_names;
-
-static PyObject *name_of(PyObject *function)
-{
-    size_t at = ((size_t)(uintptr_t)function >> 4) * 0x9E3779B1u % NAMES;
-    for (; names[at].function != NULL; at = (at + 1) % NAMES) {
-        if (names[at].function == function) {
-            return names[at].name;
-        }
-    }
-    if (count_of_names >= NAMES / 2) {
-        return NULL;
-    }
-    PyObject *name = PyObject_GetAttr(function, name_name);
-    if (name == NULL || !PyUnicode_CheckExact(name)) {
-        PyErr_Clear();
-        Py_XDECREF(name);
-        return NULL;
-    }
-    names[at].function = Py_NewRef(function);
-    names[at].name = name;
-    count_of_names++;
-    return name;
-}
-
-static bool is_tensor(PyObject *object)
-{
-    return Py_IS_TYPE(object, (PyTypeObject *)tensor_type) ||
-           PyType_IsSubtype(Py_TYPE(object), (PyTypeObject *)tensor_type);
-}
-
-/* Whether an object is a tensor with a storage, or a list or tuple with one in it; errors count as no. */
-static bool has_storage(PyObject *object, PyObject *storage, int levels)
-{
-    if (is_tensor(object)) {
-        PyObject *found = PyObject_CallOneArg(storage_of, object);
-        if (found == NULL) {
-            PyErr_Clear();
-            return false;
-        }
-        Py_DECREF(found);
-        return found == storage;
-    }
-    if (levels > 0 && PyTuple_CheckExact(object)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
-            if (has_storage(PyTuple_GET_ITEM(object, i), storage, levels - 1)) {
-                return true;
-            }
-        }
-    }
-    else if (levels > 0 && PyList_CheckExact(object)) {
-        /* Asking a tensor runs no code that could change the list. */
-        for (Py_ssize_t i = 0; i < PyList_GET_SIZE(object); i++) {
-            if (has_storage(PyList_GET_ITEM(object, i), storage, levels - 1)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-static bool is_given(PyObject *arguments, PyObject *named, PyObject *storage)
-{
-    if (has_storage(arguments, storage, 2)) {
-        return true;
-    }
-    if (named != NULL && PyDict_CheckExact(named)) {
-        Py_ssize_t position = 0;
-        PyObject *key, *value;
-        while (PyDict_Next(named, &position, &key, &value)) {
-            if (has_storage(value, storage, 1)) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
 
 /* The number of a device by its name; -1 where memory on it is none (meta), or with an exception. */
 static int device_number(PyObject *tensor, PyObject *storage)
@@ -143,7 +62,7 @@ static int sight(PyObject *tensor, PyObject *op, PyObject *arguments, PyObject *
         return 0;
     }
     int failed = 0;
-    if (!log_api->is_known(storage) && !is_given(arguments, named, storage)) {
+    if (!log_api->is_known(storage) && !is_given(arguments, named, storage, (PyTypeObject *)tensor_type, storage_of)) {
         PyObject *told = PyObject_CallOneArg(nbytes_of, storage);
         size_t nbytes = told == NULL ? (size_t)-1 : PyLong_AsSize_t(told);
         Py_XDECREF(told);
@@ -315,9 +234,8 @@ PyMODINIT_FUNC PyInit__torch_watch(void)
     return NULL;
 #else
     name_is_cpu = PyUnicode_InternFromString("is_cpu");
-    name_name = PyUnicode_InternFromString("__name__");
     name_nbytes = PyUnicode_InternFromString("nbytes");
-    if (name_nbytes == NULL || name_is_cpu == NULL || name_name == NULL || PyType_Ready(&watch_type) < 0) {
+    if (name_nbytes == NULL || name_is_cpu == NULL || PyType_Ready(&watch_type) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);

@@ -1,0 +1,93 @@
+"""Whether what a call of PyTorch made is a birth, by what is going on and by the code that called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import torch
+
+from ..scopes._current import CURRENT, resolve
+
+__all__ = [
+    "MAKERS",
+    "THROUGH",
+    "backward_running",
+    "births_count",
+    "births_now",
+    "copies_a_module",
+    "keeps_births",
+    "transform_running",
+]
+
+_C: Final[Any] = torch._C
+backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
+"""The number of the backward pass that is running on this thread; -1 where none is."""
+transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
+"""The transform that is running on this thread; None where none is."""
+
+# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
+_KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
+_HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
+# Functions that make a tensor once and keep it for the process.
+_CACHES: Final = frozenset({("torch.nested._internal.nested_tensor", "_nt_view_dummy")})
+_REMEMBERED_AT_MOST: Final = 20_000
+MAKERS: Final[dict[int, CodeType]] = {}
+_keepers: Final[dict[int, CodeType]] = {}
+"""Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
+THROUGH: Final = torch.overrides.handle_torch_function.__code__
+
+
+def births_count(frame: FrameType | None) -> bool:
+    """Whether what a call made in a frame returns is a birth, given that a scope is entered in this context."""
+    scope = CURRENT.get()
+    if scope is None or not (scope._direct or resolve(scope) is not None):
+        return False
+    if backward_running() != -1 or transform_running() is not None:
+        return False
+    if frame is None:
+        return True
+    code = frame.f_code
+    if code is THROUGH:
+        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's own.
+        frame = frame.f_back and frame.f_back.f_back
+        if frame is None:
+            return True
+        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and copies_a_module(frame):
+            return False
+        code = frame.f_code
+    return id(code) in MAKERS or (id(code) not in _keepers and _judge(frame))
+
+
+def births_now() -> bool:
+    """Whether what a function of this library makes now is born, by the rules for what a call of PyTorch's makes."""
+    return births_count(None)
+
+
+def _judge(frame: FrameType) -> bool:
+    """Whether what the code of a frame calls makes births: not where it is PyTorch's own, and keeps what it makes."""
+    code = frame.f_code
+    module = frame.f_globals.get("__name__")
+    if len(MAKERS) >= _REMEMBERED_AT_MOST:
+        MAKERS.clear()
+    keeps = type(module) is str and keeps_births(module, code)
+    (_keepers if keeps else MAKERS)[id(code)] = code
+    return not keeps
+
+
+def keeps_births(module: str, code: CodeType) -> bool:
+    """Whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    if (module, code.co_name) in _CACHES:
+        return True
+    return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+
+
+def copies_a_module(frame: FrameType) -> bool:
+    """Whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
+    found: FrameType | None = frame
+    while found is not None and found.f_globals.get("__name__") == "copy":
+        if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
+            return True
+        found = found.f_back
+    return False
