@@ -15,6 +15,7 @@ import pytest
 import disposescope as ds
 from disposescope.scopes.leaks._site import site_of
 from disposescope.tensors._arena_arrival import ARENA
+from tests.leaks.births import place_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
@@ -81,7 +82,7 @@ def test_a_detector_names_the_line_that_made_it(way: str) -> None:
     line = FRESH[way].__code__.co_firstlineno
     with ds.LeakDetector() as detector:
         outside = FRESH[way](3000)
-        places = [seen.birth.places[0] for seen in detector.memory() if seen.kind == "jax.Array"]
+        places = [place_of(seen) for seen in detector.memory() if seen.kind == "jax.Array"]
         sites = {site_of(mark) for mark in places}
         assert {(site.file, site.line) for site in sites if site is not None} == {(__file__, line)}
         with ds.dispose_scope():
