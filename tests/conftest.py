@@ -16,10 +16,18 @@ from disposescope.scopes._current import CURRENT
 from disposescope.scopes._entry import LIVE
 from disposescope.scopes._instruments import LISTENERS
 from disposescope.scopes._releases import release
+from disposescope.scopes.leaks import LeakDetector, Snapshot, assert_no_leaks
+
+SEARCH_LIMITS = {"time_limit_s": 60.0, "object_limit": 10**8}
 
 # How long an example takes is a matter of the machine, and asserted nowhere.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+# What a search for holders finds does not depend on how fast the machine is, nor on what else the process has met.
+for function in (LeakDetector.report, Snapshot.report, assert_no_leaks):
+    defaults = function.__kwdefaults__
+    defaults.update({name: limit for name, limit in SEARCH_LIMITS.items() if name in defaults})
 
 handler_name: Any = np._core.multiarray.get_handler_name
 
