@@ -85,6 +85,36 @@ def _anchor_died(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, En
 
 def track(resource: object, kind: Kind) -> Entry:
     """Make the entry of a resource, unowned and not yet counted. Does not look at its members."""
+    entry = _untracked(resource, kind)
+    LIVE[entry.key] = entry
+    return entry
+
+
+def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
+    """The same for what another thread may have come to know, and released, since it was looked for.
+
+    Returns
+    -------
+    entry : Entry or None
+        Its entry; None where it has been released.
+    is_new : bool
+        Whether it was made here.
+    """
+    entry = _untracked(resource, kind)
+    present = LIVE.setdefault(entry.key, entry)
+    if present is not entry:
+        if present() is resource:
+            return present, False
+        LIVE[entry.key] = entry
+    # Whoever releases puts it there before it is no more in `LIVE`, where it would have been found.
+    dead = DEAD.get(entry.key)
+    if dead is not None and dead() is resource and type(entry) is Entry:
+        LIVE.pop(entry.key, None)
+        return None, False
+    return entry, True
+
+
+def _untracked(resource: object, kind: Kind) -> Entry:
     key = id(resource)
     entry: Entry
     if kind.anchor is not None:
@@ -106,7 +136,6 @@ def track(resource: object, kind: Kind) -> Entry:
     entry.unit = None
     entry.members = ()
     entry.counted = False
-    LIVE[key] = entry
     return entry
 
 

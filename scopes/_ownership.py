@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ._composites import Plan, absorb_members, gathered, plan_members
-from ._deaths import track
+from ._deaths import track_once
 from ._entry import Entry, entry_of, owner_of_entry, standing_of, unit_of
 from ._errors import NotOwnedError
 from ._estates import ESTATES, UNSEEN, catch_up, let_go
@@ -16,7 +16,7 @@ from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind, kind_of
 from ._memory import LET_OUT, MEMORY
 from ._parts import arrays_of
-from ._releases import check_alive
+from ._releases import check_alive, disposed_error
 from ._statistics import LOCAL
 from ._trees import resources_in
 
@@ -176,8 +176,11 @@ def take_over(scope: DisposeScope, resources: list[object]) -> None:
     for resource, kind, plan in planned:
         entry = entry_of(resource)
         if entry is None:
-            entry = track(resource, kind)
-            fresh.add(entry)
+            entry, is_new = track_once(resource, kind)
+            if entry is None:
+                raise disposed_error(resource, kind)
+            if is_new:
+                fresh.add(entry)
         if plan:
             absorb_members(entry, plan)
         entries.append(entry)
