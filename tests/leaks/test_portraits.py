@@ -78,7 +78,7 @@ def test_records_that_were_made_many_at_once_are_records_like_any_other() -> Non
     assert replace(record, nbytes=1).nbytes == 1
     assert gc.is_tracked(record)
     with pytest.raises(AttributeError):
-        record.nbytes = 5  # type: ignore[misc]
+        record.nbytes = 5
     assert len(kept) == 3
 
 
