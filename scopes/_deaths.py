@@ -101,17 +101,23 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
         Whether it was made here.
     """
     entry = _untracked(resource, kind)
+    if _was_released(entry, resource):
+        return None, False
     present = LIVE.setdefault(entry.key, entry)
     if present is not entry:
         if present() is resource:
             return present, False
         LIVE[entry.key] = entry
-    # Whoever releases puts it there before it is no more in `LIVE`, where it would have been found.
-    dead = DEAD.get(entry.key)
-    if dead is not None and dead() is resource and type(entry) is Entry:
+    if _was_released(entry, resource):
         LIVE.pop(entry.key, None)
         return None, False
     return entry, True
+
+
+def _was_released(entry: Entry, resource: object) -> bool:
+    # Whoever releases puts it there before it is no more in `LIVE`, where it would have been found.
+    dead = DEAD.get(entry.key)
+    return dead is not None and dead() is resource and type(entry) is Entry
 
 
 def _untracked(resource: object, kind: Kind) -> Entry:
