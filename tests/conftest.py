@@ -22,6 +22,8 @@ SEARCH_LIMITS = {"time_limit_s": 60.0, "object_limit": 10**8}
 
 # How long an example takes is a matter of the machine, and asserted nowhere.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For a second run of what has been tested with many: --hypothesis-profile=few
+settings.register_profile("few", settings.get_profile("any machine"), max_examples=10)
 settings.load_profile("any machine")
 
 # What a search for holders finds does not depend on how fast the machine is, nor on what else the process has met.
