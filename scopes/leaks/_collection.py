@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Final
 
 __all__ = ["collection_paused"]
+
+_lock: Final = threading.Lock()
+_thresholds: Final[list[tuple[int, int, int]]] = []
+"""What was set before, once for each that is looking now."""
 
 
 @contextmanager
 def collection_paused() -> Generator[None, None, None]:
-    """Keep the allocations of a block from starting a collection, which would free the cycles to be reported."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    """Keep the allocations of a block from starting a collection, which would free the cycles to be reported.
+
+    By the threshold: that the collector is on, or off, is the program's to say, also meanwhile and on another thread.
+    """
+    with _lock:
+        before = _thresholds[0] if _thresholds else gc.get_threshold()
+        _thresholds.append(before)
+        gc.set_threshold(0, *before[1:])
     try:
         yield
     finally:
-        gc.enable()
+        with _lock:
+            _thresholds.pop()
+            # What the program has set meanwhile stays.
+            if not _thresholds and gc.get_threshold()[0] == 0:
+                gc.set_threshold(*before)
