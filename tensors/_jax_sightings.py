@@ -121,7 +121,7 @@ class JaxEdges:
         """See `Framework.memory`."""
         return [] if thing.is_deleted() else [Memory("", ("jax", id(thing)), thing.nbytes)]
 
-    def alone(self, tensor: Any) -> Memory | None:
+    def alone(self, tensor: Any) -> Hashable | None:
         """See `Framework.alone`: it refers to much."""
         return None
 

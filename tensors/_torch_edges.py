@@ -14,6 +14,7 @@ from ..scopes.leaks._frameworks import Memory, Part, add_framework
 from ._graph_guard import guard_release
 from ._graph_walk import ACCUMULATE, saved_under
 from ._torch_disposal import DisposedTorchTensor
+from ._torch_extension import TORCH_WATCH
 from ._torch_passes import STEPS
 from ._torch_storage import storage_of, storages_behind
 
@@ -30,13 +31,24 @@ _retains_grad: Final[Any] = _Base.retains_grad.__get__
 _hooks: Final[Any] = _Base._backward_hooks.__get__
 _layout: Final[Any] = _Base.layout.__get__
 _no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
-_numel: Final[Any] = _Base.numel
-_element_size: Final[Any] = _Base.element_size
-_STRIDED: Final = torch.strided
-_tuple: Final[Any] = tuple
-# Past the constructor, which takes twice as long.
-_memory: Final[Callable[[type[Memory], tuple[str, Hashable, int]], Memory]] = _tuple.__new__
 _RAW: Final = "_raw_saved_"
+
+
+def alone_in_python(tensor: Any) -> Hashable | None:
+    """See `Framework.alone`: most tensors that a program has a million of are such."""
+    if (
+        type(tensor) is not Tensor
+        or len(get_referents(tensor)) > 1
+        or _grad_fn(tensor) is not None
+        or _base(tensor) is not None
+        or _grad(tensor) is not None
+    ):
+        return None
+    storage = storage_of(tensor)
+    return None if storage is None else ("torch", storage._cdata)
+
+
+alone: Final[Callable[[Any], Hashable | None]] = alone_in_python if TORCH_WATCH is None else TORCH_WATCH.alone
 
 
 @final
@@ -104,22 +116,9 @@ class TorchEdges:
             for identity, nbytes in storages_behind(tensor)
         ]
 
-    def alone(self, tensor: Any) -> Memory | None:
+    def alone(self, tensor: Any) -> Hashable | None:
         """See `Framework.alone`."""
-        # Most tensors that a program has a million of are such.
-        if (
-            type(tensor) is not Tensor
-            or len(get_referents(tensor)) > 1
-            or _grad_fn(tensor) is not None
-            or _base(tensor) is not None
-            or _grad(tensor) is not None
-            or _layout(tensor) is not _STRIDED
-        ):
-            return None
-        storage = storage_of(tensor)
-        if storage is None:
-            return None
-        return _memory(Memory, ("", ("torch", storage._cdata), _numel(tensor) * _element_size(tensor)))
+        return alone(tensor)
 
     def passes(self, tensor: Any) -> int:
         """See `Framework.passes`."""

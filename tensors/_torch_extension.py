@@ -1,4 +1,4 @@
-"""Whether what every call of PyTorch goes through runs compiled: see ``scopes._compiled``, which decides it."""
+"""Whether what every call of PyTorch goes through runs compiled: see ``scopes._compiled``, and the log of births."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from ..scopes._compiled import HOT
+from ..scopes.leaks._log import LOG
 
-__all__ = ["TORCH_HOT"]
+__all__ = ["TORCH_HOT", "TORCH_WATCH"]
 
 
 def _torch_hot() -> Any:
@@ -23,3 +24,14 @@ def _torch_hot() -> Any:
 
 TORCH_HOT: Final[Any] = _torch_hot()
 """The compiled part, described in ``_torch_hot.pyi``; None where there is none."""
+
+
+def _torch_watch() -> Any:
+    try:
+        return import_module("._torch_watch", __package__) if LOG.api is not None else None
+    except ImportError:
+        return None
+
+
+TORCH_WATCH: Final[Any] = _torch_watch()
+"""The part that a leak detector watches with, described in ``_torch_watch.pyi``; None where there is none."""

@@ -146,6 +146,10 @@ def put_on() -> None:
     modes = LOCAL.here.modes
     if not modes:
         return
+    if not depth():
+        for mode in modes:
+            push(mode)
+        return
     above = [pop() for _ in range(depth())]
     if above and isinstance(above[-1], DeviceContext):
         push(above.pop())
@@ -161,6 +165,12 @@ def take_off() -> bool:
 
 
 def _take_off(modes: tuple[object, ...]) -> bool:
+    if len(modes) == 1 and depth() == 1:
+        only = pop()
+        if only is not modes[0]:
+            push(only)
+            return False
+        return True
     above: list[Any] = []
     left_to_find = len(modes)
     while left_to_find and depth():

@@ -7,7 +7,6 @@ has it: views, graphs, NumPy and DLPack exports.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator
-from importlib import import_module
 from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
 from typing import TYPE_CHECKING, Any, Final, final
@@ -30,11 +29,13 @@ from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._torch_births import BirthMode
+from ._torch_extension import TORCH_WATCH
 from ._torch_makers import copies_a_module, keeps_births
 from ._torch_modes import LOCAL, add_mode, remove_mode
 from ._torch_passes import STEPS
 from ._torch_results import SIGHTINGS
 from ._torch_storage import storage_of
+from ._torch_zeroing import ZEROING
 
 if TYPE_CHECKING:
     from ..scopes._entry import Entry
@@ -56,16 +57,6 @@ _MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
 _GRADIENTS: Final = frozenset({"grad", "_grad"})
 _DEEPCOPY: Final[Any] = vars(Tensor)["__deepcopy__"]
 _BELOW: Final = 3
-
-
-def _compiled() -> Any:
-    try:
-        return import_module("._torch_watch", __package__) if LOG.api is not None else None
-    except ImportError:
-        return None
-
-
-_COMPILED: Final[Any] = _compiled()
 
 
 class Watch(TorchFunctionMode):
@@ -102,7 +93,7 @@ def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
         LOG.sight(storage, getattr(func, "__name__", None), nbytes, _NAME, device)
 
 
-_sight: Final[Callable[[Any, Any, Any, Any], None]] = _sight_in_python if _COMPILED is None else _COMPILED.sight
+_sight: Final[Callable[[Any, Any, Any, Any], None]] = _sight_in_python if TORCH_WATCH is None else TORCH_WATCH.sight
 
 
 def _storage_undisturbed(tensor: Any) -> Any:
@@ -205,7 +196,7 @@ def _judge(code: CodeType, module: str) -> int | None:
     return None
 
 
-WATCH: Final[Any] = Watch() if _COMPILED is None else _COMPILED.Watch()
+WATCH: Final[Any] = Watch() if TORCH_WATCH is None else TORCH_WATCH.Watch()
 
 
 @final
@@ -223,6 +214,7 @@ class TorchWatcher:
         if not any(mode is WATCH for mode in here.modes):
             add_mode(here, WATCH)
         STEPS.begin()
+        ZEROING.begin()
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
             LET_OUT.append(_let_out)
@@ -233,6 +225,7 @@ class TorchWatcher:
         SIGHTINGS.clear()
         LET_OUT.clear()
         STEPS.end()
+        ZEROING.end()
 
     def recall(self, entry: Entry) -> Row | None:
         """What is known of the memory of a tensor."""
@@ -246,7 +239,7 @@ class TorchWatcher:
     def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The memory of a window that is there now."""
         references, rows = LOG.sightings(after, until)
-        return see(_NAME, but, _identify, is_referenced, references, rows, _escape)
+        return see(_NAME, but, _identify, is_referenced, references, rows, _escape if LOG.escapes() else None)
 
 
 def _identify(storage: Any) -> Told | None:
@@ -287,8 +280,8 @@ def _cached_nbytes() -> int:
 def watch_memory(kind: Kind) -> None:
     """Watch PyTorch's memory whenever a detector is open, from now on."""
     ROWS[id(kind)] = (_NAME, None, _storage_undisturbed, "", False)
-    if _COMPILED is not None:
-        _COMPILED.bind(
+    if TORCH_WATCH is not None:
+        TORCH_WATCH.bind(
             LOG.api, Tensor, _storage_of, _nbytes_of, _backward_running, _see, _device_of, _given, (_DEEPCOPY,), _PLAIN,
             MethodWrapperType, _NAME, "cpu:0",
         )  # fmt: skip

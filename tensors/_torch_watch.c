@@ -14,7 +14,7 @@
 static struct birthlog_api *log_api;
 static PyTypeObject *wrapper_type;
 static PyObject *tensor_type, *storage_of, *nbytes_of, *backward_running, *others, *device_of, *given, *particular;
-static PyObject *name_is_cpu, *name_nbytes;
+static PyObject *name_is_cpu, *name_nbytes, *name_grad_fn, *name_base, *name_grad, *name_cdata, *name_torch;
 static PyTypeObject *plain_types[16];
 static int count_of_plain;
 static uint16_t kind_number, cpu_number;
@@ -136,7 +136,9 @@ static PyObject *torch_function(PyObject *self, PyObject *const *arguments, Py_s
         }
     }
     else if (result == Py_None) {
-        if (is_attribute) {
+        /* Only what is assigned to an attribute matters: what reads one has no value, and most assign None. */
+        if (is_attribute && PyTuple_CheckExact(given_arguments) && PyTuple_GET_SIZE(given_arguments) > 1 &&
+            PyObject_TypeCheck(PyTuple_GET_ITEM(given_arguments, 1), (PyTypeObject *)tensor_type)) {
             PyObject *told = PyObject_CallFunctionObjArgs(given, function, given_arguments, NULL);
             failed = told == NULL ? -1 : 0;
             Py_XDECREF(told);
@@ -169,6 +171,52 @@ static PyObject *put_down(PyObject *module, PyObject *const *arguments, Py_ssize
     }
     Py_RETURN_NONE;
 }
+
+/* ------------------------------------------------------------------ tensors that refer to nothing else */
+
+/* Called by a tensor for each thing that it refers to: 1 to stop at any but its class. */
+static int is_no_class(PyObject *thing, void *type) { return thing != (PyObject *)type; }
+
+/* Whether an attribute of a tensor is None; -1 with an exception. */
+static int is_none(PyObject *tensor, PyObject *name)
+{
+    PyObject *value = PyObject_GetAttr(tensor, name);
+    Py_XDECREF(value);
+    return value == NULL ? -1 : value == Py_None;
+}
+
+static PyObject *alone(PyObject *module, PyObject *tensor)
+{
+    (void)module;
+    PyTypeObject *type = Py_TYPE(tensor);
+    if (type != (PyTypeObject *)tensor_type || type->tp_traverse == NULL ||
+        type->tp_traverse(tensor, is_no_class, type) != 0) {
+        Py_RETURN_NONE;
+    }
+    PyObject *names_of_edges[] = {name_grad_fn, name_base, name_grad};
+    for (size_t i = 0; i < sizeof names_of_edges / sizeof names_of_edges[0]; i++) {
+        int none = is_none(tensor, names_of_edges[i]);
+        if (none <= 0) {
+            return none < 0 ? NULL : Py_NewRef(Py_None);
+        }
+    }
+    PyObject *storage = PyObject_CallOneArg(storage_of, tensor);
+    if (storage == NULL) {
+        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+            return NULL;
+        }
+        /* A sparse one, an opaque one. */
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    PyObject *address = PyObject_GetAttr(storage, name_cdata);
+    Py_DECREF(storage);
+    PyObject *identity = address == NULL ? NULL : PyTuple_Pack(2, name_torch, address);
+    Py_XDECREF(address);
+    return identity;
+}
+
+/* ------------------------------------------------------------------ the mode and the module */
 
 static PyMethodDef methods[] = {
     {"__torch_function__", (PyCFunction)(void (*)(void))torch_function, METH_FASTCALL | METH_KEYWORDS, NULL},
@@ -219,6 +267,7 @@ static PyObject *bind(PyObject *module, PyObject *arguments)
 }
 
 static PyMethodDef functions[] = {
+    {"alone", alone, METH_O, NULL},
     {"bind", bind, METH_VARARGS, NULL},
     {"sight", (PyCFunction)(void (*)(void))put_down, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -235,7 +284,13 @@ PyMODINIT_FUNC PyInit__torch_watch(void)
 #else
     name_is_cpu = PyUnicode_InternFromString("is_cpu");
     name_nbytes = PyUnicode_InternFromString("nbytes");
-    if (name_nbytes == NULL || name_is_cpu == NULL || PyType_Ready(&watch_type) < 0) {
+    name_grad_fn = PyUnicode_InternFromString("grad_fn");
+    name_base = PyUnicode_InternFromString("_base");
+    name_grad = PyUnicode_InternFromString("_grad");
+    name_cdata = PyUnicode_InternFromString("_cdata");
+    name_torch = PyUnicode_InternFromString("torch");
+    if (name_nbytes == NULL || name_is_cpu == NULL || name_grad_fn == NULL || name_base == NULL || name_grad == NULL ||
+        name_cdata == NULL || name_torch == NULL || PyType_Ready(&watch_type) < 0) {
         return NULL;
     }
     PyObject *module = PyModule_Create(&definition);

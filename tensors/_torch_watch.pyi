@@ -3,7 +3,7 @@
 Absent where it could not be built; `_torch_sightings` does the same in Python then.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, final
 
 @final
@@ -33,3 +33,9 @@ def bind(
 
 def sight(tensor: Any, func: Any, args: Any, kwargs: Any, /) -> None:
     """Put the memory of a tensor down, unless an argument has it."""
+
+def alone(tensor: Any, /) -> Hashable | None:
+    """The identity of the storage of a plain tensor that refers to nothing else: see ``Framework.alone``.
+
+    None before `bind`, and of all other tensors. To be called where no function mode is asked.
+    """

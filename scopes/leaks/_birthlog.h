@@ -169,6 +169,7 @@ PyObject *births_released(PyObject *module, PyObject *entry);
 PyObject *births_sight(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *births_exclude(PyObject *module, PyObject *object);
 PyObject *births_escape(PyObject *module, PyObject *key);
+PyObject *births_escapes(PyObject *module, PyObject *ignored);
 PyObject *births_let_out(PyObject *module, PyObject *key);
 PyObject *births_has_escaped(PyObject *module, PyObject *key);
 int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
@@ -218,6 +219,7 @@ PyObject *rows_sightings(PyObject *module, PyObject *arguments);
 
 /* Records of what is there, in bulk: see _birthlog.pyi. */
 PyObject *portraits_of_entries(PyObject *module, PyObject *arguments);
+PyObject *seen_is_referenced(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *seen_portrayed(PyObject *module, PyObject *arguments);
 PyObject *seen_all(PyObject *module, PyObject *arguments);
 int portraits_bind(PyTypeObject *entry);

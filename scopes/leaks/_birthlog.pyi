@@ -82,6 +82,9 @@ def escape(memory: object, /) -> None:
 def let_out(memory: object, /) -> None:
     """Some memory was moved out under another name than that of its tensor: it does not escape."""
 
+def escapes() -> int:
+    """How often `escape` was called of memory that is known."""
+
 def has_escaped(memory: object, /) -> bool:
     """Whether the tensor of some memory was disposed, and the memory was not moved out."""
 
@@ -96,6 +99,9 @@ def recall_memory(anchor: object, /) -> Row | None:
 
 def is_in_use(address: int, number: int, /) -> bool:
     """Whether a block of the arena is the one of that birth still."""
+
+def is_referenced(reference: Callable[[], object], number: int, /) -> bool:
+    """What ``_sightings.is_referenced`` gives."""
 
 def entries(after: int, until: int, /) -> tuple[list[Entry], Rows]:
     """The known resources of a window of births, in the order of birth, and their rows."""

@@ -112,10 +112,13 @@ static struct row *row_of_memory(PyObject *key)
     return sighting == NULL ? NULL : &sighting->row;
 }
 
+static uint64_t escapes;
+
 static PyObject *flag_memory(PyObject *key, unsigned flag)
 {
     struct row *row = row_of_memory(key);
     if (row != NULL) {
+        escapes += flag == ROW_ESCAPED;
         row->flags |= flag;
     }
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -125,6 +128,13 @@ PyObject *births_escape(PyObject *module, PyObject *key)
 {
     (void)module;
     return flag_memory(key, ROW_ESCAPED);
+}
+
+PyObject *births_escapes(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(escapes);
 }
 
 PyObject *births_let_out(PyObject *module, PyObject *key)

@@ -123,7 +123,7 @@ class BirthLog:
         # Never taken by what a collection can call: a death only takes things out of dicts.
         self._lock = threading.RLock()
         self._numbers = count(1)
-        self._births = self._marks = self._closings = self._cleared_at = 0
+        self._births = self._marks = self._closings = self._cleared_at = self._escapes = 0
         self._ranks: dict[int, tuple[CodeType, int]] = {}
         self._forget()
 
@@ -254,6 +254,11 @@ class BirthLog:
         sighting = self._sighting(memory)
         if sighting is not None:
             sighting.escaped = True
+            self._escapes += 1
+
+    def escapes(self) -> int:
+        """How often `escape` was called of memory that is known."""
+        return self._escapes
 
     def let_out(self, memory: object) -> None:
         """Some memory was moved out under another name than that of its tensor."""

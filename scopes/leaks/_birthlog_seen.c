@@ -92,6 +92,21 @@ static int identified(PyObject *identify, PyObject *reference, const struct row 
     return found;
 }
 
+PyObject *seen_is_referenced(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "is_referenced() takes a reference and the number of a birth");
+        return NULL;
+    }
+    PyObject *thing = PyObject_CallNoArgs(arguments[0]);
+    if (thing == NULL) {
+        return NULL;
+    }
+    Py_DECREF(thing);
+    return PyBool_FromLong(thing != Py_None);
+}
+
 /* Whether an identity is among some; they are asked as any container. */
 static int is_among(PyObject *some, PyObject *identity)
 {

@@ -49,8 +49,8 @@ class Framework(Protocol):
         """The storages that an object keeps."""
         ...
 
-    def alone(self, tensor: Any, /) -> Memory | None:
-        """The storage of a tensor that has no edges and refers to its class only; None for others, and in doubt."""
+    def alone(self, tensor: Any, /) -> Hashable | None:
+        """The identity of the one storage of a tensor that refers to nothing else; None for others, and in doubt."""
         ...
 
     def passes(self, tensor: Any, /) -> int:

@@ -131,11 +131,12 @@ class Holders:
     def reasons_of(self, subjects: Sequence[Subject]) -> list[Reason]:
         """By what each of some things is held."""
         reasons: list[Reason] = []
+        at, storeys = self._search.at, self._search.storeys
         for subject in subjects:
             asked = self._anchors.get(subject, subject) if self._anchors else subject
             told = self._told.get(asked) if self._told else None
             if told is None:
-                storey = self._search.storeys.get(asked)
+                storey = EDGES_PLAIN if asked in at else storeys.get(asked)
                 reasons.append("unknown" if storey is None else _REASONS[storey])
             else:
                 reasons.append(told.reason)

@@ -42,6 +42,8 @@ class Search:
     ----------
     storeys : dict
         For what has been found, where: one of the actions of `_edges`.
+    at : dict
+        For memory that was found in the first storey at a tensor that refers to nothing else, the ``id`` of the tensor.
     stopped : bool
         Whether the search ended at a limit.
     used : dict
@@ -60,27 +62,30 @@ class Search:
         self.object_limit = object_limit
         self.stopped = False
         self.storeys: dict[Subject, int] = {}
+        self.at: dict[Subject, int] = {}
         self.used: dict[Hashable, int] = {}
         self.cut_short = False
         # The tensors that were met as the base of a view only.
         self._bases: set[int] = set()
         self._sizes = sizes
         self._patience = deadline
+        self._overtime = 0.0
         self._wanted: dict[int, Entry] = {}
-        self._wanted_memory: dict[Hashable, list[Subject]] = {}
+        self._wanted_memory: dict[Hashable, tuple[Subject, ...]] = {}
         self._found: dict[int, Entry] = {}
         for subject in subjects:
             if subject() is None:
                 continue
             if not isinstance(subject, Entry):
-                self._wanted_memory.setdefault(subject.identity, []).append(subject)
+                those = self._wanted_memory.get(subject.identity)
+                self._wanted_memory[subject.identity] = (subject,) if those is None else (*those, subject)
             else:
                 self._wanted[subject.key] = subject
         self._met: dict[int, object] = {}
         # For each object met, the one that led to it, or how a root is written.
         self._links: dict[int, int | str] = {}
         self._others: dict[Subject, list[Link]] = {}
-        self.ways = Ways(self._met, self._links, self._others)
+        self.ways = Ways(self._met, self._links, self._others, self.at)
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
@@ -157,38 +162,25 @@ class Search:
 
     def _walk(self, storey: int, pending: deque[object], libraries: bool) -> None:
         met, links, wanted, found, kinds = self._met, self._links, self._wanted, self._found, self._kinds
+        wanted_memory, sizes, at = self._wanted_memory, self._sizes, self.at
         graph = storey == IN_GRAPH
-        overtime = 0.0
+        plain = storey == EDGES_PLAIN and not libraries
+        self._overtime = 0.0
         steps = 0
         while pending:
             node = pending.popleft()
             steps += 1
-            if steps % _LOOK_AT_CLOCK == 0 or len(met) > self.object_limit:
-                now = time.monotonic()
-                late = now > self.deadline or len(met) > self.object_limit
-                if wanted or self._wanted_memory:
-                    self.stopped = self.stopped or late
-                elif not overtime:
-                    # All is found; what else holds it is told as far as that costs little. What views use of a
-                    # memory is known only when all of them have been met, and may take half of the time that is left.
-                    overtime = now + _AFTER_THE_LAST_S
-                    self._patience = now + (self.deadline - now) / 2
-                elif now > overtime:
-                    late = late or now > self._patience or not self._may_be_pinned()
-                if late:
-                    self.cut_short = self.cut_short or storey == EDGES_PLAIN
-                    self._clear()
-                    return
+            if (steps % _LOOK_AT_CLOCK == 0 or len(met) > self.object_limit) and self._is_late(storey):
+                return
             parent = id(node)
             known = (kinds.get(class_of(node)) or self._meet(class_of(node)))[1]
             below: list[int] | None = None
             children: Sequence[object]
             if known is None:
                 children = referents_of(node)
-            elif (memory := None if graph or known[1] == "node" else known[0].alone(node)) is not None:
-                if self._wanted_memory or self._sizes:
-                    self._note_memory(node, (memory,), parent not in self._bases, storey)
-                children = (class_of(node),) if libraries else ()
+            elif storey == EDGES_PLAIN and known[1] == "tensor" and (identity := known[0].alone(node)) is not None:
+                self._note_alone(node, identity, known[0])
+                children = (class_of(node),)
             else:
                 if self._wanted_memory or self._sizes:
                     counts = parent not in self._bases and not graph
@@ -199,7 +191,7 @@ class Search:
                 children = referents_of(node)
             for child in children:
                 # This loop is all that a search is.
-                action, its_framework = kinds.get(class_of(child)) or self._meet(class_of(child))
+                action, its_framework = kinds.get(type(child)) or self._meet(type(child))
                 if action == SKIPPED:
                     continue
                 key = id(child)
@@ -221,7 +213,39 @@ class Search:
                 met[key] = child
                 if known is not None and its_framework == known:
                     self._bases.add(key)
+                if its_framework is not None and plain and its_framework[1] == "tensor":
+                    identity = its_framework[0].alone(child)
+                    if identity is not None:
+                        # There is nothing more to see: of a million in one list this is done a million times.
+                        for subject in wanted_memory.pop(identity, ()):
+                            at[subject] = key
+                            if isinstance(subject, Entry):
+                                wanted.pop(subject.key, None)
+                        if sizes and identity in sizes:
+                            self._note_alone(child, identity, its_framework[0])
+                        steps += 1
+                        if steps % _LOOK_AT_CLOCK == 0 and self._is_late(storey):
+                            return
+                        continue
                 self._pending[action if action > storey else storey].append(child)
+
+    def _is_late(self, storey: int) -> bool:
+        """Whether the search has to end; then nothing is pending any more."""
+        now = time.monotonic()
+        late = now > self.deadline or len(self._met) > self.object_limit
+        if self._wanted or self._wanted_memory:
+            self.stopped = self.stopped or late
+        elif not self._overtime:
+            # All is found; what else holds it is told as far as that costs little. What views use of a memory is known
+            # only when all of them have been met, and may take half of the time that is left.
+            self._overtime = now + _AFTER_THE_LAST_S
+            self._patience = now + (self.deadline - now) / 2
+        elif now > self._overtime:
+            late = late or now > self._patience or not self._may_be_pinned()
+        if late:
+            self.cut_short = self.cut_short or storey == EDGES_PLAIN
+            self._clear()
+        return late
 
     def _meet(self, cls: type) -> _Kind:
         """What a search does with the instances of a type, and who knows more of them."""
@@ -243,6 +267,15 @@ class Search:
                 self._others[subject] = [(id(node), step)]
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
+
+    def _note_alone(self, tensor: object, identity: Hashable, framework: Framework) -> None:
+        for subject in self._wanted_memory.pop(identity, ()):
+            self.at[subject] = id(tensor)
+            if isinstance(subject, Entry):
+                self._wanted.pop(subject.key, None)
+        if identity in self._sizes and id(tensor) not in self._bases:
+            for _, _, used_nbytes in framework.memory(tensor):
+                self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
     def _may_be_pinned(self) -> bool:
         """Whether some storage would be told as pinned by a view, unless something else is met that uses it."""
@@ -271,7 +304,7 @@ class Search:
             resource = entry()
             if resource is not None and framework_of(class_of(resource)) is not None:
                 for identity, _ in entry.kind.storages(resource):
-                    self._wanted_memory.setdefault(identity, []).append(entry)
+                    self._wanted_memory[identity] = (*self._wanted_memory.get(identity, ()), entry)
 
     def _settle_only_names(self) -> None:
         """Take the variables that are the only holders for that."""

@@ -95,9 +95,12 @@ class Seen:
         return f"<{self.nbytes} bytes of {self.kind} on {self.device}>"
 
 
-def is_referenced(reference: Callable[[], object], _number: int) -> bool:
+def is_referenced_in_python(reference: Callable[[], object], _number: int) -> bool:
     """Whether what a weak reference is of is there."""
     return reference() is not None
+
+
+is_referenced: Final[Callable[[Any, int], bool]] = is_referenced_in_python if LOG.api is None else LOG.is_referenced
 
 
 def see_in_python(

@@ -30,11 +30,20 @@ class Ways:
         For each object, the one that led to it, or how a root is written.
     others : dict
         For what was found, further ways to it.
+    at : dict
+        For memory that was found at a tensor that refers to nothing else, the ``id`` of the tensor.
     """
 
-    __slots__ = ("_links", "_met", "_others")
+    __slots__ = ("_at", "_links", "_met", "_others")
 
-    def __init__(self, met: dict[int, object], links: dict[int, int | str], others: dict[Subject, list[Link]]) -> None:
+    def __init__(
+        self,
+        met: dict[int, object],
+        links: dict[int, int | str],
+        others: dict[Subject, list[Link]],
+        at: dict[Subject, int],
+    ) -> None:
+        self._at = at
         self._met = met
         self._links = links
         self._others = others
@@ -66,6 +75,8 @@ class Ways:
         found: list[tuple[str, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:
             found.append((*self._chain(subject.key), ""))
+        if subject in self._at:
+            found.append((*self._chain(self._at[subject]), ""))
         for parent, step in self._others.get(subject, ()):
             start, chain = self._chain(parent)
             if isinstance(subject, Entry) and not step:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._holders import Holders, Reason
+from disposescope.tensors import _torch_edges
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"
@@ -197,3 +198,27 @@ def test_a_disposed_tensor_leads_nowhere() -> None:
         sighting = seen(BOX["dead"])
     gc.collect()
     assert sighting() is None
+
+
+@pytest.mark.parametrize("asked", ["in use", "python"])
+def test_a_tensor_is_alone_where_it_refers_to_nothing_else(asked: str) -> None:
+    alone = _torch_edges.alone if asked == "in use" else _torch_edges.alone_in_python
+    plain = torch.zeros(3)
+    assert alone(plain) == ("torch", plain.untyped_storage()._cdata)
+    weight = torch.zeros(3, requires_grad=True)
+    assert alone(weight) is not None
+    weight.sum().backward()
+    marked, hooked = torch.zeros(3), torch.zeros(3, requires_grad=True)
+    marked.note = "a note"
+    hooked.register_hook(lambda grad: grad)
+    others = [
+        weight,
+        weight + 1,
+        plain[:1],
+        marked,
+        hooked,
+        torch.nn.Parameter(torch.zeros(3)),
+        torch.eye(2).to_sparse(),
+    ]
+    assert [alone(tensor) for tensor in others] == [None] * 7
+    assert alone("no tensor") is None
