@@ -2,7 +2,8 @@
 
 Sides take turns in one process: off, on with one frame, with ten, sampled, and the peers where they are installed
 (``tracemalloc`` of the standard library, ``memray``; ``objgraph`` looks from time to time, as ``mark()`` does). Run as
-a script it prints medians of ratios; ``--million`` (``--torch``) the bytes and times of a million live tensors.
+a script it prints medians of ratios; ``--million`` (``--torch``, ``--numpy``) the bytes and times of a million live
+tensors.
 """
 
 from __future__ import annotations
@@ -221,6 +222,9 @@ def main() -> None:
             torch = pytest.importorskip("torch")
             print("a million torch.Tensor")
             million(lambda: torch.zeros(1))
+        elif "--numpy" in sys.argv:
+            print("a million numpy.ndarray")
+            million(lambda: np.zeros(1))
         else:
             print("a million ds.Tensor")
             million(lambda: ds.zeros(1))

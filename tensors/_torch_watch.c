@@ -136,9 +136,8 @@ static PyObject *torch_function(PyObject *self, PyObject *const *arguments, Py_s
         }
     }
     else if (result == Py_None) {
-        /* Only what is assigned to an attribute matters: what reads one has no value, and most assign None. */
-        if (is_attribute && PyTuple_CheckExact(given_arguments) && PyTuple_GET_SIZE(given_arguments) > 1 &&
-            PyObject_TypeCheck(PyTuple_GET_ITEM(given_arguments, 1), (PyTypeObject *)tensor_type)) {
+        /* Only what is assigned to an attribute matters: what reads one has no value. */
+        if (is_attribute && PyTuple_CheckExact(given_arguments) && PyTuple_GET_SIZE(given_arguments) > 1) {
             PyObject *told = PyObject_CallFunctionObjArgs(given, function, given_arguments, NULL);
             failed = told == NULL ? -1 : 0;
             Py_XDECREF(told);
