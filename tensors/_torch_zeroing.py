@@ -34,8 +34,9 @@ class Zeroing:
     def begin(self) -> None:
         """Take the modes off in every call from now on."""
         if self._theirs is None:
-            self._theirs = _class.zero_grad
-            _class.zero_grad = self._ours = _quiet(self._theirs)
+            theirs: Callable[..., Any] = _class.zero_grad
+            self._theirs = theirs
+            _class.zero_grad = self._ours = _quiet(theirs)
 
     def end(self) -> None:
         """Let the calls be as they were, unless somebody else has replaced the method since: then it stays beneath."""

@@ -231,7 +231,9 @@ def test_the_callback_of_a_weak_reference_and_cached_values_hold() -> None:
     assert chain.startswith(f"{HERE}['watch'].__callback__, closure of ")
 
 
-def test_a_plain_array_is_found_by_its_memory_also_behind_views() -> None:
+def test_a_plain_array_is_found_by_its_memory_also_behind_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What is used in full cannot be pinned: a search has not to go on for it, and does here.
+    monkeypatch.setattr("disposescope.scopes.leaks._search._AFTER_THE_LAST_S", 60.0)
     array = np.zeros(1000)
     identity, nbytes = storage_of(array)
     watch = weakref.ref(array)
