@@ -21,7 +21,6 @@ __all__ = ["hand_over_memory", "release_all_but", "release_owned", "shut"]
 
 def shut(scope: DisposeScope) -> list[BaseException]:
     """Close a scope, whatever its state was; returns what releases raised."""
-    """Close a scope, whatever its state was; returns what releases raised."""
     if ESTATES:
         settle()
     keeps_pages = scope.keep_pages and scope._state == OPEN
