@@ -47,20 +47,10 @@ static inline PyObject *get(PyObject *object, enum slot slot) { return read_slot
 /* Puts a new reference into a slot. What was there is let go last, for that can run any code. */
 static inline void put(PyObject *object, enum slot slot, PyObject *value) { write_slot(object, offsets[slot], value); }
 
-/* The class that a scope had last: nearly always `DisposeScope`, whose bases need not be looked through again. */
+/* The class that a scope had last. */
 extern PyTypeObject *usual_scope_type;
 
-static inline bool is_scope(PyObject *object)
-{
-    if (Py_TYPE(object) == usual_scope_type) {
-        return true;
-    }
-    if (!PyObject_TypeCheck(object, scope_type)) {
-        return false;
-    }
-    Py_XSETREF(usual_scope_type, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)));
-    return true;
-}
+static inline bool is_scope(PyObject *object) { return is_instance(object, scope_type, &usual_scope_type); }
 
 /* The ledger of the calling thread, a new reference. NULL with an error set. Can run any code: to be called first. */
 PyObject *ledger_here(void);

@@ -5,6 +5,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 #include <structmember.h>
 
 /* Where a slot lies in the instances of a class. -1 with an error set where the class has no slot of that name. */
@@ -38,6 +39,20 @@ static inline void write_slot(PyObject *object, Py_ssize_t offset, PyObject *val
     PyObject *before = *place;
     *place = Py_NewRef(value);
     Py_XDECREF(before);
+}
+
+/* Whether an object is an instance of a class. `usual` is the class that one had last, nearly always the same, whose bases
+ * need not be looked through again. */
+static inline bool is_instance(PyObject *object, PyTypeObject *type, PyTypeObject **usual)
+{
+    if (Py_TYPE(object) == *usual) {
+        return true;
+    }
+    if (!PyObject_TypeCheck(object, type)) {
+        return false;
+    }
+    Py_XSETREF(*usual, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)));
+    return true;
 }
 
 #endif

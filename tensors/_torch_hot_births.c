@@ -216,17 +216,7 @@ static int consider(PyObject *tensor, PyObject *scope, PyObject *func, PyObject 
 /* The class that a scope had last. */
 static PyTypeObject *usual_scope_type;
 
-static bool is_scope(PyObject *object)
-{
-    if (Py_TYPE(object) == usual_scope_type) {
-        return true;
-    }
-    if (!PyObject_TypeCheck(object, scope_type)) {
-        return false;
-    }
-    Py_XSETREF(usual_scope_type, (PyTypeObject *)Py_NewRef((PyObject *)Py_TYPE(object)));
-    return true;
-}
+static bool is_scope(PyObject *object) { return is_instance(object, scope_type, &usual_scope_type); }
 
 static bool is_plain(PyTypeObject *type)
 {
