@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
-from ._deaths import track
+from ._deaths import track_once
 from ._devices import device_name
 from ._entry import Entry, entry_of, unit_of
 from ._errors import DeviceMismatchError
@@ -101,12 +101,13 @@ def absorb_members(unit: Entry, plan: Plan) -> None:
             continue
         taken: list[Entry] = []
         for _, member, kind in rows:
-            entry = entry_of(member)
+            entry, is_new = track_once(member, kind)
             if entry is None:
-                entry = track(member, kind)
-            elif entry is unit or _is_part_of(entry, above) or _is_part_of(above, entry):
+                # Another thread has released it since it was planned.
                 continue
-            elif entry.unit is not None:
+            if not is_new and (entry is unit or _is_part_of(entry, above) or _is_part_of(above, entry)):
+                continue
+            if entry.unit is not None:
                 SHARED[entry] = (*SHARED.get(entry, ()), above)
                 taken.append(entry)
                 continue
@@ -151,9 +152,13 @@ def gathered(resource: object, scope: DisposeScope) -> Iterable[object]:
         if anchor is None or anchor.owner is not scope:
             return tuple(element for element in cast("tuple[object, ...]", resource) if element is not None)
     plan = plan_members(resource, kind)
-    fresh = entry is None
+    fresh = False
     if entry is None:
-        entry = track(resource, kind)
+        entry, fresh = track_once(resource, kind)
+        if entry is None:
+            # Another thread has released it meanwhile.
+            return (resource,)
+    if fresh:
         entry.owner = scope
         scope._entries[entry] = None
     own: Plan = []

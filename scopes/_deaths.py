@@ -6,13 +6,13 @@ from typing import Any, Final
 from weakref import ref
 
 from ._compiled import HOT
-from ._entry import DEAD, LIVE, AnchoredEntry, Entry, StrongEntry, Token
+from ._entry import DEAD, LIVE, AnchoredEntry, Entry, StrongEntry, Token, dead_entry_of, entry_of, stands_for
 from ._estates import ESTATES, SHARED, settle
 from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind
 from ._statistics import LOCAL
 
-__all__ = ["died", "part_died", "track"]
+__all__ = ["died", "part_died", "track", "track_once"]
 
 
 _SETTLE_AT: Final = 512
@@ -84,14 +84,14 @@ def _anchor_died(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, En
 
 
 def track(resource: object, kind: Kind) -> Entry:
-    """Make the entry of a resource, unowned and not yet counted. Does not look at its members."""
+    """Make the entry of a resource that no other thread knows yet, unowned and not yet counted; not of its members."""
     entry = _untracked(resource, kind)
     LIVE[entry.key] = entry
     return entry
 
 
 def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
-    """The same for what another thread may have come to know, and released, since it was looked for.
+    """Find the entry of a resource that any thread may know, or make it as `track` does.
 
     Returns
     -------
@@ -100,24 +100,21 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
     is_new : bool
         Whether it was made here.
     """
-    entry = _untracked(resource, kind)
-    if _was_released(entry, resource):
-        return None, False
-    present = LIVE.setdefault(entry.key, entry)
-    if present is not entry:
-        if present() is resource:
-            return present, False
-        LIVE[entry.key] = entry
-    if _was_released(entry, resource):
+    entry = entry_of(resource)
+    is_new = False
+    if entry is None and dead_entry_of(resource) is None:
+        made = _untracked(resource, kind)
+        entry = LIVE.setdefault(made.key, made)
+        if entry is not made and not stands_for(entry, resource):
+            # That of something that is gone, and whose callback was interrupted.
+            LIVE[made.key] = entry = made
+        is_new = entry is made
+    # Asked last: whoever releases it puts it there before its entry leaves `LIVE`, and no second one is made before.
+    if entry is not None and dead_entry_of(resource) is None:
+        return entry, is_new
+    if entry is not None and is_new:
         LIVE.pop(entry.key, None)
-        return None, False
-    return entry, True
-
-
-def _was_released(entry: Entry, resource: object) -> bool:
-    # Whoever releases puts it there before it is no more in `LIVE`, where it would have been found.
-    dead = DEAD.get(entry.key)
-    return dead is not None and dead() is resource and type(entry) is Entry
+    return None, False
 
 
 def _untracked(resource: object, kind: Kind) -> Entry:

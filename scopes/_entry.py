@@ -3,7 +3,8 @@
 Entries live in two tables by the resource's ``id``: `LIVE`, and `DEAD` for what was released and is still referenced
 somewhere. An ``id`` is only ever believed together with the entry's weak reference, whose callback empties the slot
 before the address can come back. An owner change, a release and a death each claim the entry with one atomic
-``dict.pop``, so that no lock is needed and none is held while user code runs.
+``dict.pop``, so that no lock is needed and none is held while user code runs. `_releases` says why that is enough for
+a resource to be released once.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "is_tracked",
     "owner_of_entry",
     "standing_of",
+    "stands_for",
     "unit_of",
 ]
 
@@ -159,6 +161,14 @@ def standing_of(resource: object) -> Entry | None:
         anchor = anchor_of(resource)
         entry = None if anchor is None else entry_of(anchor)
     return entry
+
+
+def stands_for(entry: Entry, resource: object) -> bool:
+    """Whether an entry is that of a resource, which the caller holds."""
+    if isinstance(entry, AnchoredEntry):
+        anchor = anchor_of(resource)
+        return anchor is not None and entry.anchor() is anchor
+    return entry() is resource
 
 
 def is_tracked(thing: object) -> bool:

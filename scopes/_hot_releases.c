@@ -45,6 +45,23 @@ static bool is_plain(PyObject *entry)
            (owner == Py_None || is_scope(owner));
 }
 
+/* Whether another entry of a resource was released: then this one leaves LIVE, which is all. -1 with an error set. Why that
+ * makes every release one of a kind is said in `_releases.release_in_python`. Runs no Python code. */
+static int was_released(PyObject *entry, PyObject *resource)
+{
+    PyObject *key = get(entry, ENTRY_KEY);
+    PyObject *dead = resource == NULL ? NULL : PyDict_GetItemWithError(bound[DEAD], key);
+    if (dead == NULL || dead == entry || Py_TYPE(dead) != entry_type) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *other = resource_of(dead);
+    Py_XDECREF(other);
+    if (other != resource) {
+        return 0;
+    }
+    return PyDict_DelItem(bound[LIVE], key) < 0 ? -1 : 1;
+}
+
 /* Into DEAD, out of LIVE, out of the list of its owner unless it is `taken` out of that: one step for every other thread,
  * because no Python code runs. -1 with an error set. */
 static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool referenced, PyObject *taken)
@@ -80,6 +97,12 @@ static PyObject *release_plain(PyObject *entry, PyObject *taken)
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     }
     PyObject *resource = resource_of(entry);
+    int before = was_released(entry, resource);
+    if (before != 0) {
+        Py_DECREF(ledger);
+        Py_XDECREF(resource);
+        return before < 0 ? NULL : Py_NewRef(Py_None);
+    }
     PyObject *owner = Py_NewRef(get(entry, ENTRY_OWNER));
     PyObject *result = NULL;
     if (claim(entry, ledger, owner, resource != NULL, taken) == 0) {

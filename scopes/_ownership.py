@@ -174,13 +174,11 @@ def take_over(scope: DisposeScope, resources: list[object]) -> None:
     fresh: set[Entry] = set()
     entries: list[Entry] = []
     for resource, kind, plan in planned:
-        entry = entry_of(resource)
+        entry, is_new = track_once(resource, kind)
         if entry is None:
-            entry, is_new = track_once(resource, kind)
-            if entry is None:
-                raise disposed_error(resource, kind)
-            if is_new:
-                fresh.add(entry)
+            raise disposed_error(resource, kind)
+        if is_new:
+            fresh.add(entry)
         if plan:
             absorb_members(entry, plan)
         entries.append(entry)

@@ -22,13 +22,29 @@ def release_in_python(entry: Entry, with_members: bool = True, /) -> BaseExcepti
     BaseException or None
         What the release raised, for the caller to collect; members are released all the same.
     """
+    # Why none is released twice, wherever another thread takes over. Let two entries of one resource be taken out of
+    # `LIVE` here, the first by one thread and then the second by another. Whoever makes the entry of a resource that
+    # others may know (`track_once`) puts it there only while none is: the second came after the first had left, so that
+    # the other thread found it there, and looked into `DEAD`, after the first one's entry had got there. That one
+    # stands for the resource as long as it is alive, which it is, for both threads hold it: the second returns. Nor was
+    # its entry in use, because `track_once` looks there as well, after it has put it into `LIVE`. Of threads with the
+    # same entry, one takes it out. Compiled, all of it is one step.
     if LIVE.get(entry.key) is not entry:
         return None
     resource = entry()
-    if resource is not None and type(entry) is not StrongEntry:
+    remembered = resource is not None and type(entry) is not StrongEntry
+    if remembered:
+        dead = DEAD.get(entry.key)
+        if type(entry) is Entry and dead is not None and dead is not entry and dead() is resource:
+            LIVE.pop(entry.key, None)
+            return None
         # Before the claim, so that at no moment it is in neither table: another thread would take it for a new one.
         DEAD[entry.key] = entry
-    if LIVE.pop(entry.key, None) is None:
+    claimed = LIVE.pop(entry.key, None)
+    if claimed is not entry:
+        if claimed is not None and not remembered:
+            # Another resource has come to the address, or one that nobody remembers has been attached again.
+            LIVE.setdefault(entry.key, claimed)
         return None
     owner = entry.owner
     entry.owner = None

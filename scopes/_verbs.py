@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ._composites import Plan, absorb_members, plan_members
 from ._current import current_scope
-from ._deaths import track
+from ._deaths import track_once
 from ._devices import device_name
 from ._entry import LIVE, Entry, entry_of, is_tracked, owner_of_entry, standing_of, unit_of
 from ._errors import ScopeNestingError, UnknownKindError
@@ -102,9 +102,10 @@ def dispose(tree: object) -> None:
             planned.append((resource, kind, [] if known else plan_members(resource, kind)))
     units: dict[Entry, None] = {}
     for resource, kind, plan in planned:
-        entry = entry_of(resource)
+        entry, _ = track_once(resource, kind)
         if entry is None:
-            entry = track(resource, kind)
+            # Another thread has released it meanwhile.
+            continue
         if plan:
             absorb_members(entry, plan)
         units[unit_of(entry)] = None

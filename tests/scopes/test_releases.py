@@ -1,0 +1,256 @@
+"""Promises of a release: once for each resource, wherever another thread takes over between two steps of it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import disposescope as ds
+from disposescope.scopes import _composites, _deaths, _ownership, _releases, _verbs
+from disposescope.scopes._compiled import HOT
+from disposescope.scopes._entries import DEAD, LIVE, entry_of, track
+from disposescope.scopes._kinds import Kind
+from disposescope.scopes._releases import release_in_python
+from tests.scopes.toys import TOY, Disposable, Pair, Toy, counts, tables_are_sound
+
+RELEASES = [pytest.param(release_in_python, id="python")]
+if HOT is not None:
+    RELEASES.append(pytest.param(HOT.release, id="compiled"))
+
+Release = Callable[..., BaseException | None]
+
+
+def on_another_thread(work: Callable[[], object]) -> None:
+    """Do all of it at this moment, as if another thread had taken over here."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+class Meeting:
+    """A table at which another thread takes over after one of its methods has been called for the first time."""
+
+    def __init__(self, table: dict[int, Any], method: str, work: Callable[[], object]) -> None:
+        self._table = table
+        self._method = method
+        self._work: Callable[[], object] | None = work
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._table, name)
+
+        def called(*arguments: Any) -> Any:
+            result = method(*arguments)
+            if name == self._method and self._work is not None:
+                work, self._work = self._work, None
+                on_another_thread(work)
+            return result
+
+        return called
+
+    def __setitem__(self, key: int, entry: Any) -> None:
+        self._table[key] = entry
+
+
+@pytest.mark.parametrize("first", RELEASES)
+@pytest.mark.parametrize("second", RELEASES)
+def test_what_was_released_is_not_released_by_an_entry_that_came_later(first: Release, second: Release):
+    """Another thread had looked for its entry before the release, and makes one after it."""
+    toy = Toy(1)
+    assert first(entry_of(toy)) is None
+    late = track(toy, TOY)
+    assert second(late) is None
+    assert toy.releases == 1
+    assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}
+    assert id(toy) in DEAD
+    assert id(toy) not in LIVE
+    del toy
+    assert tables_are_sound()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_entry_of_another_resource_at_the_same_address_is_replaced(release: Release):
+    """Its callback was interrupted, so that it stayed where the dead are."""
+    toy, gone = Toy(1), Toy(2)
+    stale = entry_of(gone)
+    del gone
+    DEAD[id(toy)] = stale
+    entry = entry_of(toy)
+    assert release(entry) is None
+    assert toy.releases == 1
+    assert DEAD[id(toy)] is entry
+
+
+@pytest.mark.parametrize("step", ["get", "pop"])
+def test_two_threads_that_release_one_entry_while_a_third_makes_another_do_it_once(monkeypatch, step: str):
+    """The others come after a step of the Python function: after it has found its entry, and after it has taken it."""
+    toy = Toy(1)
+    entry = entry_of(toy)
+
+    def others() -> None:
+        release_in_python(entry)
+        track(toy, TOY)
+
+    monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, step, others))
+    assert release_in_python(entry) is None
+    monkeypatch.undo()
+    ds.dispose(toy)
+    assert toy.releases == 1
+    late = entry_of(toy)
+    assert late is None or (release_in_python(late), toy.releases) == (None, 1)
+    assert tables_are_sound()
+
+
+def test_a_resource_that_has_come_to_the_address_of_a_dead_one_keeps_its_entry(monkeypatch):
+    """It dies, and its address comes back, between the look for its entry and the claim."""
+    toys = [Toy(1), Toy(2)]
+    entry, other = map(entry_of, toys)
+    key = id(toys[0])
+
+    def dies() -> None:
+        del toys[0]
+        gc.collect()
+        LIVE[key] = other
+
+    monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, "get", dies))
+    assert release_in_python(entry) is None
+    assert LIVE.pop(key) is other
+    assert toys[0].releases == 0
+
+
+def test_what_cannot_be_remembered_and_is_attached_again_keeps_its_second_entry(monkeypatch):
+    class Slotted:
+        __slots__ = ("disposals",)
+
+        def __init__(self) -> None:
+            self.disposals = 0
+
+        def dispose(self) -> None:
+            self.disposals += 1
+
+    with ds.dispose_scope() as scope:
+        slotted = scope.attach(Slotted())
+        entry = entry_of(slotted)
+
+        def others() -> None:
+            release_in_python(entry)
+            scope.attach(slotted)
+
+        monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, "get", others))
+        assert release_in_python(entry) is None
+        assert slotted.disposals == 1
+        assert slotted in scope
+    assert slotted.disposals == 2
+
+
+@pytest.mark.parametrize("room", [_verbs, _ownership], ids=["dispose", "attach"])
+def test_what_another_thread_disposes_after_it_was_found_alive_is_released_once(monkeypatch, room: Any):
+    plan = room.plan_members
+    theirs = Disposable()
+
+    def planned(resource: object, kind: Kind) -> Any:
+        found = plan(resource, kind)
+        monkeypatch.undo()
+        on_another_thread(lambda: ds.dispose(resource))
+        return found
+
+    monkeypatch.setattr(room, "plan_members", planned)
+    with ds.dispose_scope() as scope:
+        if room is _verbs:
+            ds.dispose(theirs)
+        else:
+            with pytest.raises(ds.DisposedError):
+                scope.attach(theirs)
+        assert len(scope) == 0
+    assert theirs.disposals == 1
+    assert id(theirs) not in LIVE
+
+
+@pytest.mark.parametrize("room", [_verbs, _ownership], ids=["dispose", "attach"])
+def test_a_member_that_another_thread_disposes_after_it_was_planned_is_released_once(monkeypatch, room: Any):
+    absorb = room.absorb_members
+    theirs, ours = Disposable(), Disposable()
+    pair = Pair(theirs, ours)
+
+    def absorbed(*arguments: Any) -> None:
+        monkeypatch.undo()
+        on_another_thread(lambda: ds.dispose(theirs))
+        absorb(*arguments)
+
+    monkeypatch.setattr(room, "absorb_members", absorbed)
+    with ds.dispose_scope() as scope:
+        if room is _verbs:
+            ds.dispose(pair)
+        else:
+            scope.attach(pair)
+    assert (theirs.disposals, ours.disposals) == (1, 1)
+    assert tables_are_sound()
+
+
+def test_an_entry_that_another_thread_makes_at_that_moment_is_the_one(monkeypatch):
+    theirs = Disposable()
+    with ds.dispose_scope("a") as a, ds.dispose_scope("b") as b:
+        monkeypatch.setattr(_deaths, "dead_entry_of", after(_deaths.dead_entry_of, 1, lambda: a.attach(theirs)))
+        b.attach(theirs)
+        assert (len(a), len(b)) == (0, 1)
+        assert ds.owner_of(theirs) is b
+    assert theirs.disposals == 1
+
+
+def test_an_entry_that_is_made_after_a_release_is_taken_back(monkeypatch):
+    """The release comes between the look for the dead and the new entry."""
+    theirs = Disposable()
+
+    def others() -> None:
+        ds.dispose(theirs)
+
+    with ds.dispose_scope() as scope:
+        monkeypatch.setattr(_deaths, "dead_entry_of", after(_deaths.dead_entry_of, 1, others))
+        with pytest.raises(ds.DisposedError):
+            scope.attach(theirs)
+        assert len(scope) == 0
+    assert theirs.disposals == 1
+    assert id(theirs) not in LIVE
+
+
+def test_an_entry_that_stayed_of_something_that_is_gone_is_replaced_when_its_address_is_attached():
+    theirs, gone = Disposable(), Toy(1)
+    stale = entry_of(gone)
+    del gone
+    LIVE[id(theirs)] = stale
+    with ds.dispose_scope() as scope:
+        scope.attach(theirs)
+        assert theirs in scope
+    assert theirs.disposals == 1
+
+
+def test_a_tuple_that_two_threads_gather_at_once_is_one_composite():
+    torch = pytest.importorskip("torch")
+    pack = torch.nn.utils.rnn.pack_sequence
+    with ds.dispose_scope() as scope:
+        packed = pack([torch.ones(2), torch.ones(1)])
+        with pytest.MonkeyPatch.context() as patch:
+            again = after(_composites.plan_members, 1, lambda: scope.attach(packed))
+            patch.setattr(_composites, "plan_members", again)
+            scope.attach(packed)
+        assert packed in scope
+        assert len(scope) == 1
+    assert ds.is_disposed(packed)
+
+
+def after(function: Callable[..., Any], call: int, work: Callable[[], object]) -> Callable[..., Any]:
+    """The function, with another thread that takes over after a call of it."""
+    calls = 0
+
+    def called(*arguments: Any) -> Any:
+        nonlocal calls
+        result = function(*arguments)
+        calls += 1
+        if calls == call:
+            on_another_thread(work)
+        return result
+
+    return called
