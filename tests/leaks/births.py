@@ -1,8 +1,15 @@
 """What the log of births knows of memory that was seen."""
 
+import pytest
+
+import disposescope as ds
 from disposescope.scopes.leaks._log import LOG, Row
 from disposescope.scopes.leaks._sightings import Seen
 from disposescope.scopes.leaks._site import Mark
+
+arrays_are_seen = pytest.mark.skipif(
+    not ds.arena_statistics().available or LOG.api is None, reason="the arena tells plain arrays to the compiled log"
+)
 
 
 def row_of(seen: Seen) -> Row:

@@ -20,7 +20,9 @@ import pytest
 import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._holders import Holders
+from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._references import references_to
+from tests.leaks.births import arrays_are_seen
 
 HERE = f"module {__name__}"
 BOX: dict[str, Any] = {}
@@ -109,9 +111,9 @@ def test_containers_and_objects_are_spelled_as_code(wrap: Callable[[Any], object
     if text is None:
         with LeakDetector() as detector:
             make()
-        [leak] = detector.report().leaks
-        told = leak.tensor_kind, leak.holder
-        assert told == ("numpy.ndarray", f"{HERE}.BOX['it'].obj"), "an alias holds the memory, not the Tensor"
+        told = [(leak.tensor_kind, leak.holder) for leak in detector.report().leaks]
+        # An alias holds the memory, not the Tensor; without the compiled parts plain memory is not seen.
+        assert told == ([("numpy.ndarray", f"{HERE}.BOX['it'].obj")] if LOG.api is not None else [])
         return
     assert holder_of(make) == f"{HERE}.BOX['it']{text}"
 
@@ -499,6 +501,7 @@ def test_what_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callab
     assert holder_of(make) == "<Trainer>._cache['last'][0]"
 
 
+@arrays_are_seen
 def test_memory_that_nothing_leads_to_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer]) -> None:
     with LeakDetector() as detector:
         trainer()._cache["last"] = {"mean": np.ones(1000)}

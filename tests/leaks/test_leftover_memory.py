@@ -8,8 +8,9 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.leaks import Leak, LeakDetector, Report
+from tests.leaks.births import arrays_are_seen
 
-pytestmark = pytest.mark.skipif(not ds.arena_statistics().available, reason="plain arrays are watched by the arena")
+pytestmark = arrays_are_seen
 
 
 class Box:

@@ -10,6 +10,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.leaks import Leak, LeakDetector, Report, _search
+from tests.leaks.births import arrays_are_seen
 
 BOX: dict[str, Any] = {}
 BIG = 20_000
@@ -269,12 +270,14 @@ def cycles_of(size: int, count: int) -> Report:
         gc.collect()
 
 
+@arrays_are_seen
 def test_plain_arrays_in_a_cycle_that_nothing_reaches_are_told_with_the_cycle() -> None:
     leak = one(cycles_of(BIG, 2))
     assert (leak.kind, leak.count, leak.nbytes) == ("cycle", 2, 16 * BIG)
     assert leak.members == (f"{_Node.__qualname__}.me -> {_Node.__qualname__}",)
 
 
+@arrays_are_seen
 def test_a_little_in_a_cycle_is_no_leak_of_a_program() -> None:
     report = cycles_of(10, 1)
     assert report.leaks == ()

@@ -12,11 +12,9 @@ import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._sightings import Seen
-from tests.leaks.births import line_of, row_of
+from tests.leaks.births import arrays_are_seen, line_of, row_of
 
-pytestmark = pytest.mark.skipif(
-    not ds.arena_statistics().available or LOG.api is None, reason="plain arrays are watched by the compiled parts"
-)
+pytestmark = arrays_are_seen
 
 
 def arrays_of(detector: LeakDetector) -> list[Seen]:
