@@ -124,7 +124,7 @@ def disposals(rounds: int = 9) -> None:
 
     By the clock of the thread: a run of many is longer than a slice of a busy machine.
     """
-    spare, husk, dead = (getattr(_torch_disposal, name) for name in ("_Spare", "_HUSK", "DisposedTorchTensor"))
+    spare, husk, dead = (getattr(_torch_disposal, name) for name in ("Spare", "_HUSK", "DisposedTorchTensor"))
     make, swap = torch.Tensor._make_subclass, torch._C._swap_tensor_impl
 
     def floor(tensors: list[torch.Tensor]) -> float:

@@ -37,6 +37,7 @@ static PyMethodDef functions[] = {
     {"bind", bind, METH_O, NULL},
     {"is_bound", bound_already, METH_NOARGS, NULL},
     {"born", (PyCFunction)(void (*)(void))hot_born, METH_FASTCALL, NULL},
+    {"born_untold", (PyCFunction)(void (*)(void))hot_born_untold, METH_FASTCALL, NULL},
     {"changed", hot_changed, METH_NOARGS, NULL},
     {"died", hot_died, METH_O, NULL},
     {"forget_ledger", forget, METH_O, NULL},

@@ -29,6 +29,9 @@ def is_bound() -> bool:
 def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
     """See `_births.born`. The scope is that of the context, where the caller knows it already."""
 
+def born_untold(resource: object, kind: Kind, scope: DisposeScope, /) -> Entry:
+    """The same, but the listeners are not told yet: of the resource, nothing but its address is looked at."""
+
 changes: object
 """A capsule with the number of changes of `CURRENT`, in all contexts together."""
 

@@ -82,9 +82,9 @@ static int record(PyObject *entry, PyObject *ledger, PyObject *scope)
     return -1;
 }
 
-PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+/* `born()`, but for what the listeners are told. */
+static PyObject *bear(PyObject *const *arguments, Py_ssize_t number)
 {
-    (void)module;
     if (number != 2 && number != 3) {
         PyErr_SetString(PyExc_TypeError, "born() takes a resource, its kind, and the scope where that is known");
         return NULL;
@@ -108,11 +108,24 @@ PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t numb
     }
     Py_DECREF(ledger);
     Py_XDECREF(scope);
+    return entry;
+}
+
+PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    PyObject *entry = bear(arguments, number);
     if (entry != NULL && PyList_GET_SIZE(bound[LISTENERS]) != 0 &&
         tell(bound[LISTENERS], name_born, entry, NULL) < 0) {
         Py_CLEAR(entry);
     }
     return entry;
+}
+
+PyObject *hot_born_untold(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    return bear(arguments, number);
 }
 
 /* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1 with an error set. */

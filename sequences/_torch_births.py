@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..scopes._births import born, born_composite
 from ..scopes._composites import gathered
 from ..scopes._current import CURRENT, current_scope
-from ..scopes._entry import entry_of
+from ..scopes._entry import LIVE, entry_of
 from ..tensors._charges import BUDGETED
 from ..tensors._torch import KIND as TENSOR
 from ..tensors._torch_charges import refusal_of
@@ -30,7 +30,8 @@ def born_fresh(tensors: Iterable[Tensor]) -> None:
         if BUDGETED:
             _charge(tensors)
         for tensor in tensors:
-            born(tensor, TENSOR)
+            if id(tensor) not in LIVE:
+                born(tensor, TENSOR)
 
 
 def born_fresh_packed(packed: PackedSequence) -> PackedSequence:

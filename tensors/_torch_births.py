@@ -1,4 +1,4 @@
-"""Seeing births: a function mode that asks of each call whose birth it is.
+"""Seeing births by a function mode that asks of each call whose birth it is, where `_torch_allocations` cannot.
 
 The mode sees what calls of user-level code return, and nothing of what happens inside such a call. Modes are per
 thread and scopes per context, so the mode asks for the current scope at each birth.
@@ -6,7 +6,6 @@ thread and scopes per context, so the mode asks for the current scope at each bi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import attrgetter
 from sys import _getframe, getrefcount
 from types import MethodWrapperType
@@ -18,15 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from ..scopes._births import born
 from ..scopes._current import CURRENT
-from ..scopes._kinds import Kind
-from ..scopes._scope_view import ScopeView
 from ._charges import BUDGETED
 from ._torch_charges import refusal_of
-from ._torch_extension import TORCH_HOT
-from ._torch_makers import MAKERS, THROUGH, backward_running, births_count, transform_running
+from ._torch_makers import MAKERS, backward_running, births_count, transform_running
 from ._torch_results import KIND, births_in, given_to_a_grad, is_known
 
-__all__ = ["MODE", "BirthMode", "quicken"]
+__all__ = ["MODE", "BirthMode"]
 
 # Most calls that return no tensor return one of these.
 _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
@@ -37,23 +33,26 @@ def _references(func: Any, args: Any) -> int:
     return getrefcount(result)
 
 
-def _references_to_a_fresh_result(references: Callable[[Any, tuple[Any, ...]], int]) -> int:
+def _references_to_a_fresh_result() -> int:
     """What is counted, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
     with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
         weight: Any = torch.zeros(1, requires_grad=True)
         weight.sum().backward()
-        fresh = references(torch.exp, (weight,))
-        accessed = references(attrgetter("grad"), (weight,))
-        returned = references(torch.Tensor.detach_, (torch.zeros(1),))
+        fresh = _references(torch.exp, (weight,))
+        accessed = _references(attrgetter("grad"), (weight,))
+        returned = _references(torch.Tensor.detach_, (torch.zeros(1),))
     return fresh if fresh < min(accessed, returned) else 0
 
 
 # A gradient, a base or an argument that a call returns is held by somebody; what a call made is held by nobody yet.
-_FRESH: Final = _references_to_a_fresh_result(_references)
+_FRESH: Final = _references_to_a_fresh_result()
 
 
 class BirthMode(TorchFunctionMode):
-    """The mode: lets every call through, and records what it returned as born."""
+    """The mode: lets every call through, and records what it returned as born.
+
+    Where births are seen without it, it tells of them instead; its method is compiled then: see `_torch_hot_mode.c`.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and record its result."""
@@ -98,38 +97,3 @@ class BirthMode(TorchFunctionMode):
 
 
 MODE: Final = BirthMode()
-
-
-def _assigned(func: Any, args: Any) -> None:
-    if func.__name__ == "__set__":
-        given_to_a_grad(func, args)
-
-
-def quicken(kind: Kind) -> None:
-    """Let the compiled handler do what the mode does in Python, where there is one."""
-    if TORCH_HOT is None:
-        return
-    TORCH_HOT.bind_births(
-        {
-            "CURRENT": CURRENT,
-            "MethodWrapperType": MethodWrapperType,
-            "ScopeView": ScopeView,
-            "Tensor": Tensor,
-            "assigned": _assigned,
-            "backward_running": backward_running,
-            "births_count": births_count,
-            "births_in": births_in,
-            "born": born,
-            "budgeted": BUDGETED,
-            "fresh": _references_to_a_fresh_result(TORCH_HOT.references),
-            "is_known": is_known,
-            "kind": kind,
-            "makers": MAKERS,
-            "plain": tuple(_PLAIN),
-            "refusal_of": refusal_of,
-            "through": THROUGH,
-            "transform_running": transform_running,
-        }
-    )
-    mode: Any = MODE
-    mode.__torch_function__ = TORCH_HOT.handler_of(mode)

@@ -15,6 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from ..scopes._current import CURRENT
 from ..scopes._errors import DisposedError
 from ._torch_modes import LOCAL, put_on, take_off
 from ._torch_results import births_in
@@ -52,9 +53,10 @@ def _watch(module: Any) -> None:
         before = set_callback(callback)
         if here.compiled is caller:
             here.compiled = None
-            if here.watched and not here.stepping:
+            if not here.stepping:
                 put_on()
-                _hand_over_result(caller)
+                if here.watched or CURRENT.get() is not None:
+                    _hand_over_result(caller)
             _tell_of_disposed(sys.exc_info()[1])
         return before
 

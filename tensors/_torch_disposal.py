@@ -23,7 +23,7 @@ from ..scopes._kinds import kind_of_type
 from ..scopes._releases import disposed_error
 from ._torch_extension import TORCH_HOT
 
-__all__ = ["PINNED", "DisposedTorchTensor", "can_be_disposed", "drop", "drop_pinned", "last_known"]
+__all__ = ["PINNED", "DisposedTorchTensor", "Spare", "can_be_disposed", "drop", "drop_pinned", "last_known"]
 
 # Bound once: these stand on the path of every disposal.
 _C: Final[Any] = torch._C
@@ -84,7 +84,7 @@ def _represent(self: Any) -> str:
     return f"<disposed {last_known(self)}>"
 
 
-class _Spare(Tensor):
+class Spare(Tensor):
     """What a husk is made as: the class says that the dispatcher shall ask Python, and lets itself be changed."""
 
     __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]  # which PyTorch says it is; its stub does not
@@ -157,7 +157,7 @@ def drop_in_python(tensor: Any, /) -> None:
         with _Undisturbed():
             known = _metadata(tensor, cls)
     record = _records.get(known) or _record_of(known)
-    spare: Any = _make(_Spare, _HUSK)
+    spare: Any = _make(Spare, _HUSK)
     try:
         _swap(tensor, spare)
     except RuntimeError:
@@ -217,7 +217,7 @@ if TORCH_HOT is not None:
             "make": _make,
             "modes_are_on": _modes_are_on,
             "records": _records,
-            "spare": _Spare,
+            "spare": Spare,
             "swap": _swap,
             "swap_refused": _drop_referenced,
         }
@@ -236,7 +236,7 @@ def drop_pinned() -> None:
             tensor = waiter()
             if tensor is None:
                 continue
-            spare: Any = _make(_Spare, _HUSK)
+            spare: Any = _make(Spare, _HUSK)
             state = object.__getattribute__(tensor, "__dict__")
             Tensor.__setattr__(tensor, "__class__", Tensor)
             if _swapped(tensor, spare) or (_forget_hook(tensor) and _swapped(tensor, spare)):

@@ -1,4 +1,4 @@
-"""What every call of PyTorch inside a scope, and every disposal of a tensor, goes through, compiled.
+"""What every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
 
 It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them, which
 do all of it where this module was not built or is not wanted. One copy of the package can be bound to it.
@@ -10,7 +10,34 @@ from typing import Any
 from ..scopes._scope import DisposeScope
 
 def bind_births(things: dict[str, Any], /) -> None:
-    """Get to know what `handler_of` needs, by the names that `_torch_births` gives."""
+    """Get to know what births need, by the names that `_torch_allocations` gives."""
+
+def watch_births(
+    classes: tuple[type, ...],
+    metaclasses: tuple[type, ...],
+    attributes: tuple[Any, ...],
+    libraries: tuple[str, ...],
+    transforms: int,
+    /,
+) -> bool:
+    """See births of tensors from now on, once in a process: see `_torch_allocations`.
+
+    Parameters
+    ----------
+    classes, metaclasses : tuple of type
+        The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
+    attributes : tuple
+        The descriptors of attributes that hand out a tensor which was there before.
+    libraries : tuple of str
+        The paths of PyTorch's libraries.
+    transforms : int
+        The number of the dispatch key that is included while a transform runs.
+
+    Returns
+    -------
+    bool
+        False where PyTorch has not what this needs; nothing is changed then.
+    """
 
 def bind_disposal(things: dict[str, Any], /) -> None:
     """Get to know what `drop` needs, by the names that `_torch_disposal` gives."""
@@ -21,11 +48,8 @@ def bind_seam(things: dict[str, Any], /) -> None:
 def is_bound() -> bool:
     """Whether either has been called in this process."""
 
-def references(function: Callable[..., object], arguments: tuple[Any, ...], /) -> int:
-    """How many references the handler counts to the result of a call when it has it."""
-
 def handler_of(mode: object, /) -> Callable[..., Any]:
-    """The method ``__torch_function__`` of a mode, bound to it: see `_torch_births.BirthMode`."""
+    """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `_torch_births.BirthMode`."""
 
 def entered(scope: DisposeScope, /) -> None:
     """See `_torch_scopes.entered`."""

@@ -1,5 +1,4 @@
-/* What every call of PyTorch inside a scope goes through, compiled: `BirthMode.__torch_function__`. Everything unusual is
- * handed to the Python functions that it is given. Used under the GIL. */
+/* Births, seen where the Python object of a tensor gets its memory: every one of them, and nothing else. */
 #ifndef DISPOSESCOPE_TORCH_HOT_BIRTHS_H
 #define DISPOSESCOPE_TORCH_HOT_BIRTHS_H
 
@@ -7,11 +6,15 @@
 #include <Python.h>
 #include <stdbool.h>
 
-/* Takes what births need out of a dict, by the names that `_torch_births` gives, once in a process. */
+/* Takes a dict of what is needed; see _torch_hot.pyi. None, or NULL with an error set. */
 PyObject *births_bind(PyObject *module, PyObject *things);
 bool births_are_bound(void);
 
-/* The function that a mode is to have as its `__torch_function__`. */
-PyObject *births_handler_of(PyObject *module, PyObject *mode);
+/* Whether they are seen so on this system, with this PyTorch: None is told otherwise, and a mode has to see them. */
+PyObject *births_watch(PyObject *module, PyObject *things);
+bool births_are_seen(void);
+
+/* Whether somebody is to be told of births: a listener, or a budget. */
+bool births_are_told(void);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "../scopes/_slots.h"
+#include "_torch_hot_births.h"
 #include "_torch_hot_bound.h"
 
 enum object { LOCAL, MODE, PUSH, POP, DEPTH, PINNED, ENTERED, LEFT, OBJECTS };
@@ -14,11 +15,11 @@ static const char *const object_names[OBJECTS] = {
 };
 
 /* Slots of the state of a thread, and of a scope. */
-enum slot { HERE_COMPILED, HERE_MODES, HERE_SCOPES, HERE_STEPPING, HERE_WATCHED, SCOPE_BUDGET, SCOPE_STATE, SLOTS };
+enum slot { HERE_COMPILED, HERE_MODES, HERE_SCOPES, HERE_STEPPING, HERE_UNTOLD, HERE_WATCHED, SCOPE_BUDGET, SCOPE_STATE, SLOTS };
 
 static const char *const slot_names[SLOTS] = {
     [HERE_COMPILED] = "compiled", [HERE_MODES] = "modes",   [HERE_SCOPES] = "scopes", [HERE_STEPPING] = "stepping",
-    [HERE_WATCHED] = "watched",   [SCOPE_BUDGET] = "budget", [SCOPE_STATE] = "_state",
+    [HERE_UNTOLD] = "untold",     [HERE_WATCHED] = "watched", [SCOPE_BUDGET] = "budget", [SCOPE_STATE] = "_state",
 };
 
 static PyObject *bound[OBJECTS];
@@ -110,11 +111,50 @@ static PyObject *state_here(void)
     return here;
 }
 
+static bool is_undisturbed(PyObject *here)
+{
+    return get(here, HERE_STEPPING) == zero && get(here, HERE_COMPILED) == Py_None;
+}
+
+static bool has_mode(PyObject *here)
+{
+    PyObject *modes = get(here, HERE_MODES);
+    Py_ssize_t number = PyTuple_CheckExact(modes) ? PyTuple_GET_SIZE(modes) : 0;
+    return number != 0 && PyTuple_GET_ITEM(modes, number - 1) == bound[MODE];
+}
+
+static bool has_untold(PyObject *here)
+{
+    PyObject *untold = get(here, HERE_UNTOLD);
+    return PyList_CheckExact(untold) && PyList_GET_SIZE(untold) != 0;
+}
+
+static int ask_here(bool (*question)(PyObject *))
+{
+    PyObject *here = state_here();
+    int answer = here == NULL ? -1 : question(here);
+    Py_XDECREF(here);
+    return answer;
+}
+
+int seam_is_undisturbed(void) { return ask_here(is_undisturbed); }
+int seam_has_mode(void) { return ask_here(has_mode); }
+int seam_has_untold(void) { return ask_here(has_untold); }
+
+int seam_add_untold(PyObject *entry)
+{
+    PyObject *here = state_here();
+    PyObject *untold = here == NULL ? NULL : get(here, HERE_UNTOLD);
+    int failed = untold == NULL ? -1 : PyList_CheckExact(untold) ? PyList_Append(untold, entry) : 0;
+    Py_XDECREF(here);
+    return failed;
+}
+
 /* Whether nothing is going on on a thread, and it has a list of scopes: what follows is about the mode alone. */
 static bool is_calm(PyObject *here)
 {
-    return get(here, HERE_STEPPING) == zero && get(here, HERE_COMPILED) == Py_None &&
-           PyList_CheckExact(get(here, HERE_SCOPES)) && PyTuple_CheckExact(get(here, HERE_MODES));
+    return is_undisturbed(here) && !has_untold(here) && PyList_CheckExact(get(here, HERE_SCOPES)) &&
+           PyTuple_CheckExact(get(here, HERE_MODES));
 }
 
 /* Whether so many modes are on the stack of this thread. -1 with an error set. */
@@ -137,11 +177,9 @@ static enum outcome enter(PyObject *here, PyObject *scope)
     if (Py_TYPE(scope) != scope_type || get(scope, SCOPE_BUDGET) != Py_None || !is_calm(here)) {
         return UNUSUAL;
     }
-    PyObject *modes = get(here, HERE_MODES);
-    Py_ssize_t number = PyTuple_GET_SIZE(modes);
-    bool is_on = number != 0 && PyTuple_GET_ITEM(modes, number - 1) == bound[MODE];
-    if (!is_on) {
-        int bare = number != 0 ? 0 : depth_is(zero);
+    bool put_on = !has_mode(here) && (!births_are_seen() || births_are_told());
+    if (put_on) {
+        int bare = PyTuple_GET_SIZE(get(here, HERE_MODES)) != 0 ? 0 : depth_is(zero);
         if (bare <= 0) {
             return bare < 0 ? FAILED : UNUSUAL;
         }
@@ -149,7 +187,7 @@ static enum outcome enter(PyObject *here, PyObject *scope)
     if (PyList_Append(get(here, HERE_SCOPES), scope) < 0) {
         return FAILED;
     }
-    if (!is_on) {
+    if (put_on) {
         put(here, HERE_MODES, modes_on);
         put(here, HERE_WATCHED, Py_True);
         PyObject *done = PyObject_CallOneArg(bound[PUSH], bound[MODE]);
@@ -165,7 +203,7 @@ static enum outcome leave(PyObject *here, PyObject *scope)
         PyList_GET_SIZE(bound[PINNED]) != 0) {
         return UNUSUAL;
     }
-    PyObject *scopes = get(here, HERE_SCOPES), *modes = get(here, HERE_MODES);
+    PyObject *scopes = get(here, HERE_SCOPES);
     Py_ssize_t number = PyList_GET_SIZE(scopes);
     if (number == 0 || PyList_GET_ITEM(scopes, number - 1) != scope) {
         return UNUSUAL;
@@ -176,8 +214,9 @@ static enum outcome leave(PyObject *here, PyObject *scope)
             return UNUSUAL;
         }
     }
-    else {
-        if (PyTuple_GET_SIZE(modes) != 1 || PyTuple_GET_ITEM(modes, 0) != bound[MODE]) {
+    bool take_off = number == 1 && has_mode(here);
+    if (take_off) {
+        if (PyTuple_GET_SIZE(get(here, HERE_MODES)) != 1) {
             return UNUSUAL;
         }
         int alone = depth_is(one);
@@ -188,7 +227,7 @@ static enum outcome leave(PyObject *here, PyObject *scope)
     if (PyList_SetSlice(scopes, number - 1, number, NULL) < 0) {
         return FAILED;
     }
-    if (number == 1) {
+    if (take_off) {
         put(here, HERE_MODES, modes_off);
         put(here, HERE_WATCHED, Py_False);
         PyObject *mode = PyObject_CallNoArgs(bound[POP]);

@@ -1,10 +1,11 @@
-/* The seam between a scope and the mode of its thread, compiled: `entered` and `left` of `_torch_scopes`, where nothing
- * but that mode is on the stack of modes. Everything else is handed to the Python functions. Used under the GIL. */
+/* The seam between a scope and its thread, compiled: `entered` and `left` of `_torch_scopes`, where nothing but the mode for
+ * births is on the stack of modes, if anything. Everything else is handed to the Python functions. Used under the GIL. */
 #ifndef DISPOSESCOPE_TORCH_HOT_SEAM_H
 #define DISPOSESCOPE_TORCH_HOT_SEAM_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 
 /* Takes what the seam needs out of a dict, by the names that `_torch_scopes` gives, once in a process. */
 PyObject *seam_bind(PyObject *module, PyObject *things);
@@ -12,5 +13,14 @@ PyObject *seam_bind(PyObject *module, PyObject *things);
 /* Called with each scope that has been entered, or is being left, on its thread. */
 PyObject *seam_entered(PyObject *module, PyObject *scope);
 PyObject *seam_left(PyObject *module, PyObject *scope);
+
+/* Whether neither an optimizer steps on the calling thread nor a compiled function runs. -1 with an error set. */
+int seam_is_undisturbed(void);
+/* Whether the mode is on its stack, or will be once it is undisturbed. -1 with an error set. */
+int seam_has_mode(void);
+/* Whether births on it are still to be told of. -1 with an error set. */
+int seam_has_untold(void);
+/* Adds the entry of one. -1 with an error set. */
+int seam_add_untold(PyObject *entry);
 
 #endif

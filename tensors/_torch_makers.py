@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import _getframe
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
@@ -14,11 +15,13 @@ __all__ = [
     "MAKERS",
     "THROUGH",
     "backward_running",
+    "births_by_frames",
     "births_count",
     "births_now",
     "copies_a_module",
     "keeps_births",
     "transform_running",
+    "verdict",
 ]
 
 _C: Final[Any] = torch._C
@@ -32,11 +35,28 @@ _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.l
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
 # Functions that make a tensor once and keep it for the process.
 _CACHES: Final = frozenset({("torch.nested._internal.nested_tensor", "_nt_view_dummy")})
+# States of generators, which a mode does not see: they are kept, for what is computed again later.
+_HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random")
+# Code of PyTorch that only does what its caller wants: it is judged by the caller.
+_PASSING: Final = (
+    "torch._ops",
+    "torch._tensor",
+    "torch._utils",
+    "torch.functional",
+    "torch.nested._internal",
+    "torch.nn.functional",
+    "torch.utils._device",
+)
+_MAKES, _KEEPS, _PASSES, _ASKS = range(1, 5)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
 """Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
 THROUGH: Final = torch.overrides.handle_torch_function.__code__
+_DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
+# A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one is the result.
+_FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
+_OF_A_SUBCLASS: Final[CodeType] = cast("Any", torch._tensor)._convert.__code__
 
 
 def births_count(frame: FrameType | None) -> bool:
@@ -81,6 +101,30 @@ def keeps_births(module: str, code: CodeType) -> bool:
     if (module, code.co_name) in _CACHES:
         return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+
+
+def verdict(code: CodeType, module: object) -> int:
+    """What code is to births that are seen where they happen, in the order of ``enum verdict``."""
+    if type(module) is not str or not module.startswith("torch."):
+        return _MAKES
+    if code is _DEEPCOPY:
+        return _ASKS
+    if code is _OF_A_SUBCLASS:
+        return _MAKES
+    if code is _FOR_A_SUBCLASS:
+        return _KEEPS
+    if module.startswith(_HIDDEN_KEEPERS) or keeps_births(module, code):
+        return _KEEPS
+    return _PASSES if module.startswith(_PASSING) else _MAKES
+
+
+def births_by_frames() -> bool:
+    """Whether what ``Tensor.__deepcopy__`` makes now is a birth: not in the copy of a module, which is the model's."""
+    frame: FrameType | None = _getframe(1)
+    while frame is not None and frame.f_code is not _DEEPCOPY:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is None or not copies_a_module(caller)
 
 
 def copies_a_module(frame: FrameType) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import torch
 from torch.utils._device import DeviceContext
 
+from ..scopes._entry import Entry
 from ..scopes._scope import DisposeScope
 from ._torch_births import MODE
 
@@ -47,24 +48,27 @@ class ThreadState:
     scopes : list of DisposeScope
         The scopes that were entered on it and not left.
     modes : tuple
-        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a scope is open, and
-        what a leak detector watches with.
+        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a scope is open and
+        needs it, and what a leak detector watches with.
     watched : bool
         Whether there are any.
     compiled : frame, optional
         The frame of the outermost call of a compiled function, during which the mode is off the stack all the same.
+    untold : list of Entry
+        Births of which somebody is still to be told: see `_torch_allocations`.
     stepping : int
         The id of the frame of the outermost optimizer step that is running, during which the mode is off the stack as
         well; 0 where none is. Not the frame: it shall die when the step is over.
     """
 
-    __slots__ = ("__weakref__", "compiled", "modes", "scopes", "stepping", "watched")
+    __slots__ = ("__weakref__", "compiled", "modes", "scopes", "stepping", "untold", "watched")
 
     scopes: list[DisposeScope]
     modes: tuple[object, ...]
     watched: bool
     compiled: FrameType | None
     stepping: int
+    untold: list[Entry]
 
     def __init__(self) -> None:
         self.scopes = []
@@ -72,6 +76,7 @@ class ThreadState:
         self.watched = False
         self.compiled = None
         self.stepping = 0
+        self.untold = []
 
 
 class _Local(threading.local):

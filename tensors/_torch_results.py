@@ -14,10 +14,10 @@ from ..scopes._entry import LIVE, entry_of
 from ..scopes._kinds import Kind
 from ._charges import BUDGETED
 from ._torch_charges import refusal_of
-from ._torch_disposal import can_be_disposed
+from ._torch_disposal import Spare, can_be_disposed
 from ._torch_makers import births_count
 
-__all__ = ["KIND", "SIGHTINGS", "births_in", "flattened", "give_up", "given_to_a_grad", "is_known"]
+__all__ = ["KIND", "SIGHTINGS", "births_in", "flattened", "give_up", "given_to_a_grad", "is_born", "is_known"]
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
@@ -61,7 +61,7 @@ def births_in(
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
-    fresh = [item for item in flattened(result, 3) if id(item) not in LIVE and _can_be_born(item)]
+    fresh = [item for item in flattened(result, 3) if id(item) not in LIVE and is_born(type(item))]
     if not fresh:
         return None
     given = {id(item) for item in flattened((args, kwargs), 3)}
@@ -93,12 +93,11 @@ def flattened(tree: Any, levels: int) -> list[Any]:
     return leaves
 
 
-def _can_be_born(thing: object) -> bool:
-    """Whether a scope may own an object: a tensor that is no parameter, and can go dead."""
-    cls = type(thing)
+def is_born(cls: type) -> bool:
+    """Whether a scope may own the instances of a class: tensors that are no parameters, and can go dead."""
     return cls is Tensor or (
         issubclass(cls, Tensor)
-        and not issubclass(cls, (Parameter, UninitializedBuffer, UninitializedParameter))
+        and not issubclass(cls, (Parameter, UninitializedBuffer, UninitializedParameter, Spare))
         and can_be_disposed(cls)
     )
 

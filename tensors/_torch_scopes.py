@@ -1,4 +1,4 @@
-"""The scopes of a thread, for PyTorch: while any of them is open there, its mode is on the thread's stack."""
+"""The scopes of a thread, for PyTorch: while one is open there that needs it, its mode is on the thread's stack."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 
 from ..scopes._current import CLOSED, current_scope
-from ..scopes._instruments import ENTERED, LEFT
+from ..scopes._instruments import ENTERED, LEFT, LISTENERS
 from ..scopes._kinds import Kind
 from ..scopes._scope import DisposeScope
-from ._charges import watch_budget, watch_no_more
-from ._torch_births import MODE, quicken
+from ._charges import BUDGETED, watch_budget, watch_no_more
+from ._torch_allocations import SEEN, see_allocations, tell_late
+from ._torch_births import MODE
 from ._torch_disposal import PINNED, drop_pinned
 from ._torch_extension import TORCH_HOT
 from ._torch_modes import (
@@ -31,19 +32,20 @@ __all__ = ["entered", "left", "see_births"]
 
 
 def entered(scope: DisposeScope) -> None:
-    """Watch this thread from now on, where it is not watched already."""
+    """Watch this thread from now on, where it is not watched already and births are not seen without that."""
     here = LOCAL.here
     if here.stepping:
         resume_after_a_failed_step(here)
     here.scopes.append(scope)
     watch_budget(scope)
-    if not here.modes or here.modes[-1] is not MODE:
+    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or LISTENERS or BUDGETED):
         add_mode(here, MODE)
 
 
 def left(scope: DisposeScope) -> None:
     """Stop watching when the last of the scopes that were entered on this thread is left."""
     watch_no_more(scope)
+    tell_late()
     here = LOCAL.here
     scopes = here.scopes
     if scopes and scopes[-1] is scope:
@@ -70,6 +72,7 @@ def _forget_inherited() -> None:
     here.watched = bool(here.modes)
     here.compiled = None
     here.stepping = 0
+    here.untold = []
     put_on()
 
 
@@ -97,7 +100,7 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     KIND.append(kind)
-    quicken(kind)
+    see_allocations(kind)
     enter, leave = _seam()
     ENTERED.append(enter)
     LEFT.append(leave)

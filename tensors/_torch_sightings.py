@@ -28,7 +28,7 @@ from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
-from ._torch_births import BirthMode
+from ._torch_births import MODE, BirthMode
 from ._torch_extension import TORCH_WATCH
 from ._torch_makers import copies_a_module, keeps_births
 from ._torch_modes import LOCAL, add_mode, remove_mode
@@ -213,6 +213,9 @@ class TorchWatcher:
         here = LOCAL.here
         if not any(mode is WATCH for mode in here.modes):
             add_mode(here, WATCH)
+        if here.scopes and not any(mode is MODE for mode in here.modes):
+            # It tells of births in the scopes that are open, from now on.
+            add_mode(here, MODE)
         STEPS.begin()
         ZEROING.begin()
         if _see not in SIGHTINGS:

@@ -1,6 +1,6 @@
 """What ``torch.vmap`` and ``torch.func`` return at their outermost level is born; what they make inside is their own.
 
-They unwrap their results in C++, where no function mode sees them, so the functions behind them hand the results over.
+They unwrap their results in C++, still inside of the transform, so the functions behind them hand the results over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from ..scopes._current import CURRENT
 from ._torch_modes import LOCAL
 from ._torch_results import births_in
 
@@ -38,7 +39,7 @@ def _handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
     def transformed(*args: Any, **kwargs: Any) -> Any:
         result = transform(*args, **kwargs)
         # Dynamo traces through here, and takes the first test for a constant.
-        if not torch.compiler.is_compiling() and LOCAL.here.watched:
+        if not torch.compiler.is_compiling() and (LOCAL.here.watched or CURRENT.get() is not None):
             refusal = births_in(result, args=args, kwargs=kwargs)
             if refusal is not None:
                 del result

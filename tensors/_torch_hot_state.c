@@ -1,0 +1,62 @@
+#include "_torch_hot_state.h"
+
+#include <stdint.h>
+
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
+
+/* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()`` and
+ * ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of what PyTorch exports to extensions. */
+static int (*graph_task)(void);
+static bool (*all_disabled)(void);
+static bool (*is_included)(uint16_t);
+static uint16_t transforms;
+
+#ifndef _WIN32
+static void *find(PyObject *paths, const char *name)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(paths); i++) {
+        const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(paths, i));
+        if (path == NULL) {
+            return NULL;
+        }
+        /* Only what is loaded already: it is in use, and stays. */
+        void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+        void *function = library == NULL ? NULL : dlsym(library, name);
+        if (function != NULL) {
+            return function;
+        }
+    }
+    return NULL;
+}
+#endif
+
+int state_find(PyObject *paths, unsigned long key)
+{
+#ifdef _WIN32
+    (void)paths;
+    (void)key;
+    return 0;
+#else
+    static const char *const names[] = {
+        "_ZN5torch8autograd25get_current_graph_task_idEv",
+        "_ZN2at4impl27torch_function_all_disabledEv",
+        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+    };
+    void *found[3];
+    for (int i = 0; i < 3; i++) {
+        if ((found[i] = find(paths, names[i])) == NULL) {
+            return PyErr_Occurred() ? -1 : 0;
+        }
+    }
+    /* POSIX lets a pointer to data be one to a function; ISO C wants to be asked in this way. */
+    *(void **)&graph_task = found[0];
+    *(void **)&all_disabled = found[1];
+    *(void **)&is_included = found[2];
+    transforms = (uint16_t)key;
+    return 1;
+#endif
+}
+
+bool state_is_particular(void) { return graph_task() != -1 || all_disabled() || is_included(transforms); }
