@@ -134,6 +134,7 @@ def see_allocations(kind: Kind) -> bool:
         tuple(_subclasses(Tensor)),
         tuple(_subclasses(type(Tensor))),
         tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES),
+        _C.TensorBase.numpy,
         tuple(path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path),
         int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode),
     )

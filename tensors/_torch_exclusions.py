@@ -34,6 +34,9 @@ def exclude_what_models_own() -> None:
     # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
     optimizer.add_param_group = _keeping(optimizer.add_param_group)
     optimizer.__setstate__ = _keeping(optimizer.__setstate__)
+    # Of what is unpickled no buffer is registered.
+    module: Any = torch.nn.Module
+    module.__setstate__ = _keeping_buffers(module.__setstate__)
 
 
 def _keeping(method: Callable[..., None]) -> Callable[..., None]:
@@ -45,6 +48,19 @@ def _keeping(method: Callable[..., None]) -> Callable[..., None]:
         for leaf in (*flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)):
             if isinstance(leaf, torch.Tensor):
                 give_up(leaf)
+
+    return kept
+
+
+def _keeping_buffers(method: Callable[..., None]) -> Callable[..., None]:
+    """The same method of a module; its buffers are no scope's afterwards."""
+
+    @functools.wraps(method)
+    def kept(module: Any, *args: Any, **kwargs: Any) -> None:
+        method(module, *args, **kwargs)
+        for buffer in (vars(module).get("_buffers") or {}).values():
+            if isinstance(buffer, torch.Tensor):
+                give_up(buffer)
 
     return kept
 

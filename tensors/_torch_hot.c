@@ -2,6 +2,7 @@
  * Documented in _torch_hot.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../scopes/_hot_module.h"
+#include "_torch_hot_attributes.h"
 #include "_torch_hot_births.h"
 #include "_torch_hot_disposal.h"
 #include "_torch_hot_mode.h"
@@ -21,6 +22,7 @@ static PyMethodDef functions[] = {
     {"is_bound", is_bound, METH_NOARGS, NULL},
     {"entered", seam_entered, METH_O, NULL},
     {"left", seam_left, METH_O, NULL},
+    {"unborn", (PyCFunction)(void (*)(void))attributes_unborn, METH_FASTCALL, NULL},
     {"watch_births", births_watch, METH_VARARGS, NULL},
     {"handler_of", mode_handler_of, METH_O, NULL},
     {"drop", disposal_drop, METH_O, NULL},

@@ -16,6 +16,7 @@ def watch_births(
     classes: tuple[type, ...],
     metaclasses: tuple[type, ...],
     attributes: tuple[Any, ...],
+    numpy: Any,
     libraries: tuple[str, ...],
     transforms: int,
     /,
@@ -28,6 +29,8 @@ def watch_births(
         The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
     attributes : tuple
         The descriptors of attributes that hand out a tensor which was there before.
+    numpy : method descriptor
+        The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
     libraries : tuple of str
         The paths of PyTorch's libraries.
     transforms : int
@@ -47,6 +50,9 @@ def bind_seam(things: dict[str, Any], /) -> None:
 
 def is_bound() -> bool:
     """Whether either has been called in this process."""
+
+def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
+    """Call a function; the tensors that it makes on this thread are not born."""
 
 def handler_of(mode: object, /) -> Callable[..., Any]:
     """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `_torch_births.BirthMode`."""

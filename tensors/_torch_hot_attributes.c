@@ -9,6 +9,8 @@ struct attribute {
 };
 
 static struct attribute attributes[AT_MOST];
+static PyMethodDef method;
+static PyCFunctionWithKeywords numpy_before;
 static PyObject *assigned_function;
 static _Thread_local int depth;
 
@@ -37,10 +39,32 @@ static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
     return done == NULL ? -1 : 0;
 }
 
-int attributes_watch(PyObject *descriptors, PyObject *assigned)
+static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    depth++;
+    PyObject *array = numpy_before(tensor, args, kwargs);
+    depth--;
+    return array;
+}
+
+PyObject *attributes_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 2) {
+        PyErr_SetString(PyExc_TypeError, "unborn() takes a function and its argument");
+        return NULL;
+    }
+    depth++;
+    PyObject *result = PyObject_CallOneArg(arguments[0], arguments[1]);
+    depth--;
+    return result;
+}
+
+int attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *assigned)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(descriptors);
-    bool fit = number <= AT_MOST;
+    bool fit = number <= AT_MOST && Py_IS_TYPE(numpy, &PyMethodDescr_Type) &&
+               ((PyMethodDescrObject *)numpy)->d_method->ml_flags == (METH_VARARGS | METH_KEYWORDS);
     for (Py_ssize_t i = 0; fit && i < number; i++) {
         PyObject *descriptor = PyTuple_GET_ITEM(descriptors, i);
         fit = Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && ((PyGetSetDescrObject *)descriptor)->d_getset->get != NULL;
@@ -60,5 +84,10 @@ int attributes_watch(PyObject *descriptors, PyObject *assigned)
         attribute->definition.closure = attribute;
         descriptor->d_getset = &attribute->definition;
     }
+    PyMethodDescrObject *descriptor = (PyMethodDescrObject *)Py_NewRef(numpy);
+    method = *descriptor->d_method;
+    numpy_before = (PyCFunctionWithKeywords)(void (*)(void))method.ml_meth;
+    method.ml_meth = (PyCFunction)(void (*)(void))call_numpy;
+    descriptor->d_method = &method;
     return 0;
 }

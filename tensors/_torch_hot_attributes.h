@@ -1,5 +1,5 @@
-/* The attributes of a tensor that hand out a tensor which was there before: a gradient, a base. What they hand out is no birth,
- * and what is assigned to a gradient belongs to the parameter. */
+/* The attributes of a tensor that make a Python object which is no birth: that of a tensor which was there before (a gradient, a
+ * base), or that under the array which `numpy()` returns. What is assigned to a gradient belongs to the parameter. */
 #ifndef DISPOSESCOPE_TORCH_HOT_ATTRIBUTES_H
 #define DISPOSESCOPE_TORCH_HOT_ATTRIBUTES_H
 
@@ -7,11 +7,14 @@
 #include <Python.h>
 #include <stdbool.h>
 
-/* Takes a tuple of PyTorch's own descriptors, and the function that is called with what is assigned to one. -1 with an error
- * set, and nothing changed, where one of them is none. */
-int attributes_watch(PyObject *descriptors, PyObject *assigned);
+/* Takes a tuple of PyTorch's own descriptors, its method for arrays, and the function that is called with what is assigned to an
+ * attribute. -1 with an error set, and nothing changed, where one of them is none. */
+int attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *assigned);
 
-/* Whether one of them is being read on this thread. */
+/* Calls a function with one argument; what it makes is no birth. */
+PyObject *attributes_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+
+/* Whether one of these is running on this thread. */
 bool attributes_are_read(void);
 
 #endif

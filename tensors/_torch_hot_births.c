@@ -182,10 +182,10 @@ static bool are_types(PyObject *tuple)
 PyObject *births_watch(PyObject *module, PyObject *things)
 {
     (void)module;
-    PyObject *types, *metatypes, *attributes, *paths;
+    PyObject *types, *metatypes, *attributes, *numpy, *paths;
     unsigned long key;
-    if (!PyArg_ParseTuple(things, "O!O!O!O!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
-                          &attributes, &PyTuple_Type, &paths, &key)) {
+    if (!PyArg_ParseTuple(things, "O!O!O!OO!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
+                          &attributes, &numpy, &PyTuple_Type, &paths, &key)) {
         return NULL;
     }
     if (!births_are_bound() || seen || !are_types(types) || !are_types(metatypes)) {
@@ -199,7 +199,7 @@ PyObject *births_watch(PyObject *module, PyObject *things)
     if (found <= 0) {
         return found < 0 ? NULL : Py_NewRef(Py_False);
     }
-    if (attributes_watch(attributes, bound[GIVE_UP]) < 0) {
+    if (attributes_watch(attributes, numpy, bound[GIVE_UP]) < 0) {
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); i++) {

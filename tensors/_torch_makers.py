@@ -33,8 +33,13 @@ transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_sta
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
-# Functions that make a tensor once and keep it for the process.
-_CACHES: Final = frozenset({("torch.nested._internal.nested_tensor", "_nt_view_dummy")})
+# Functions that make a tensor once and keep it for the process, and one that keeps copies for a backward pass.
+_CACHES: Final = frozenset(
+    {
+        ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
+        ("torch.autograd.graph", "__torch_dispatch__"),
+    }
+)
 # States of generators, which a mode does not see: they are kept, for what is computed again later.
 _HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random")
 # Code of PyTorch that only does what its caller wants: it is judged by the caller.

@@ -27,6 +27,7 @@ from ._torch_modes import (
     take_off,
 )
 from ._torch_results import KIND
+from ._torch_saved import keep_what_hooks_save
 
 __all__ = ["entered", "left", "see_births"]
 
@@ -100,7 +101,7 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     KIND.append(kind)
-    see_allocations(kind)
+    keep_what_hooks_save(TORCH_HOT.unborn if see_allocations(kind) else None)
     enter, leave = _seam()
     ENTERED.append(enter)
     LEFT.append(leave)

@@ -514,11 +514,11 @@ def test_deleting_an_alias_leaves_the_memory_of_others_alone() -> None:
     torch = pytest.importorskip("torch")
     array = np.ones(1000, dtype="float32")
     tensor = torch.ones(1000)
-    with ds.dispose_scope():
+    with ds.dispose_scope() as scope:
         jax.dlpack.from_dlpack(array)
         held = [jax.dlpack.from_dlpack(array), jax.dlpack.from_dlpack(tensor)]
         alias = np.asarray(jnp.ones(1000) * 3)
-        back = torch.from_dlpack(jnp.ones(1000) * 4)
+        back = scope.detach(torch.from_dlpack(jnp.ones(1000) * 4))
     assert all(one.is_deleted() for one in held)
     np.empty(1000), torch.empty(1000)
     assert array.sum() == tensor.sum() == 1000
