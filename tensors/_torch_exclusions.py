@@ -58,8 +58,9 @@ def _keeping_buffers(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def kept(module: Any, *args: Any, **kwargs: Any) -> None:
         method(module, *args, **kwargs)
-        for buffer in (vars(module).get("_buffers") or {}).values():
-            if isinstance(buffer, torch.Tensor):
+        state: Any = module.__dict__
+        for buffer in (state.get("_buffers") or {}).values():
+            if buffer is not None:
                 give_up(buffer)
 
     return kept

@@ -170,6 +170,26 @@ static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
     return failed;
 }
 
+/* Takes the place of `__init__` in a class of tensor classes, and in those that will be derived from it, which take it from
+ * its descriptor. */
+static int watch_metatype(PyTypeObject *metatype)
+{
+    if (metatype->tp_init != init_of_classes) {
+        return 0;
+    }
+    PyObject *descriptor = PyObject_GetAttrString((PyObject *)metatype, "__init__");
+    if (descriptor == NULL) {
+        return -1;
+    }
+    metatype->tp_init = init_class;
+    if (Py_IS_TYPE(descriptor, &PyWrapperDescr_Type) &&
+        *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped == init_of_classes) {
+        *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped = init_class;
+    }
+    Py_DECREF(descriptor);
+    return 0;
+}
+
 static bool are_types(PyObject *tuple)
 {
     bool fit = tuple != NULL && PyTuple_CheckExact(tuple) && PyTuple_GET_SIZE(tuple) != 0;
@@ -207,9 +227,8 @@ PyObject *births_watch(PyObject *module, PyObject *things)
     }
     init_of_classes = ((PyTypeObject *)PyTuple_GET_ITEM(metatypes, 0))->tp_init;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(metatypes); i++) {
-        PyTypeObject *metatype = (PyTypeObject *)PyTuple_GET_ITEM(metatypes, i);
-        if (metatype->tp_init == init_of_classes) {
-            metatype->tp_init = init_class;
+        if (watch_metatype((PyTypeObject *)PyTuple_GET_ITEM(metatypes, i)) < 0) {
+            return NULL;
         }
     }
     seen = true;

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 _C: Final[Any] = torch._C
+_tensor: Final[Any] = import_module("torch._tensor")
 backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
 """The number of the backward pass that is running on this thread; -1 where none is."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
@@ -61,7 +63,7 @@ THROUGH: Final = torch.overrides.handle_torch_function.__code__
 _DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
 # A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one is the result.
 _FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
-_OF_A_SUBCLASS: Final[CodeType] = cast("Any", torch._tensor)._convert.__code__
+_OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
 
 
 def births_count(frame: FrameType | None) -> bool:

@@ -61,7 +61,8 @@ def births_in(
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
-    fresh = [item for item in flattened(result, 3) if id(item) not in LIVE and is_born(type(item))]
+    leaves: list[object] = flattened(result, 3)
+    fresh = [item for item in leaves if id(item) not in LIVE and is_born(type(item))]
     if not fresh:
         return None
     given = {id(item) for item in flattened((args, kwargs), 3)}

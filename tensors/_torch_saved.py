@@ -23,11 +23,16 @@ _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 
 
-def _called(hook: Callable[[Any], Any], tensor: Any) -> Any:
+_Hook = Callable[[Any], Any]
+
+
+def _called(hook: _Hook, tensor: Any) -> Any:
     return hook(tensor)
 
 
-def _for_the_graph(hook: Callable[[Any], Any], call: Callable[[Callable[[Any], Any], Any], Any]) -> Callable[[Any], Any]:
+def _for_the_graph(
+    hook: Callable[[Any], Any], call: Callable[[Callable[[Any], Any], Any], Any]
+) -> Callable[[Any], Any]:
     @functools.wraps(hook)
     def packed(tensor: Any) -> Any:
         if CURRENT.get() is None or issubclass(type(tensor), Parameter):
@@ -48,7 +53,7 @@ def _without(tensor: Any, kept: Any) -> Any:
     return kept
 
 
-def keep_what_hooks_save(call: Callable[[Callable[[Any], Any], Any], Any] | None) -> None:
+def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
     """Let no scope own what hooks on saved tensors keep, from now on.
 
     Parameters
