@@ -58,8 +58,8 @@ def _keeping_buffers(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def kept(module: Any, *args: Any, **kwargs: Any) -> None:
         method(module, *args, **kwargs)
-        state: Any = module.__dict__
-        for buffer in (state.get("_buffers") or {}).values():
+        buffers: Any = module.__dict__.get("_buffers", {})
+        for buffer in buffers.values():
             if buffer is not None:
                 give_up(buffer)
 

@@ -227,10 +227,10 @@ class Cycle:
             [repr(one) for one in gc.get_objects() if type(one) is torch.Tensor]
             scope.live, ds.statistics()
 
-gc.set_threshold(1, 1, 1)
+gc.set_threshold(1, 100, 100)
 weight = torch.rand(3, requires_grad=True)
 with ds.dispose_scope() as outer:
-    for _ in range(150):
+    for _ in range(30):
         Cycle()
         kept = torch.ones(3) * weight
         kept.split(1), kept.sum().backward(), [kept[0], kept.view(3)]
