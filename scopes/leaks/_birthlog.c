@@ -205,6 +205,7 @@ static PyMethodDef functions[] = {
     {"has_escaped", births_has_escaped, METH_O, NULL},
     {"is_in_use", FAST(rows_is_in_use), METH_FASTCALL, NULL},
     {"is_referenced", FAST(seen_is_referenced), METH_FASTCALL, NULL},
+    {"key_of", identity_key, METH_O, NULL},
     {"let_out", births_let_out, METH_O, NULL},
     {"live_nbytes", live_nbytes, METH_NOARGS, NULL},
     {"mark", mark, METH_O, NULL},

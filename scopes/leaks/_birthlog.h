@@ -219,6 +219,9 @@ PyObject *rows_sightings(PyObject *module, PyObject *arguments);
 
 /* Records of what is there, in bulk: see _birthlog.pyi. */
 PyObject *portraits_of_entries(PyObject *module, PyObject *arguments);
+/* By what an identity is known among others: of an address the bits in which neighbours differ come first, so that theirs lie side
+ * by side in a dict. */
+PyObject *identity_key(PyObject *module, PyObject *identity);
 PyObject *seen_is_referenced(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *seen_portrayed(PyObject *module, PyObject *arguments);
 PyObject *seen_all(PyObject *module, PyObject *arguments);

@@ -112,13 +112,16 @@ def blocks(after: int, until: int, /) -> tuple[list[int], Rows]:
 def sightings(after: int, until: int, /) -> tuple[list[ref[Any]], Rows]:
     """The same for memory that an object stands for."""
 
+def key_of(identity: Hashable, /) -> Hashable:
+    """By what an identity of a storage is known among others: its own, and quickly found where there are many."""
+
 def portray(
     record: type[Record],
     numbers: dict[Hashable, int],
     facts: Callable[[int], SiteFacts],
     now_s: float,
     closings: int,
-    live: dict[int, Entry],
+    dead: dict[int, Entry],
     disposals: dict[Entry, Any],
     others: Callable[[Entry, Row], Record | None],
     entries: list[Entry],

@@ -47,7 +47,7 @@ static int sitter_meet(struct sitter *sitter, PyObject *kind)
 }
 
 /* Whether an entry is that of a resource which lives by itself, with one storage or none: all others are for Python. */
-static bool is_plain(PyObject *thing, PyObject *live, PyObject *disposals)
+static bool is_plain(PyObject *thing, PyObject *dead, PyObject *disposals)
 {
     if (!Py_IS_TYPE(thing, entry.type) || slot_value(thing, entry.unit) != Py_None ||
         slot_value(thing, entry.kind) == NULL) {
@@ -57,8 +57,9 @@ static bool is_plain(PyObject *thing, PyObject *live, PyObject *disposals)
     if (members == NULL || !PyTuple_CheckExact(members) || PyTuple_GET_SIZE(members) != 0 || key == NULL) {
         return false;
     }
-    PyObject *known = PyDict_GetItemWithError(live, key);
-    if (known != thing) {
+    /* An entry that was born is where the living are until its resource goes, or it is found here, among few. */
+    PyObject *released = PyDict_GET_SIZE(dead) == 0 ? NULL : PyDict_GetItemWithError(dead, key);
+    if (released == thing || PyErr_Occurred()) {
         PyErr_Clear();
         return false;
     }
@@ -137,7 +138,7 @@ static PyObject *portrayed_in_python(PyObject *others, PyObject *thing, PyObject
 }
 
 /* Put down the records of some entries, those of their subjects, and shorten the rows to theirs. */
-static int portray_all(struct studio *studio, PyObject *live, PyObject *disposals, PyObject *others, PyObject *entries,
+static int portray_all(struct studio *studio, PyObject *dead, PyObject *disposals, PyObject *others, PyObject *entries,
                        struct rows *rows, PyObject *records, PyObject *subjects, struct rows *kept)
 {
     struct sitter sitter = {NULL, NULL, NULL, NULL};
@@ -146,7 +147,7 @@ static int portray_all(struct studio *studio, PyObject *live, PyObject *disposal
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(entries) && !failed; i++) {
         PyObject *thing = Py_NewRef(PyList_GET_ITEM(entries, i)), *record = NULL;
         bool gone = false;
-        if (is_plain(thing, live, disposals)) {
+        if (is_plain(thing, dead, disposals)) {
             record = portrayed(studio, &sitter, thing, &rows->rows[i], &gone);
         }
         if (record == NULL && !gone && !PyErr_Occurred()) {
@@ -170,11 +171,11 @@ static int portray_all(struct studio *studio, PyObject *live, PyObject *disposal
 PyObject *portraits_of_entries(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *type, *live, *disposals, *others, *entries;
+    PyObject *type, *dead, *disposals, *others, *entries;
     struct rows *rows;
     struct studio studio = {.facts = {NULL, NULL, 0}};
     if (!PyArg_ParseTuple(arguments, "OO!OdIO!O!OO!O!:portray", &type, &PyDict_Type, &studio.numbers, &studio.facts.function,
-                          &studio.now_s, &studio.closings, &PyDict_Type, &live, &PyDict_Type, &disposals, &others, &PyList_Type,
+                          &studio.now_s, &studio.closings, &PyDict_Type, &dead, &PyDict_Type, &disposals, &others, &PyList_Type,
                           &entries, &rows_type, &rows)) {
         return NULL;
     }
@@ -188,7 +189,7 @@ PyObject *portraits_of_entries(PyObject *module, PyObject *arguments)
     PyObject *records = PyList_New(0), *subjects = PyList_New(0), *told = NULL;
     struct rows *kept = rows_of(Py_SIZE(rows));
     if (records != NULL && subjects != NULL && kept != NULL &&
-        portray_all(&studio, live, disposals, others, entries, rows, records, subjects, kept) == 0) {
+        portray_all(&studio, dead, disposals, others, entries, rows, records, subjects, kept) == 0) {
         told = PyTuple_Pack(3, records, subjects, (PyObject *)kept);
     }
     Py_XDECREF(records);

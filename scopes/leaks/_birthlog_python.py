@@ -18,6 +18,8 @@ from ._rows import RowList
 from ._site import GENERATED, KEEPER, PASSING, THROUGH, USER
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from .._entry import Entry
     from .._scope import DisposeScope
     from ._log import KindRow, Row, SiteRow
@@ -308,6 +310,10 @@ class BirthLog:
                 found.append(sighting)
                 rows.append(sighting.row.told())
         return found, rows
+
+    def key_of(self, identity: Hashable) -> Hashable:
+        """The identity itself."""
+        return identity
 
     def counts(self) -> tuple[int, int, int, int]:
         """Births, passes, closings, and how many births are known."""

@@ -107,10 +107,13 @@ PyObject *seen_is_referenced(PyObject *module, PyObject *const *arguments, Py_ss
     return PyBool_FromLong(thing != Py_None);
 }
 
-/* Whether an identity is among some; they are asked as any container. */
+/* Whether the key of an identity is among some; they are asked as any container. */
 static int is_among(PyObject *some, PyObject *identity)
 {
-    return PyDict_CheckExact(some) ? PyDict_Contains(some, identity) : PySequence_Contains(some, identity);
+    PyObject *key = identity_key(NULL, identity);
+    int found = key == NULL ? -1 : PyDict_CheckExact(some) ? PyDict_Contains(some, key) : PySequence_Contains(some, key);
+    Py_XDECREF(key);
+    return found;
 }
 
 PyObject *seen_all(PyObject *module, PyObject *arguments)

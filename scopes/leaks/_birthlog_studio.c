@@ -66,12 +66,28 @@ void studio_close(struct studio *studio)
     Py_XDECREF(studio->generation);
 }
 
+PyObject *identity_key(PyObject *module, PyObject *identity)
+{
+    (void)module;
+    if (!PyLong_CheckExact(identity)) {
+        return Py_NewRef(identity);
+    }
+    unsigned long long address = PyLong_AsUnsignedLongLong(identity);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return Py_NewRef(identity);
+    }
+    return PyLong_FromUnsignedLongLong(address >> 6 | address << 58);
+}
+
 PyObject *studio_numbered(struct studio *studio, PyObject *identity, PyObject *nbytes)
 {
-    PyObject *next = PyLong_FromSsize_t(PyDict_GET_SIZE(studio->numbers));
-    PyObject *number = next == NULL ? NULL : PyDict_SetDefault(studio->numbers, identity, next);
+    PyObject *key = identity_key(NULL, identity);
+    PyObject *next = key == NULL ? NULL : PyLong_FromSsize_t(PyDict_GET_SIZE(studio->numbers));
+    PyObject *number = next == NULL ? NULL : PyDict_SetDefault(studio->numbers, key, next);
     PyObject *pair = number == NULL ? NULL : PyTuple_Pack(2, number, nbytes);
     Py_XDECREF(next);
+    Py_XDECREF(key);
     return pair;
 }
 

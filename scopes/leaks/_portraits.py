@@ -35,7 +35,8 @@ class Studio:
     Attributes
     ----------
     numbers : dict
-        Identities of storages are exchanged for numbers at once: one of them may be the storage itself.
+        Identities of storages, as `LOG.key_of` gives them, are exchanged for numbers at once: one of them may be the
+        storage itself.
     sites : Sites
         What is known of the lines.
     disposals : dict
@@ -60,7 +61,7 @@ class Studio:
             return self.portray_in_python(entries, rows)
         # Compiled rows: the log makes records of what lives by itself, and has all others made here.
         told: _Portraits = LOG.portray(
-            Record, self.numbers, self.sites, self._now_s, self._closings, LIVE, DISPOSALS, self.record, entries, rows
+            Record, self.numbers, self.sites, self._now_s, self._closings, DEAD, DISPOSALS, self.record, entries, rows
         )
         return told
 
@@ -108,9 +109,7 @@ class Studio:
             dtype=None if layout is None else layout[1],
             nbytes=nbytes,
             used_nbytes=nbytes if layout is None or not alive else layout[2],
-            storages=tuple(
-                (self.numbers.setdefault(identity, len(self.numbers)), size) for identity, size in storages.items()
-            ),
+            storages=tuple((self._number_of(identity), size) for identity, size in storages.items()),
             site=None if facts is None else facts.site,
             disposal=None if disposal is None else self.sites.line(disposal.mark),
             scope=row[5] if row is not None else None if owner is None else owner.name or "",
@@ -135,6 +134,9 @@ class Studio:
         """The same, one by one."""
         return [self._memory(piece, row) for place, piece in enumerate(pieces) if (row := rows[place]) is not None]
 
+    def _number_of(self, identity: Hashable) -> int:
+        return self.numbers.setdefault(LOG.key_of(identity), len(self.numbers))
+
     def _memory(self, piece: Seen, row: Row) -> Record:
         facts = self.sites(row[0])
         return Record(
@@ -143,7 +145,7 @@ class Studio:
             dtype=None,
             nbytes=piece.nbytes,
             used_nbytes=piece.nbytes,
-            storages=((self.numbers.setdefault(piece.identity, len(self.numbers)), piece.nbytes),),
+            storages=((self._number_of(piece.identity), piece.nbytes),),
             site=facts.site,
             disposal=None,
             scope=row[5],

@@ -119,7 +119,7 @@ def see_in_python(
     kind : str
         The name of the kind; what the log has of other kinds is left out.
     but : container of hashable
-        Identities that are left out.
+        What `LOG.key_of` gives of identities that are left out.
     identify : callable, optional
         Tells identity and bytes of what a reference gives, or None for what has gone. Left out, the references are
         identities themselves, and the bytes are those of the row.
@@ -141,7 +141,7 @@ def see_in_python(
         if identify is not None:
             thing = reference()
             told = None if thing is None else identify(thing)
-        if told is None or told[0] in but:
+        if told is None or LOG.key_of(told[0]) in but:
             continue
         pieces.append(Seen(told[0], kind, facts.device, told[1], row[2], reference, lives, escape))
         kept.append(row)

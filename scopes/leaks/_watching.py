@@ -55,7 +55,7 @@ class Watcher(Protocol):
         ...
 
     def seen(self, after: int, until: int, but: Container[Hashable], /) -> tuple[list[Seen], Rows]:
-        """The memory of a window of births that is there now, in the order of birth, without some identities."""
+        """The memory of a window of births that is there now, in the order of birth, without some: see `see`."""
         ...
 
 

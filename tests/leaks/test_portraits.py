@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._entries import LIVE
+from disposescope.scopes._entries import DEAD
 from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._portraits import Studio
 from disposescope.scopes.leaks._rows import RowList, joined
@@ -93,7 +93,7 @@ def test_memory_that_is_seen() -> None:
         def identify(thing: Any) -> tuple[int, int] | None:
             return None if type(thing) is not Anchor else (id(thing), 100)
 
-        but = {id(anchors[2])}
+        but = {LOG.key_of(id(anchors[2]))}
         told = [look("kind", but, identify, is_referenced, *known) for look in (see, see_in_python)]
         (pieces, rows), (others, other_rows) = told
         assert (pieces, list(rows)) == (others, list(other_rows))
@@ -102,11 +102,19 @@ def test_memory_that_is_seen() -> None:
         ]
         many, one_by_one = Studio(5), Studio(5)
         assert ageless(many.portray_memory(pieces, rows)) == ageless(one_by_one.portray_memory_in_python(others, rows))
-        assert many.numbers == one_by_one.numbers == {id(anchors[1]): 0}
+        assert many.numbers == one_by_one.numbers == {LOG.key_of(id(anchors[1])): 0}
         [piece] = pieces
         assert piece() is piece
         anchors.clear()
         assert piece() is None
+
+
+def test_identities_of_any_type_and_size_are_told_apart() -> None:
+    identities = [0, 1, 63, 64, 128, 1 << 57, 1 << 63, (1 << 64) - 1, 1 << 64, -1, ~id(LOG), ("cuda", 7), "a", None]
+    keys = [LOG.key_of(identity) for identity in identities]
+    assert keys == [LOG.key_of(identity) for identity in identities]
+    for place, key in enumerate(keys):
+        assert all(key is other or key != other for other in keys[:place] + keys[place + 1 :]), identities[place]
 
 
 def test_blocks_are_seen_until_they_are_used_for_something_else() -> None:
@@ -164,7 +172,7 @@ def test_what_goes_wrong_in_the_middle_is_raised() -> None:
         known = LOG.sightings(0, 1 << 60)
         record: Any = type(ds.take_snapshot().records[0])
         studio = Studio(0)
-        given = [record, {}, studio.sites, 0.0, 0, LIVE, {}, studio.record, entries, rows]
+        given = [record, {}, studio.sites, 0.0, 0, DEAD, {}, studio.record, entries, rows]
         for place, wrong, expected in (
             (2, fail, ZeroDivisionError),
             (2, lambda _number: None, TypeError),
