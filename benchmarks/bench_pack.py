@@ -116,7 +116,7 @@ def seconds(call: Call, side: Any, times: int) -> float:
 
 
 def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
-    """The ratio of the medians, the ratio of the minima, and PyTorch's median in microseconds; both sides in turns."""
+    """The median of the ratios of neighbouring turns, the ratio of the minima, and PyTorch's median in microseconds."""
     torch.manual_seed(0)
     call = call_of(cell)
     scope = ds.dispose_scope() if cell.scoped else None
@@ -134,8 +134,9 @@ def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
     finally:
         if scope is not None:
             scope.close()
-    medians, least = ({side: pick(taken[side]) for side in taken} for pick in (statistics.median, min))
-    return medians[ds] / medians[rnn], least[ds] / least[rnn], medians[rnn] * 1e6
+    # Two neighbours see the same machine, fast or slow; over all turns it may change.
+    ratio = statistics.median(mine / own for mine, own in zip(taken[ds], taken[rnn], strict=True))
+    return ratio, min(taken[ds]) / min(taken[rnn]), statistics.median(taken[rnn]) * 1e6
 
 
 def grid(functions: tuple[str, ...], scoped: tuple[bool, ...] = (False, True)) -> Iterator[Cell]:

@@ -6,7 +6,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ._torch_inputs import PLAIN, PLAIN_PACKED, TorchFunctions
 from ._torch_pack import pack_padded_sequence, pack_sequence
-from ._torch_pad import pad_packed_sequence, pad_plain_sequences, pad_sequence
+from ._torch_pad import pad_plain_sequences, pad_sequence
+from ._torch_pad_packed import pad_packed_sequence
 from ._torch_unpack import unpack_sequence, unpad_sequence
 from ._torch_watch import plain_classes
 

@@ -11,20 +11,26 @@ from torch import Tensor
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..scopes._current import CURRENT
 from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of, inverse_of, steps_of
 from ._torch_births import born_fresh_packed, born_packed
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy, joined, rows_of
-from ._torch_steps import gathers_packed, kernel_pack, packed_rows
-from ._torch_watch import Undisturbed, is_plain_cpu, needs_grad, plain_classes, unwatched
+from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, packed_with_graph
+from ._torch_watch import Undisturbed, fast_dtypes, is_plain_cpu, needs_grad, plain_classes, unwatched
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence"]
 
 # Measured; see benchmarks/bench_pack.py.
 _FEW_STEPS: Final = 8
+_SOME_STEPS: Final = 48
 _LONG: Final = 200
 
+_function_modes: Final[Callable[[], int]] = cast(Any, torch)._C._len_torch_function_stack
+_int64: Final = torch.int64
+_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+_squeeze_copy: Final[Callable[[Tensor, int], Tensor]] = cast(Any, torch).squeeze_copy
 # PyTorch's own constructor looks at the device of the batch sizes, which are on the CPU here.
 _new: Final[Callable[..., PackedSequence]] = cast(Any, tuple).__new__
 
@@ -109,56 +115,86 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
     if type(lengths) is OwnTensor:
         lengths = torch.as_tensor(lengths.numpy())
     if type(input) in plain_classes and type(batch_first) is bool and unwatched():
-        with Undisturbed():
+        if _function_modes():
+            with Undisturbed():
+                packed = _packed_batch(input, lengths, batch_first, enforce_sorted)
+        else:
             packed = _packed_batch(input, lengths, batch_first, enforce_sorted)
         if packed is not None:
-            return born_fresh_packed(packed)
+            return packed if CURRENT.get() is None else born_fresh_packed(packed)
     return born_packed(rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted))
 
 
 def _packed_batch(input: Tensor, lengths: Any, batch_first: bool, enforce_sorted: Any) -> PackedSequence | None:
     if type(lengths) is Tensor:
-        if not lengths.is_cpu:
-            return None
-        if lengths.dtype is not torch.int64:
-            lengths = lengths.to(dtype=torch.int64)
+        if lengths.dtype is not _int64:
+            lengths = lengths.to(dtype=_int64)
     elif isinstance(lengths, (list, tuple)):
-        lengths = torch.as_tensor(lengths, dtype=torch.int64, device="cpu")
+        lengths = torch.as_tensor(lengths, dtype=_int64, device="cpu")
     else:
         return None
-    if not is_plain_cpu(input):
+    if not input.is_cpu or not lengths.is_cpu or input.is_nested:
         return None
     order: Tensor | None = None
     if not enforce_sorted:
         lengths, order = torch.sort(lengths, descending=True)
     shape = input.shape
-    if len(shape) > 1 and input.numel() and lengths.dim() == 1:
+    if len(shape) > 1 and lengths.dim() == 1:
         batch, time = (shape[0], shape[1]) if batch_first else (shape[1], shape[0])
-        if lengths.shape[0] == batch and time >= _FEW_STEPS:
-            counts: Index = lengths.numpy()
-            graph = input.requires_grad and torch.is_grad_enabled()
-            if graph and batch == 1 and 0 < counts[0] <= time:
-                length = int(counts[0])
-                rows = input.flatten(0, 1)
-                data = (
-                    rows.index_select(0, torch.arange(length))
-                    if order is not None
-                    else torch.cat((rows if length == time else rows.narrow(0, 0, length),))
-                )
-                sizes: Index = np.ones(length, dtype=np.int64)
-                return _packed(data, from_numpy(sizes), order)
-            gathers = gathers_packed(input, batch, time, order is None, batch_first)
-            # What the kernel is given, it checks itself.
-            whole = counts[0] <= time and (
-                not gathers or (counts[-1] > 0 and (order is not None or not (counts[1:] > counts[:-1]).any()))
-            )
-            # PyTorch's own way back takes each step, ours each of the lengths, and a little more to begin with.
-            ours = graph and (time >= _LONG or 2 * batch <= time)
-            if whole and (gathers or ours):
+        graph = input.requires_grad and _grad_enabled()
+        if graph and batch == 1 and time >= _FEW_STEPS:
+            packed = _packed_alone(input, lengths, order, batch_first, time)
+            if packed is not None:
+                return packed
+        elif gathers_packed(input, batch, time, order is None, batch_first):
+            if is_plain_cpu(input) and input.numel() and _are_whole(lengths, batch, time, order is None):
                 back = None if order is None else from_numpy(inverse_of(order.numpy()))
-                data, batch_sizes = packed_rows(input, lengths, order, back, batch_first)
+                if graph:
+                    data, batch_sizes = packed_with_graph(input, lengths, order, back, batch_first, time, True)
+                else:
+                    data, batch_sizes = gathered_rows(input, lengths, order, batch_first)
+                return _new(PackedSequence, (data, batch_sizes, order, back))
+        elif (
+            graph
+            and time >= _SOME_STEPS
+            and (time >= _LONG or 2 * batch <= time)
+            and input.dtype in fast_dtypes
+            and (order is None or order.numel() == batch)
+        ):
+            # PyTorch's own way back takes each step, ours each of the lengths, and a little more to begin with.
+            back = None if order is None else from_numpy(inverse_of(order.numpy()))
+            data, batch_sizes = packed_with_graph(input, lengths, order, back, batch_first, time, False)
+            if batch_sizes.shape[0] <= time:
                 return _new(PackedSequence, (data, batch_sizes, order, back))
     if order is not None:
         input = input.index_select(0 if batch_first else 1, order)
     data, batch_sizes = kernel_pack(input, lengths, batch_first)
     return _packed(data, batch_sizes, order)
+
+
+def _are_whole(lengths: Tensor, batch: int, time: int, ordered: bool) -> bool:
+    """Whether lengths are one for each sequence, in range and in descending order; PyTorch shall refuse the others."""
+    counts: Index = lengths.numpy()
+    return (
+        counts.size == batch
+        and counts[0] <= time
+        and counts[-1] > 0
+        and not (ordered and np.count_nonzero(counts[1:] > counts[:-1]))
+    )
+
+
+def _packed_alone(
+    input: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool, time: int
+) -> PackedSequence | None:
+    """A batch of one sequence, with history: PyTorch's own way back takes each step. None where its length is wrong."""
+    counts = cast("list[int]", cast(Any, lengths).tolist())
+    length = counts[0] if len(counts) == 1 else 0
+    if not 0 < length <= time or not is_plain_cpu(input) or not input.numel():
+        return None
+    if order is not None:
+        data = input.flatten(0, 1).index_select(0, torch.arange(length))
+    elif length == time and input.is_contiguous():
+        data = _squeeze_copy(input, 0 if batch_first else 1)
+    else:
+        data = torch.cat((input.flatten(0, 1).narrow(0, 0, length),))
+    return _packed(data, torch.ones(length, dtype=torch.int64), order)

@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import rnn
-from torch.nn.utils.rnn import PackedSequence
 
 from ..scopes._current import CURRENT
 from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_pack import named
 from ._torch_rows import Index, apply_function, from_numpy, gather, joined, rows_of, split
-from ._torch_steps import gathers_padded, kernel_pad, padded_rows
 from ._torch_watch import (
+    BelowAutograd,
     Undisturbed,
     fast_dtypes,
     is_plain_cpu,
-    needs_grad,
     only_ours_look_on,
     plain_classes,
     quietly,
+    underived,
     unwatched,
 )
 
-__all__ = ["check_packed", "opened", "pad_packed_sequence", "pad_plain_sequences", "pad_sequence"]
+__all__ = ["pad_plain_sequences", "pad_sequence"]
 
 _C: Final[Any] = torch._C
 _function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 _stack: Final[Callable[..., Tensor]] = torch.stack
+_narrow_copy: Final[Callable[[Tensor, int, int, int], Tensor]] = cast(Any, torch).narrow_copy
 _strided: Final = torch.strided
+_grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+_is_cpu: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _NUMBERS: Final = frozenset({int, float})
 _kernel: Final[Callable[..., Tensor]] = _C._nn.pad_sequence
 
 # Measured; see benchmarks/bench_pack.py.
 _FEW: Final = 12
-_FEW_GRADS: Final = 4
 _SHORT: Final = 14_000
-_FEW_STEPS: Final = 8
-_FEW_PLACES: Final = 64
 
 
 def pad_sequence(sequences: Any, batch_first: Any, padding_value: Any, padding_side: Any) -> Tensor:
@@ -80,11 +80,13 @@ def _padded_sequences(sequences: Any, batch_first: Any, fill: Any, side: Any) ->
     """None where they are not all on the CPU, or there are none."""
     graph = False
     sequence = None
+    enabled = _grad_enabled()
     for sequence in sequences:
         if not sequence.is_cpu:
             return None
-        if sequence.requires_grad:
+        if enabled and sequence.requires_grad:
             graph = True
+            break
     if sequence is None:
         return None
     if len(sequences) == 1:
@@ -98,15 +100,73 @@ def _padded_sequences(sequences: Any, batch_first: Any, fill: Any, side: Any) ->
             and not sequence.is_nested
         ):
             return _stack(sequences, 0 if batch_first else 1)
-    elif len(sequences) >= _FEW or (graph and len(sequences) > _FEW_GRADS):
-        padded = _gathered_padding(sequences, batch_first, fill, side, graph and torch.is_grad_enabled())
+        return _kernel(sequences, batch_first, fill, side)
+    if graph:
+        padded = _padded_with_graph(sequences, batch_first, fill, side)
+        if padded is not None or not all(map(_is_cpu, sequences)):
+            return padded
+    elif len(sequences) >= _FEW:
+        padded = _gathered_padding(sequences, batch_first, fill, side)
         if padded is not None:
             return padded
-    return _kernel(sequences, batch_first, fill, side)
+    if graph or not unwatched():
+        return _kernel(sequences, batch_first, fill, side)
+    try:
+        with BelowAutograd():
+            return _kernel(sequences, batch_first, fill, side)
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        # What is refused down there, and what it says, shall be as where PyTorch's own function is called.
+        return _kernel(sequences, batch_first, fill, side)
 
 
-def _gathered_padding(sequences: Any, batch_first: Any, fill: Any, side: Any, graph: bool) -> Tensor | None:
-    """None where PyTorch's kernel is faster, or shall say what is wrong."""
+def _padded_with_graph(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+    """None where PyTorch's kernel shall say what is wrong, or broadcast, or convert."""
+    first = sequences[0]
+    if (
+        type(batch_first) is not bool
+        or type(fill) not in _NUMBERS
+        or (side != "right" and side != "left")
+        or not is_plain_cpu(first)
+        or not unwatched()
+    ):
+        return None
+    dtype = first.dtype
+    axes = first.dim()
+    lengths: list[int] = []
+    try:
+        # Of as many axes, and rows of as many elements: what could be broadcast to such a shape is of that shape.
+        row = first.numel() // first.shape[0]
+        for sequence in sequences:
+            length = sequence.shape[0]
+            if (
+                sequence.numel() != length * row
+                or sequence.dim() != axes
+                or sequence.dtype is not dtype
+                or not sequence.is_cpu
+            ):
+                return None
+            lengths.append(length)
+    except (IndexError, RuntimeError, ZeroDivisionError):
+        return None
+    longest = max(lengths)
+    shortest = min(lengths)
+    if shortest < 1 or not row:
+        return None
+    alike = shortest == longest and fill == 0
+    if alike or len(lengths) >= _FEW:
+        # Here they are not broadcast, but joined.
+        trailing = first.shape[1:]
+        if any([sequence.shape[1:] != trailing for sequence in sequences]):  # noqa: C419  # a list is faster
+            return None
+    if alike:
+        stacked = _stack(sequences, 0 if batch_first else 1)
+        return stacked if stacked.layout is _strided else None
+    padded: Tensor = _apply_padding((lengths, longest, batch_first, float(fill), side == "left"), *sequences)
+    return padded
+
+
+def _gathered_padding(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+    """Without history. None where PyTorch's kernel is faster, or shall say what is wrong."""
     first = sequences[0]
     if (
         type(batch_first) is not bool
@@ -122,26 +182,17 @@ def _gathered_padding(sequences: Any, batch_first: Any, fill: Any, side: Any, gr
         # Three of them tell what is worth asking of all.
         some = shape[0], sequences[len(sequences) // 2].shape[0], sequences[-1].shape[0]
         alike = some[0] == some[1] == some[2]
-        if not graph and not alike and not _is_short(first, max(some)):
+        if not alike and not _is_short(first, max(some)):
             return None
         shapes = [sequence.shape for sequence in sequences]
         if alike and fill == 0 and shapes.count(shape) == len(shapes):
-            stacked: Tensor = torch.stack(sequences, 0 if batch_first else 1)
-            return stacked if stacked.dtype is first.dtype and stacked.layout is torch.strided else None
+            stacked = _stack(sequences, 0 if batch_first else 1)
+            return stacked if stacked.dtype is first.dtype and stacked.layout is _strided else None
         lengths = [shape[0] for shape in shapes]
     except (IndexError, RuntimeError):
         return None
     longest = max(lengths)
-    if min(lengths) < 1:
-        return None
-    if graph:
-        trailing = shape[1:]
-        dtype = first.dtype
-        if any([each[1:] != trailing for each in shapes]) or any([each.dtype is not dtype for each in sequences]):  # noqa: C419  # lists are faster
-            return None
-        result: Tensor = _apply_padding(lengths, longest, batch_first, float(fill), side == "left", *sequences)
-        return result
-    if not _is_short(first, longest):
+    if min(lengths) < 1 or not _is_short(first, longest):
         return None
     source = joined(sequences)
     return None if source is None else _laid_out(source, lengths, longest, batch_first, float(fill), side == "left")
@@ -171,140 +222,42 @@ def _laid_out(source: Tensor, given: list[int], longest: int, batch_first: bool,
     return padded.view(*index.shape, *source.shape[1:])
 
 
+# Lengths, the longest, layout, fill, and whether it goes to the left.
+_Options = tuple[list[int], int, bool, float, bool]
+
+
 class _Padding(torch.autograd.Function):
     """Padding, with its way back: PyTorch's own goes through a copy of the whole for each sequence."""
 
     @staticmethod
-    def forward(
-        ctx: Any, lengths: list[int], longest: int, batch_first: bool, fill: float, left: bool, *sequences: Tensor
-    ) -> Tensor:
-        ctx.lengths = lengths
-        ctx.rest = longest, batch_first, left
+    def forward(ctx: Any, options: _Options, *sequences: Tensor) -> Tensor:
+        ctx.options = options
+        lengths, longest, batch_first, fill, left = options
         if len(lengths) >= _FEW and _is_short(sequences[0], longest):
             return _laid_out(torch.cat(sequences), lengths, longest, batch_first, fill, left)
-        return _kernel(sequences, batch_first, fill, "left" if left else "right")
+        if not underived():
+            return _kernel(sequences, batch_first, fill, "left" if left else "right")
+        with BelowAutograd():
+            return _kernel(sequences, batch_first, fill, "left" if left else "right")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         (grad,) = grads
-        longest, batch_first, left = ctx.rest
-        lengths: Index = np.array(ctx.lengths)
+        given, longest, batch_first, _, left = ctx.options
+        if len(given) < _FEW:
+            with Undisturbed():
+                rows = grad.unbind(0 if batch_first else 1)
+                pairs = zip(rows, given, strict=True)
+                return None, *[_narrow_copy(row, 0, longest - n if left else 0, n) for row, n in pairs]
+        lengths: Index = np.array(given)
         batch = lengths.size
         ends = lengths.cumsum()
         which: Index = np.arange(batch).repeat(lengths)
         steps: Index = np.arange(int(ends[-1])) - (ends - (longest if left else lengths)).repeat(lengths)
         with Undisturbed():
             index = which * longest + steps if batch_first else steps * batch + which
-            pieces = split(rows_of(grad.reshape(-1, *grad.shape[2:]), index), ctx.lengths)
-        return None, None, None, None, None, *pieces
+            pieces = split(rows_of(grad.reshape(-1, *grad.shape[2:]), index), given)
+        return None, *pieces
 
 
 _apply_padding: Final[Callable[..., Tensor]] = apply_function(None, _Padding)
-
-
-def pad_packed_sequence(
-    sequence: PackedSequence, batch_first: Any, padding_value: Any, total_length: Any
-) -> tuple[Tensor, Tensor]:
-    """As ``torch.nn.utils.rnn.pad_packed_sequence``."""
-    result: tuple[Tensor, Tensor] | None = None
-    data, batch_sizes, before, back = sequence
-    if (
-        before is None
-        and back is None
-        and total_length is None
-        and type(data) is Tensor
-        and type(batch_sizes) is Tensor
-        and not _function_modes()
-    ):
-        # As in pad_sequence.
-        steps = batch_sizes.size(0)
-        if steps < _FEW_STEPS or (not data.requires_grad and data.size(0) < steps * 8):
-            result = kernel_pad(data, batch_sizes, batch_first, padding_value, steps)
-            if CURRENT.get() is not None:
-                born_fresh(result)
-            return result
-    if (
-        type(batch_first) is bool
-        and type(padding_value) in (int, float)
-        and (total_length is None or type(total_length) is int)
-        and _is_plain(sequence)
-        and unwatched()
-    ):
-        with Undisturbed():
-            result = _padded(sequence, batch_first, padding_value, total_length)
-    if result is not None:
-        born_fresh(result)
-    else:
-        check_packed(sequence, "pad_packed_sequence")
-        with quietly([member for member in sequence if member is not None]):
-            result = rnn.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
-        born_tensors(result)
-    return result
-
-
-def _is_plain(packed: PackedSequence) -> bool:
-    data, batch_sizes, _, back = packed
-    return type(data) in plain_classes and type(batch_sizes) is Tensor and (back is None or type(back) is Tensor)
-
-
-def _padded(
-    packed: PackedSequence, batch_first: bool, fill: float, total_length: int | None
-) -> tuple[Tensor, Tensor] | None:
-    """None for what PyTorch refuses: it shall say so itself."""
-    data, batch_sizes, _, back = packed
-    if not is_plain_cpu(data) or not batch_sizes.is_cpu or batch_sizes.dim() != 1 or not (back is None or back.is_cpu):
-        return None
-    steps = batch_sizes.shape[0]
-    time = steps if total_length is None else total_length
-    if time < steps:
-        return None
-    graph = needs_grad((data,))
-    if (graph and steps >= _FEW_STEPS) or (not graph and gathers_padded(data, steps, back is None)):
-        whole = opened(packed)
-        if whole is None or not data.numel():
-            return None
-        if data.shape[0] == steps == time and fill == 0:
-            ones: Index = np.full(1, steps)
-            padded = torch.stack((data,), 0 if batch_first else 1)
-            return padded if back is None else padded.index_select(0 if batch_first else 1, back), from_numpy(ones)
-        padded, lengths = padded_rows(data, batch_sizes, None, back, batch_first, fill, time)
-        return padded, lengths if back is None else lengths.index_select(0, back)
-    padded, lengths = kernel_pad(data, batch_sizes, batch_first, fill, time)
-    if back is None:
-        return padded, lengths
-    return padded.index_select(0 if batch_first else 1, back), lengths.index_select(0, back)
-
-
-def opened(packed: PackedSequence) -> tuple[Index, Index | None] | None:
-    """Batch sizes, and place of each sequence in the order given; None where the fields do not belong together.
-
-    For fields of plain classes, on the CPU.
-    """
-    data, batch_sizes, _, back = packed
-    if batch_sizes.dtype is not torch.int64 or batch_sizes.dim() != 1:
-        return None
-    sizes: Index = batch_sizes.numpy()
-    if sizes.size == 0 or (sizes[1:] > sizes[:-1]).any() or sizes[-1] <= 0 or int(sizes.sum()) != data.shape[0]:
-        return None
-    if back is None:
-        return sizes, None
-    if back.dtype is not torch.int64 or back.dim() != 1:
-        return None
-    places: Index = back.numpy()
-    batch = int(sizes[0])
-    if places.size != batch or not _is_permutation(places):
-        return None
-    return sizes, places
-
-
-def _is_permutation(places: Index) -> bool:
-    if places.size <= _FEW_PLACES:
-        return sorted(places.tolist()) == list(range(places.size))
-    return bool(places.min() >= 0 and places.max() < places.size and np.bincount(places).max() == 1)
-
-
-def check_packed(packed: PackedSequence, what: str) -> None:
-    """Raise `DeviceMismatchError` where data and indices are on different devices."""
-    data, _, before, after = packed
-    named_members = [("data", data), ("sorted_indices", before), ("unsorted_indices", after)]
-    check_one_device([(name, member) for name, member in named_members if member is not None], what)

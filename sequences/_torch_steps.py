@@ -16,23 +16,35 @@ from torch import Tensor
 
 from ._layout import batch_sizes_of, inverse_of, steps_of
 from ._torch_rows import Index, apply_function, from_numpy, gather
-from ._torch_watch import Undisturbed, needs_grad
+from ._torch_watch import BelowAutograd, Undisturbed, needs_grad, underived
 
-__all__ = ["kernel_pack", "kernel_pad", "packed_rows", "padded_rows"]
+__all__ = [
+    "gathered_rows",
+    "gathers_packed",
+    "gathers_padded",
+    "kernel_pack",
+    "kernel_pad",
+    "kernel_pad_with_graph",
+    "packed_rows",
+    "packed_with_graph",
+    "padded_rows",
+]
 
 _VF: Final[Any] = torch._VF
 kernel_pack: Final[Callable[[Tensor, Tensor, bool], tuple[Tensor, Tensor]]] = _VF._pack_padded_sequence
 """PyTorch's kernel: data and batch sizes of a padded batch, given lengths in descending order."""
-kernel_pad: Final[Callable[[Tensor, Tensor, bool, float, int], tuple[Tensor, Tensor]]] = _VF._pad_packed_sequence
+kernel_pad_with_graph: Final[Callable[[Tensor, Tensor, bool, float, int], tuple[Tensor, Tensor]]] = (
+    _VF._pad_packed_sequence
+)
 """PyTorch's kernel: the padded batch in order of descending length, and these lengths."""
 
 # Measured; see benchmarks/bench_pack.py.
 _MANY: Final = 16
 _FEW_STEPS: Final = 8
 _MANY_STEPS: Final = 64
+_NARROW: Final = 32
 _WIDE: Final = 128
 _LARGE: Final = 256 << 10
-_LARGE_SORTED: Final = 512 << 10
 
 
 def packed_rows(
@@ -51,10 +63,29 @@ def packed_rows(
     batch_first : bool
         The layout.
     """
+    batch, time = padded.shape[:2] if batch_first else padded.shape[1::-1]
+    gathers = gathers_packed(padded, batch, time, order is None, batch_first)
     if needs_grad((padded,)):
-        data: Tensor = _apply_pack(padded, lengths, order, back, batch_first)
-        return data, cast(Any, data.grad_fn).batch_sizes
-    return _pack(padded, lengths, order, batch_first)
+        return packed_with_graph(padded, lengths, order, back, batch_first, time, gathers)
+    return (gathered_rows if gathers else _packed_by_kernel)(padded, lengths, order, batch_first)
+
+
+def packed_with_graph(
+    padded: Tensor,
+    lengths: Tensor,
+    order: Tensor | None,
+    back: Tensor | None,
+    batch_first: bool,
+    time: int,
+    gathers: bool,
+) -> tuple[Tensor, Tensor]:
+    """As `packed_rows`, of a batch of `time` steps that needs a graph; by a gather, or by PyTorch's kernel.
+
+    The kernel refuses lengths that are wrong, but for those beyond `time`: there are more batch sizes than steps then.
+    """
+    # PyTorch looks at each thing it is given: few of them make a shorter call.
+    data: Tensor = _apply_pack(padded, (lengths, order, back, batch_first, time, gathers))
+    return data, cast(Any, data.grad_fn).kept[0]
 
 
 def padded_rows(
@@ -89,6 +120,18 @@ def padded_rows(
     return _pad(data, batch_sizes, back, batch_first, fill, time)
 
 
+def kernel_pad(data: Tensor, batch_sizes: Tensor, batch_first: bool, fill: float, time: int) -> tuple[Tensor, Tensor]:
+    """As `kernel_pad_with_graph`, of what needs none."""
+    if underived():
+        try:
+            with BelowAutograd():
+                return kernel_pad_with_graph(data, batch_sizes, batch_first, fill, time)
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            # What is refused, and what is said, shall be as where PyTorch's own function is called.
+            pass
+    return kernel_pad_with_graph(data, batch_sizes, batch_first, fill, time)
+
+
 def gathers_packed(padded: Tensor, batch: int, time: int, ordered: bool, batch_first: bool) -> bool:
     """Whether a gather is faster than PyTorch's kernel where a padded batch is packed."""
     if time < _FEW_STEPS or batch == 1:
@@ -106,18 +149,24 @@ def gathers_packed(padded: Tensor, batch: int, time: int, ordered: bool, batch_f
 
 def gathers_padded(data: Tensor, steps: int, ordered: bool) -> bool:
     """Whether a gather is faster than PyTorch's kernel where packed data is padded."""
-    if steps < _FEW_STEPS:
+    # The kernel is to bring its result into another order afterwards, and that takes more than to find each row.
+    if ordered or steps < _FEW_STEPS:
         return False
-    many = data.shape[0] >= steps * (_MANY // 2)
-    return many and (not ordered or data.numel() * data.element_size() <= _LARGE_SORTED)
+    rows = data.shape[0]
+    return rows >= steps * (_MANY // 2) and data.numel() * data.element_size() >= rows * _NARROW
 
 
-def _pack(padded: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool) -> tuple[Tensor, Tensor]:
+def _packed_by_kernel(
+    padded: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool
+) -> tuple[Tensor, Tensor]:
+    if order is not None:
+        padded = padded.index_select(0 if batch_first else 1, order)
+    return kernel_pack(padded, lengths, batch_first)
+
+
+def gathered_rows(padded: Tensor, lengths: Tensor, order: Tensor | None, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """As `packed_rows`, by a gather, without history."""
     batch, time = padded.shape[:2] if batch_first else padded.shape[1::-1]
-    if not gathers_packed(padded, batch, time, order is None, batch_first):
-        if order is not None:
-            padded = padded.index_select(0 if batch_first else 1, order)
-        return kernel_pack(padded, lengths, batch_first)
     batch_sizes = batch_sizes_of(lengths.numpy())
     _, times, ranks = steps_of(batch_sizes)
     if order is not None:
@@ -163,24 +212,32 @@ def _added(grad: Tensor, added: bool) -> Tensor:
     return grad + 0 if added else grad
 
 
+# Lengths, order, its inverse, layout, steps, and whether by a gather.
+_Rest = tuple[Tensor, "Tensor | None", "Tensor | None", bool, int, bool]
+
+
 class _Pack(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, padded: Tensor, lengths: Tensor, order: Tensor | None, back: Tensor | None, batch_first: bool
-    ) -> Tensor:
-        data, ctx.batch_sizes = _pack(padded, lengths, order, batch_first)
-        ctx.rest = order, back, batch_first, padded.shape[1 if batch_first else 0]
+    def forward(ctx: Any, padded: Tensor, rest: _Rest) -> Tensor:
+        lengths, order, _, batch_first, _, gathers = rest
+        if gathers:
+            data, batch_sizes = gathered_rows(padded, lengths, order, batch_first)
+        else:
+            if order is not None:
+                padded = padded.index_select(0 if batch_first else 1, order)
+            data, batch_sizes = kernel_pack(padded, lengths, batch_first)
+        ctx.kept = batch_sizes, rest
         return data
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        order, back, batch_first, time = ctx.rest
+        batch_sizes, (_, order, back, batch_first, time, _) = ctx.kept
         with Undisturbed():
             # Step after step, which is how the rows lie, whatever the layout: a view of that is no worse a gradient.
-            padded, _ = padded_rows(_added(grads[0], order is not None), ctx.batch_sizes, order, back, False, 0.0, time)
+            padded, _ = padded_rows(_added(grads[0], order is not None), batch_sizes, order, back, False, 0.0, time)
             if batch_first:
                 padded = padded.transpose(0, 1)
-        return padded, None, None, None, None
+        return padded, None
 
 
 class _Pad(torch.autograd.Function):

@@ -14,7 +14,7 @@ from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of
 from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
-from ._torch_pad import check_packed, opened
+from ._torch_pad_packed import check_packed, opened
 from ._torch_rows import Index, separate
 from ._torch_watch import Undisturbed, is_plain_cpu, needs_grad, plain_classes, unwatched
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..tensors._torch_births import MODE
 
 __all__ = [
+    "BelowAutograd",
     "Undisturbed",
     "fast_dtypes",
     "is_plain_cpu",
@@ -19,6 +20,7 @@ __all__ = [
     "only_ours_look_on",
     "plain_classes",
     "quietly",
+    "underived",
     "unwatched",
 ]
 
@@ -33,6 +35,14 @@ _grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 
 Undisturbed: Final[Any] = _C.DisableTorchFunction
 """Inside of this nobody sees what is made on the way: what comes out is born as a whole."""
+
+BelowAutograd: Final[Any] = _C._AutoDispatchBelowADInplaceOrView
+"""Inside of this no graph is made, and no view of what is made on the way is known as one.
+
+PyTorch's kernels that consist of a handful of its other operators take three quarters of their time here, where those
+do not each look for a graph; a single operator saves less than it takes to come and go. Only where there is
+nothing to derive: see `underived`, and `needs_grad`.
+"""
 
 plain_classes: Final = frozenset({Tensor, torch.nn.Parameter})
 """Classes whose tensors behave as PyTorch's own."""
@@ -66,6 +76,11 @@ def unwatched() -> bool:
         and _forward_ad._current_level < 0
         and not torch.compiler.is_compiling()
     )
+
+
+def underived() -> bool:
+    """Whether derivatives are made by graphs alone: neither by a transform of PyTorch's, nor forward."""
+    return _transform() is None and _forward_ad._current_level < 0
 
 
 def is_plain_cpu(tensor: Tensor) -> bool:

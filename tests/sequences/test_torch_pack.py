@@ -196,7 +196,7 @@ def test_lazily_conjugated_and_negated_sequences_are_packed_by_value() -> None:
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("enforce_sorted", [False, True])
 def test_lengths_that_do_not_fit_are_refused_as_by_pytorch(lengths: Any, graph: bool, enforce_sorted: bool) -> None:
-    for time in (3, 20):
+    for time in (3, 20, 60):
         scaled = (torch.tensor(lengths) * (time // 3)).tolist()
         for given in (scaled, torch.tensor(scaled)):
             padded = torch.randn(2, time, 3, requires_grad=graph)
