@@ -107,6 +107,7 @@ static PyMethodDef functions[] = {
     {"sites", arena_sites, METH_O, NULL},
     {"swap_handler", arena_swap_handler, METH_O, NULL},
     {"statistics", statistics, METH_NOARGS, NULL},
+    {"tellers", arena_tellers, METH_VARARGS, NULL},
     {"watch", arena_watch, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -13,6 +13,7 @@ from ..scopes._scope import DisposeScope
 
 P = ParamSpec("P")
 R = TypeVar("R")
+H = TypeVar("H")
 
 ALIGNMENT: Final[int]
 """Every block begins at a multiple of it."""
@@ -48,6 +49,23 @@ def watch(wanted: bool, /) -> None:
 
 def block(array: object, /) -> tuple[int, int] | None:
     """Address and bytes of the block behind an array; None where its memory is no block of the arena."""
+
+def tellers(
+    handles: type[H],
+    slot: object,
+    storages: Callable[[H], tuple[tuple[int, int], ...]],
+    layout: Callable[[H], tuple[tuple[int, ...], str, int] | None],
+    known: dict[Any, tuple[str, int]],
+    /,
+) -> tuple[
+    Callable[[H], tuple[tuple[int, int], ...]],
+    Callable[[H], tuple[tuple[int, ...], str, int] | None],
+]:
+    """The two functions compiled: what tells the storages and the layout of a handle by the array in a slot of it.
+
+    They ask those that they are given of memory that is no block of the arena, and of types of elements whose name and
+    bytes are not yet known.
+    """
 
 def enter(scope: DisposeScope, /) -> None:
     """Serve this context as a scope wants it; its slot ``_served`` gets the handler before."""

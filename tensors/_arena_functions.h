@@ -30,6 +30,9 @@ PyObject *arena_charge(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 PyObject *arena_discharge(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_last_refusal(PyObject *module, PyObject *ignored);
 
+/* _arena_handles.c */
+PyObject *arena_tellers(PyObject *module, PyObject *arguments);
+
 /* _arena_sites.c */
 PyObject *arena_sites(PyObject *module, PyObject *scope);
 

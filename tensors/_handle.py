@@ -15,6 +15,7 @@ from ..scopes._entry import entry_of, unit_of
 from ..scopes._kinds import Kind, add_kind
 from ..scopes._releases import disposed_error, release
 from ._alignment import served
+from ._arena_arrival import ARENA
 from ._storage import storage_of
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def _storages(handle: Handle) -> tuple[tuple[int, int], ...]:
 
 
 # Spelling a dtype takes longer than all else that a report asks of a tensor.
-_dtype_names: Final[dict[np.dtype[Any], str]] = {}
-_NAMES_AT_MOST: Final = 256
+_dtypes: Final[dict[np.dtype[Any], tuple[str, int]]] = {}
+_DTYPES_AT_MOST: Final = 256
 
 
 def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
@@ -151,12 +152,17 @@ def _layout(handle: Handle) -> tuple[tuple[int, ...], str, int] | None:
     except AttributeError:
         return None
     dtype = array.dtype
-    name = _dtype_names.get(dtype)
-    if name is None:
-        name = str(dtype)
-        if len(_dtype_names) < _NAMES_AT_MOST:
-            _dtype_names[dtype] = name
-    return array.shape, name, array.nbytes
+    known = _dtypes.get(dtype)
+    if known is None:
+        known = str(dtype), dtype.itemsize
+        if len(_dtypes) < _DTYPES_AT_MOST:
+            _dtypes[dtype] = known
+    return array.shape, known[0], array.nbytes
+
+
+_tellers: tuple[Any, Any] = _storages, _layout
+if ARENA is not None:
+    _tellers = ARENA.tellers(Handle, vars(Handle)["_array"], _storages, _layout, _dtypes)
 
 
 def _memory(handle: Handle) -> tuple[NDArray[Any], ...]:
@@ -191,11 +197,11 @@ TENSOR: Final = Kind(
     cls=Handle,
     name="Tensor",
     release=_release,
-    storages=_storages,
+    storages=_tellers[0],
     device=_device,
     describe=describe,
     is_disposed=_is_disposed,
-    layout=_layout,
+    layout=_tellers[1],
     memory=_memory,
     compact=_compact,
 )
