@@ -45,42 +45,73 @@ static bool is_plain(PyObject *entry)
            (owner == Py_None || is_scope(owner));
 }
 
-/* Whether another entry of a resource was released: then this one leaves LIVE, which is all. -1 with an error set. Why that
- * makes every release one of a kind is said in `_releases.release_in_python`. Runs no Python code. */
-static int was_released(PyObject *entry, PyObject *resource)
+/* Takes an entry out of LIVE: 1, or 0 where it is not there. -1 with an error set. One step for every other thread. */
+static int leave_live(PyObject *entry)
 {
-    PyObject *key = get(entry, ENTRY_KEY);
-    PyObject *dead = resource == NULL ? NULL : PyDict_GetItemWithError(bound[DEAD], key);
-    if (dead == NULL || dead == entry || Py_TYPE(dead) != entry_type) {
-        return PyErr_Occurred() ? -1 : 0;
+    PyObject *key = get(entry, ENTRY_KEY), *taken = NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyDict_Pop(bound[LIVE], key, &taken) < 0) {
+        return -1;
     }
-    PyObject *other = resource_of(dead);
-    Py_XDECREF(other);
-    if (other != resource) {
-        return 0;
+#else
+    /* The one lookup of a large table is what this costs. */
+    if ((taken = _PyDict_Pop(bound[LIVE], key, Py_None)) == NULL) {
+        return -1;
     }
-    return PyDict_DelItem(bound[LIVE], key) < 0 ? -1 : 1;
+#endif
+    int there = taken == entry;
+    if (!there && taken != NULL && taken != Py_None && PyDict_SetItem(bound[LIVE], key, taken) < 0) {
+        there = -1;
+    }
+    Py_XDECREF(taken);
+    return there;
 }
 
-/* Into DEAD, out of LIVE, out of the list of its owner unless it is `taken` out of that: one step for every other thread,
- * because no Python code runs. -1 with an error set. */
-static int claim(PyObject *entry, PyObject *ledger, PyObject *owner, bool referenced, PyObject *taken)
+/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all then. Why that makes every
+ * release one of a kind is said in `_releases.release_in_python`. -1 with an error set. Runs no Python code. */
+static int enter_dead(PyObject *entry, PyObject *resource)
 {
     PyObject *key = get(entry, ENTRY_KEY);
-    if (referenced && PyDict_SetItem(bound[DEAD], key, entry) < 0) {
+    PyObject *there = PyDict_SetDefault(bound[DEAD], key, entry);
+    if (there == NULL) {
         return -1;
     }
-    if (PyDict_DelItem(bound[LIVE], key) < 0) {
-        return -1;
+    if (there == entry) {
+        return 1;
     }
-    if (get(entry, ENTRY_UNIT) != Py_None) {
+    PyObject *other = Py_TYPE(there) == entry_type ? resource_of(there) : NULL;
+    Py_XDECREF(other);
+    if (other == resource) {
         return 0;
+    }
+    return PyDict_SetItem(bound[DEAD], key, entry) < 0 ? -1 : 1;
+}
+
+/* Out of LIVE, into DEAD, out of the list of its owner unless it is `taken` out of that: 1, or 0 where somebody else has released
+ * it. One step for every other thread, because no Python code runs. -1 with an error set. */
+static int claim(PyObject *entry, PyObject *resource, PyObject *ledger, PyObject *owner, PyObject *taken)
+{
+    int claimed = leave_live(entry);
+    if (claimed > 0 && resource != NULL) {
+        claimed = enter_dead(entry, resource);
+        if (claimed < 0) {
+            /* No memory: it stays what it was. */
+            PyObject *error, *value, *traceback;
+            PyErr_Fetch(&error, &value, &traceback);
+            if (PyDict_SetItem(bound[LIVE], get(entry, ENTRY_KEY), entry) < 0) {
+                PyErr_Clear();
+            }
+            PyErr_Restore(error, value, traceback);
+        }
+    }
+    if (claimed <= 0 || get(entry, ENTRY_UNIT) != Py_None) {
+        return claimed;
     }
     if (owner != Py_None && get(owner, SCOPE_ENTRIES) != taken && disown(owner, entry) < 0) {
         return -1;
     }
     count(ledger, owner == Py_None ? DISPOSED_UNSCOPED : DISPOSED_IN_SCOPE);
-    return 0;
+    return 1;
 }
 
 /* None, or what the release raised; NULL with an error set for what it does not collect. `taken` is the list, if any, that the
@@ -91,21 +122,14 @@ static PyObject *release_plain(PyObject *entry, PyObject *taken)
     if (ledger == NULL) {
         return NULL;
     }
-    PyObject *found = PyDict_GetItemWithError(bound[LIVE], get(entry, ENTRY_KEY));
-    if (found != entry) {
-        Py_DECREF(ledger);
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    }
     PyObject *resource = resource_of(entry);
-    int before = was_released(entry, resource);
-    if (before != 0) {
-        Py_DECREF(ledger);
-        Py_XDECREF(resource);
-        return before < 0 ? NULL : Py_NewRef(Py_None);
-    }
     PyObject *owner = Py_NewRef(get(entry, ENTRY_OWNER));
     PyObject *result = NULL;
-    if (claim(entry, ledger, owner, resource != NULL, taken) == 0) {
+    int claimed = claim(entry, resource, ledger, owner, taken);
+    if (claimed == 0) {
+        result = Py_NewRef(Py_None);
+    }
+    else if (claimed > 0) {
         put(entry, ENTRY_OWNER, Py_None);
         result = Py_NewRef(Py_None);
         if (resource != NULL) {

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "_torch_hot_bound.h"
+#include "_torch_hot_state.h"
 
 enum object { MODES_ARE_ON, MAKE, SPARE, HUSK, SWAP, SWAP_REFUSED, DISPOSED, RECORDS, DROP, OBJECTS };
 
@@ -115,6 +116,19 @@ static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
     return set_class(tensor, (PyTypeObject *)bound[DISPOSED]);
 }
 
+/* Whether a function mode is on the stack, which sees attributes too. -1 with an error set. */
+static int modes_are_on(void)
+{
+    int on = state_modes_are_on();
+    if (on >= 0) {
+        return on;
+    }
+    PyObject *told = PyObject_CallNoArgs(bound[MODES_ARE_ON]);
+    on = told == NULL ? -1 : told != Py_False;
+    Py_XDECREF(told);
+    return on;
+}
+
 /* `_torch_disposal.drop` for a plain tensor, whose like has been dropped before. */
 PyObject *disposal_drop(PyObject *module, PyObject *tensor)
 {
@@ -125,15 +139,14 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
     }
     PyObject *record = NULL;
     if (Py_TYPE(tensor) == tensor_type) {
-        PyObject *modes = PyObject_CallNoArgs(bound[MODES_ARE_ON]);
-        if (modes == NULL) {
+        int on = modes_are_on();
+        if (on < 0) {
             return NULL;
         }
-        if (modes == Py_False) {
+        if (!on) {
             record = record_of(tensor);
             PyErr_Clear();
         }
-        Py_DECREF(modes);
     }
     if (record == NULL) {
         return PyObject_CallOneArg(bound[DROP], tensor);

@@ -6,10 +6,11 @@
 #include <dlfcn.h>
 #endif
 
-/* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()`` and
- * ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of what PyTorch exports to extensions. */
+/* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()``,
+ * ``at::impl::torch_function_mode_enabled()`` and ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of what PyTorch exports to extensions. */
 static int (*graph_task)(void);
 static bool (*all_disabled)(void);
+static bool (*mode_enabled)(void);
 static bool (*is_included)(uint16_t);
 static uint16_t transforms;
 
@@ -42,10 +43,11 @@ int state_find(PyObject *paths, unsigned long key)
     static const char *const names[] = {
         "_ZN5torch8autograd25get_current_graph_task_idEv",
         "_ZN2at4impl27torch_function_all_disabledEv",
+        "_ZN2at4impl27torch_function_mode_enabledEv",
         "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
     };
-    void *found[3];
-    for (int i = 0; i < 3; i++) {
+    void *found[4];
+    for (int i = 0; i < 4; i++) {
         if ((found[i] = find(paths, names[i])) == NULL) {
             return PyErr_Occurred() ? -1 : 0;
         }
@@ -53,10 +55,13 @@ int state_find(PyObject *paths, unsigned long key)
     /* POSIX lets a pointer to data be one to a function; ISO C wants to be asked in this way. */
     *(void **)&graph_task = found[0];
     *(void **)&all_disabled = found[1];
-    *(void **)&is_included = found[2];
+    *(void **)&mode_enabled = found[2];
+    *(void **)&is_included = found[3];
     transforms = (uint16_t)key;
     return 1;
 #endif
 }
 
 bool state_is_particular(void) { return graph_task() != -1 || all_disabled() || is_included(transforms); }
+
+int state_modes_are_on(void) { return mode_enabled == NULL ? -1 : mode_enabled(); }

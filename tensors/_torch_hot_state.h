@@ -13,4 +13,7 @@ int state_find(PyObject *paths, unsigned long key);
 /* Whether what is made now is no birth: in a backward pass, in a transform, or where nobody is to see functions called. */
 bool state_is_particular(void);
 
+/* Whether a function mode is on the stack of the calling thread; -1 where PyTorch cannot be asked. */
+int state_modes_are_on(void);
+
 #endif
