@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ._compiled import HOT
@@ -16,7 +17,7 @@ from ._statistics import LOCAL
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
-__all__ = ["born", "born_composite", "born_in"]
+__all__ = ["born", "born_composite", "born_in", "born_whole"]
 
 
 def born_in_python(resource: object, kind: Kind, /) -> Entry:
@@ -86,6 +87,45 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
         plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
+    scope = CURRENT.get()
+    if scope is not None and not scope._direct:
+        scope = resolve(scope)
+    return _recorded(entry, scope)
+
+
+def part_in_python(resource: object, kind: Kind, unit: Entry, /) -> Entry:
+    """Make the entry of a member of a composite, which nobody knows yet; it is not counted."""
+    entry = Entry(resource, died)
+    entry.key = key = id(resource)
+    entry.kind = kind
+    entry.owner = None
+    entry.home = LOCAL.ledger
+    entry.unit = unit
+    entry.members = ()
+    entry.counted = False
+    LIVE[key] = entry
+    return entry
+
+
+part = part_in_python
+if HOT is not None:
+    part = HOT.part
+
+
+def born_whole(resource: object, kind: Kind, members: Iterable[object], member_kind: Kind) -> Entry:
+    """Record the birth of a composite that has just been made with all of its members, whom nobody else knows.
+
+    Parameters
+    ----------
+    resource, kind : object and Kind
+        As for `born`.
+    members : iterable of object
+        Its members. They can be weakly referenced, live on one device, and none of them is a composite.
+    member_kind : Kind
+        Their kind.
+    """
+    entry = track(resource, kind)
+    entry.members = tuple([part(member, member_kind, entry) for member in members])
     scope = CURRENT.get()
     if scope is not None and not scope._direct:
         scope = resolve(scope)

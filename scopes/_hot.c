@@ -41,6 +41,7 @@ static PyMethodDef functions[] = {
     {"changed", hot_changed, METH_NOARGS, NULL},
     {"died", hot_died, METH_O, NULL},
     {"forget_ledger", forget, METH_O, NULL},
+    {"part", (PyCFunction)(void (*)(void))hot_part, METH_FASTCALL, NULL},
     {"quicken", hot_quicken, METH_O, NULL},
     {"release", (PyCFunction)(void (*)(void))hot_release, METH_FASTCALL, NULL},
     {"release_newest", (PyCFunction)(void (*)(void))hot_release_newest, METH_FASTCALL, NULL},

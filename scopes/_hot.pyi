@@ -38,6 +38,9 @@ changes: object
 def changed() -> None:
     """Count a change of `CURRENT` that was made in Python."""
 
+def part(resource: object, kind: Kind, unit: Entry, /) -> Entry:
+    """See `_births.part`."""
+
 def died(entry: Entry, /) -> None:
     """See `_deaths.died`."""
 

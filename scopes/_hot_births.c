@@ -128,6 +128,26 @@ PyObject *hot_born_untold(PyObject *module, PyObject *const *arguments, Py_ssize
     return bear(arguments, number);
 }
 
+PyObject *hot_part(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 3 || !is_bound() || !PyObject_TypeCheck(arguments[2], entry_type)) {
+        PyErr_SetString(PyExc_TypeError, "part() takes a resource, its kind, and the entry of a composite");
+        return NULL;
+    }
+    PyObject *ledger = ledger_here();
+    PyObject *entry = ledger == NULL ? NULL : make_entry(arguments[0], arguments[1], ledger, NULL);
+    Py_XDECREF(ledger);
+    if (entry != NULL) {
+        put(entry, ENTRY_UNIT, arguments[2]);
+        put(entry, ENTRY_COUNTED, Py_False);
+        if (PyDict_SetItem(bound[LIVE], get(entry, ENTRY_KEY), entry) < 0) {
+            Py_CLEAR(entry);
+        }
+    }
+    return entry;
+}
+
 /* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1 with an error set. */
 static int taken_out_of(PyObject *table, PyObject *entry)
 {

@@ -11,6 +11,8 @@ PyObject *hot_born(PyObject *module, PyObject *const *arguments, Py_ssize_t numb
 /* The same, but no listener is told yet: the resource has an address and nothing else. Runs no Python code where the scope is
  * given. */
 PyObject *hot_born_untold(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+/* The entry of a member that nobody knows yet. */
+PyObject *hot_part(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *hot_died(PyObject *module, PyObject *entry);
 
 #endif

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..scopes._births import born, born_composite
+from ..scopes._births import born, born_composite, born_whole
 from ..scopes._composites import gathered
 from ..scopes._current import CURRENT, current_scope
 from ..scopes._entry import LIVE, entry_of
@@ -20,8 +20,6 @@ from ..tensors._torch_results import births_in
 from ._torch_packed import TORCH_PACKED_SEQUENCE
 
 __all__ = ["born_fresh", "born_fresh_packed", "born_packed", "born_tensors"]
-
-_DATA, _BATCH_SIZES, _SORTED, _UNSORTED = PackedSequence._fields
 
 
 def born_fresh(tensors: Iterable[Tensor]) -> None:
@@ -37,13 +35,10 @@ def born_fresh(tensors: Iterable[Tensor]) -> None:
 def born_fresh_packed(packed: PackedSequence) -> PackedSequence:
     """Record the birth of a packed sequence of plain tensors that were made unseen, where a scope is open."""
     if CURRENT.get() is not None and births_now():
-        data, batch_sizes, before, after = packed
+        members = [member for member in packed if member is not None]
         if BUDGETED:
-            _charge([member for member in packed if member is not None])
-        rows: list[tuple[str, object, Any]] = [(_DATA, data, TENSOR), (_BATCH_SIZES, batch_sizes, TENSOR)]
-        if before is not None:
-            rows += (_SORTED, before, TENSOR), (_UNSORTED, after, TENSOR)
-        born_composite(packed, TORCH_PACKED_SEQUENCE, [(packed, rows)])
+            _charge(members)
+        born_whole(packed, TORCH_PACKED_SEQUENCE, members, TENSOR)
     return packed
 
 

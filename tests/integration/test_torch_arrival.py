@@ -25,3 +25,16 @@ def test_inside_of_a_scope(nesting):
         assert torch._C._len_torch_function_stack() == 0
     """
     subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(program)], check=True)
+
+
+def test_inside_of_a_transform():
+    program = """
+        import torch
+        import disposescope as ds
+
+        gradient = torch.func.grad(lambda x: ds.pad_sequence([x, x]).sum())(torch.ones(3))
+        assert gradient.tolist() == [2, 2, 2]
+        with ds.dispose_scope() as scope:
+            assert torch.ones(3) + 1 in scope
+    """
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(program)], check=True)
