@@ -55,6 +55,10 @@ static PyObject *shape_of(const struct numpy_array *array, Py_ssize_t *size)
         PyTuple_SET_ITEM(shape, axis, length);
         *size *= array->dimensions[axis];
     }
+    if (shape != NULL && array->nd > 0) {
+        /* Of numbers alone: the garbage collector would leave it alone too, once it has met it. */
+        PyObject_GC_UnTrack(shape);
+    }
     return shape;
 }
 

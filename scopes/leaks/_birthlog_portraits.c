@@ -104,9 +104,7 @@ static PyObject *portrayed(struct studio *studio, struct sitter *sitter, PyObjec
             goto done;
         }
         nbytes = PyTuple_GET_ITEM(pair, 1);
-        PyObject *one = studio_numbered(studio, PyTuple_GET_ITEM(pair, 0), nbytes);
-        told = one == NULL ? NULL : PyTuple_Pack(1, one);
-        Py_XDECREF(one);
+        told = studio_storages(studio, PyTuple_GET_ITEM(pair, 0), nbytes);
     }
     if (told != NULL && nbytes != NULL) {
         bool known = layout != Py_None;

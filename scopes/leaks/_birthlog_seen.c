@@ -42,9 +42,7 @@ PyObject *seen_portrayed(PyObject *module, PyObject *arguments)
             break;
         }
         PyObject *nbytes = slot_value(piece, slots[SEEN_NBYTES]);
-        PyObject *one = studio_numbered(&studio, slot_value(piece, slots[SEEN_IDENTITY]), nbytes);
-        PyObject *storages = one == NULL ? NULL : PyTuple_Pack(1, one);
-        Py_XDECREF(one);
+        PyObject *storages = studio_storages(&studio, slot_value(piece, slots[SEEN_IDENTITY]), nbytes);
         PyObject *record = storages == NULL ? NULL
                                             : studio_record(&studio, &rows->rows[i],
                                                             &(struct likeness){
@@ -154,6 +152,7 @@ PyObject *seen_all(PyObject *module, PyObject *arguments)
                 fill_slot(piece, slots[SEEN_REFERENCE], Py_NewRef(reference));
                 fill_slot(piece, slots[SEEN_LIVES], Py_NewRef(lives));
                 fill_slot(piece, slots[SEEN_ESCAPE], Py_NewRef(escape));
+                left_alone(piece);
                 failed = PyList_Append(pieces, piece) < 0;
                 kept->rows[count++] = *row;
             }

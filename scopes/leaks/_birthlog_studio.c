@@ -80,7 +80,15 @@ PyObject *identity_key(PyObject *module, PyObject *identity)
     return PyLong_FromUnsignedLongLong(address >> 6 | address << 58);
 }
 
-PyObject *studio_numbered(struct studio *studio, PyObject *identity, PyObject *nbytes)
+void left_alone(PyObject *object)
+{
+    if (PyObject_IS_GC(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+}
+
+/* A storage by its number and its bytes; a new reference. */
+static PyObject *numbered(struct studio *studio, PyObject *identity, PyObject *nbytes)
 {
     PyObject *key = identity_key(NULL, identity);
     PyObject *next = key == NULL ? NULL : PyLong_FromSsize_t(PyDict_GET_SIZE(studio->numbers));
@@ -89,6 +97,18 @@ PyObject *studio_numbered(struct studio *studio, PyObject *identity, PyObject *n
     Py_XDECREF(next);
     Py_XDECREF(key);
     return pair;
+}
+
+PyObject *studio_storages(struct studio *studio, PyObject *identity, PyObject *nbytes)
+{
+    PyObject *pair = numbered(studio, identity, nbytes);
+    PyObject *storages = pair == NULL ? NULL : PyTuple_Pack(1, pair);
+    if (storages != NULL && PyLong_CheckExact(nbytes)) {
+        left_alone(pair);
+        left_alone(storages);
+    }
+    Py_XDECREF(pair);
+    return storages;
 }
 
 /* Have age and generation of a birth at hand: those of many births in a row are the same. */
@@ -134,5 +154,6 @@ PyObject *studio_record(struct studio *studio, const struct row *row, const stru
     fill_slot(record, slots[NBYTES], Py_NewRef(likeness->nbytes));
     fill_slot(record, slots[USED_NBYTES], Py_NewRef(likeness->used_nbytes));
     fill_slot(record, slots[STORAGES], Py_NewRef(likeness->storages));
+    left_alone(record);
     return record;
 }

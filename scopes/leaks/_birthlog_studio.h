@@ -41,8 +41,11 @@ struct studio {
 /* Learn the class of records; -1 with an exception. */
 int studio_make(struct studio *studio, PyObject *type);
 void studio_close(struct studio *studio);
-/* A storage by its number and its bytes; a new reference. */
-PyObject *studio_numbered(struct studio *studio, PyObject *identity, PyObject *nbytes);
+/* The one storage of something, by its number, with its bytes; a new reference. */
+PyObject *studio_storages(struct studio *studio, PyObject *identity, PyObject *nbytes);
+/* Have the garbage collector leave a new object alone, which refers only to what cannot refer to it: the next collection would go
+ * through millions of them otherwise, and each full one after that. */
+void left_alone(PyObject *object);
 
 /* What a record tells of the thing itself; borrowed. */
 struct likeness {
