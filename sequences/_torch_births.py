@@ -38,7 +38,11 @@ def born_fresh_packed(packed: PackedSequence) -> PackedSequence:
         members = [member for member in packed if member is not None]
         if BUDGETED:
             _charge(members)
-        born_whole(packed, TORCH_PACKED_SEQUENCE, members, TENSOR)
+        if any([id(member) in LIVE for member in members]):  # noqa: C419  # a list is faster
+            # Born one by one after all: what made them did so within sight.
+            born_composite(packed, TORCH_PACKED_SEQUENCE)
+        else:
+            born_whole(packed, TORCH_PACKED_SEQUENCE, members, TENSOR)
     return packed
 
 

@@ -115,7 +115,7 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
     if type(lengths) is OwnTensor:
         lengths = torch.as_tensor(lengths.numpy())
     if type(input) in plain_classes and type(batch_first) is bool and unwatched():
-        if _function_modes():
+        if CURRENT.get() is not None or _function_modes():
             with Undisturbed():
                 packed = _packed_batch(input, lengths, batch_first, enforce_sorted)
         else:
