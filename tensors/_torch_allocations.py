@@ -11,7 +11,10 @@ birth there is an address and nothing else.
 
 from __future__ import annotations
 
+import threading
+from importlib import import_module
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -34,17 +37,18 @@ from ._torch_results import flattened, give_up, is_born
 __all__ = ["SEEN", "see_allocations", "tell", "tell_late"]
 
 _C: Final[Any] = torch._C
+_tensor: Final[Any] = import_module("torch._tensor")
 _ATTRIBUTES: Final = ("grad", "_grad", "_base")
 
 SEEN: Final[list[bool]] = []
 """Not empty where births are seen so."""
 
-_CLASSES: Final[dict[type, bool]] = {}
 
-
-def _is_born(cls: type) -> bool:
-    answer = _CLASSES[cls] = is_born(cls)
-    return answer
+def _judge(code: CodeType, module: object) -> int:
+    # Code that is new often comes with classes that are. Of one whose class does not call `__init__` of its own base
+    # nobody has heard before.
+    TORCH_HOT.watch_classes(tuple(_subclasses(Tensor)))
+    return verdict(code, module)
 
 
 def _summon() -> None:
@@ -119,24 +123,30 @@ def see_allocations(kind: Kind) -> bool:
             "Tensor": Tensor,
             "ask": births_by_frames,
             "born_untold": HOT.born_untold,
-            "classes": _CLASSES,
             "give_up": give_up,
-            "is_born": _is_born,
-            "judge": verdict,
+            "is_born": is_born,
+            "judge": _judge,
             "kind": kind,
             "resolve": resolve,
             "summon": _summon,
             "tell": tell,
+            "threading": threading,
         }
     )
+    try:
+        attributes = tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES)
+        transforms = int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode)
+    except AttributeError:
+        return False
     libraries = sorted(str(path) for path in (Path(torch.__file__).parent / "lib").glob("lib*"))
     seen: bool = TORCH_HOT.watch_births(
         tuple(_subclasses(Tensor)),
         tuple(_subclasses(type(Tensor))),
-        tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES),
+        attributes,
         _C.TensorBase.numpy,
+        vars(_tensor),
         tuple(path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path),
-        int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode),
+        transforms,
     )
     if seen:
         mode: Any = MODE

@@ -114,20 +114,15 @@ DisposedTorchTensor: Final[type[Tensor]] = type("DisposedTorchTensor", (Tensor,)
 with _Undisturbed():
     _HUSK: Final = torch.empty((), layout=torch.sparse_coo, device="meta")
 
-_assignable: Final[dict[type, bool]] = {Tensor: True}
-
 
 def can_be_disposed(cls: type) -> bool:
     """Whether the instances of a tensor class can go dead: one with slots of its own cannot change its class."""
-    verdict = _assignable.get(cls)
-    if verdict is None:
-        verdict = _assignable[cls] = (
-            cls is not DisposedTorchTensor
-            and cls.__basicsize__ == DisposedTorchTensor.__basicsize__
-            and cls.__dictoffset__ == DisposedTorchTensor.__dictoffset__
-            and cls.__weakrefoffset__ == DisposedTorchTensor.__weakrefoffset__
-        )
-    return verdict
+    return cls is Tensor or (
+        cls is not DisposedTorchTensor
+        and cls.__basicsize__ == DisposedTorchTensor.__basicsize__
+        and cls.__dictoffset__ == DisposedTorchTensor.__dictoffset__
+        and cls.__weakrefoffset__ == DisposedTorchTensor.__weakrefoffset__
+    )
 
 
 def drop_in_python(tensor: Any, /) -> None:
@@ -180,6 +175,9 @@ _RECORDS_AT_MOST: Final = 10_000
 
 
 def _record_of(known: _Known) -> dict[str, _Known]:
+    if known[0] is not Tensor:
+        # Held here, a class of the program's own would live on.
+        return {_KNOWN: known}
     if len(_records) >= _RECORDS_AT_MOST:
         _records.clear()
     record = _records[known] = {_KNOWN: known}

@@ -24,6 +24,7 @@ static PyMethodDef functions[] = {
     {"left", seam_left, METH_O, NULL},
     {"unborn", (PyCFunction)(void (*)(void))attributes_unborn, METH_FASTCALL, NULL},
     {"watch_births", births_watch, METH_VARARGS, NULL},
+    {"watch_classes", births_watch_classes, METH_O, NULL},
     {"handler_of", mode_handler_of, METH_O, NULL},
     {"drop", disposal_drop, METH_O, NULL},
     {0},

@@ -17,6 +17,7 @@ def watch_births(
     metaclasses: tuple[type, ...],
     attributes: tuple[Any, ...],
     numpy: Any,
+    passing: dict[str, Any],
     libraries: tuple[str, ...],
     transforms: int,
     /,
@@ -31,6 +32,8 @@ def watch_births(
         The descriptors of attributes that hand out a tensor which was there before.
     numpy : method descriptor
         The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
+    passing : dict
+        The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
     libraries : tuple of str
         The paths of PyTorch's libraries.
     transforms : int
@@ -41,6 +44,9 @@ def watch_births(
     bool
         False where PyTorch has not what this needs; nothing is changed then.
     """
+
+def watch_classes(classes: tuple[type, ...], /) -> bool:
+    """See births of the instances of these classes too."""
 
 def bind_disposal(things: dict[str, Any], /) -> None:
     """Get to know what `drop` needs, by the names that `_torch_disposal` gives."""

@@ -1,5 +1,7 @@
 #include "_torch_hot_attributes.h"
 
+#include "../scopes/leaks/_birthlog_frames.h"
+
 enum { AT_MOST = 8 };
 
 struct attribute {
@@ -11,17 +13,39 @@ struct attribute {
 static struct attribute attributes[AT_MOST];
 static PyMethodDef method;
 static PyCFunctionWithKeywords numpy_before;
-static PyObject *assigned_function;
+static PyObject *assigned_function, *names_of_passing;
+/* How many functions that make no births run on this thread. */
 static _Thread_local int depth;
+/* The frame that reads an attribute on this thread, alive meanwhile. */
+static _Thread_local const void *reading;
 
-bool attributes_are_read(void) { return depth != 0; }
+bool attributes_are_read(void)
+{
+    if (depth != 0 || reading == NULL) {
+        return depth != 0;
+    }
+    struct walk walk;
+    walk_begin(&walk);
+    bool directly = walk_ended(&walk) || walk.frame == reading;
+    if (!directly) {
+        PyObject *names = walk_globals(&walk);
+        directly = names == names_of_passing;
+        Py_XDECREF(names);
+    }
+    walk_end(&walk);
+    return directly;
+}
 
 static PyObject *read_attribute(PyObject *tensor, void *closure)
 {
-    const PyGetSetDef *before = ((struct attribute *)closure)->before;
-    depth++;
-    PyObject *value = before->get(tensor, before->closure);
-    depth--;
+    const PyGetSetDef *definition = ((struct attribute *)closure)->before;
+    const void *before = reading;
+    struct walk walk;
+    walk_begin(&walk);
+    reading = walk.frame;
+    PyObject *value = definition->get(tensor, definition->closure);
+    reading = before;
+    walk_end(&walk);
     return value;
 }
 
@@ -41,9 +65,13 @@ static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
 
 static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
 {
-    depth++;
+    const void *before = reading;
+    struct walk walk;
+    walk_begin(&walk);
+    reading = walk.frame;
     PyObject *array = numpy_before(tensor, args, kwargs);
-    depth--;
+    reading = before;
+    walk_end(&walk);
     return array;
 }
 
@@ -60,7 +88,7 @@ PyObject *attributes_unborn(PyObject *module, PyObject *const *arguments, Py_ssi
     return result;
 }
 
-int attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *assigned)
+bool attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *passing, PyObject *assigned)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(descriptors);
     bool fit = number <= AT_MOST && Py_IS_TYPE(numpy, &PyMethodDescr_Type) &&
@@ -70,10 +98,10 @@ int attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *assigned)
         fit = Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && ((PyGetSetDescrObject *)descriptor)->d_getset->get != NULL;
     }
     if (!fit) {
-        PyErr_SetString(PyExc_TypeError, "an attribute of PyTorch's is none");
-        return -1;
+        return false;
     }
     assigned_function = Py_NewRef(assigned);
+    names_of_passing = Py_NewRef(passing);
     for (Py_ssize_t i = 0; i < number; i++) {
         PyGetSetDescrObject *descriptor = (PyGetSetDescrObject *)Py_NewRef(PyTuple_GET_ITEM(descriptors, i));
         struct attribute *attribute = &attributes[i];
@@ -89,5 +117,5 @@ int attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *assigned)
     numpy_before = (PyCFunctionWithKeywords)(void (*)(void))method.ml_meth;
     method.ml_meth = (PyCFunction)(void (*)(void))call_numpy;
     descriptor->d_method = &method;
-    return 0;
+    return true;
 }

@@ -4,21 +4,23 @@
 #include "_torch_hot_attributes.h"
 #include "_torch_hot_bound.h"
 #include "_torch_hot_code.h"
+#include "_torch_hot_errors.h"
 #include "_torch_hot_mode.h"
 #include "_torch_hot_seam.h"
 #include "_torch_hot_state.h"
 
-enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, CLASSES, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, TELL, OBJECTS };
+enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, TELL, OBJECTS };
 
 static const char *const names[OBJECTS] = {
     [CURRENT] = "CURRENT",     [RESOLVE] = "resolve",   [BORN] = "born_untold", [KIND] = "kind",       [LISTENERS] = "LISTENERS",
-    [BUDGETED] = "BUDGETED",   [CLASSES] = "classes",   [IS_BORN] = "is_born",  [JUDGE] = "judge",     [ASK] = "ask",
-    [GIVE_UP] = "give_up",     [SUMMON] = "summon",     [TELL] = "tell",
+    [BUDGETED] = "BUDGETED",   [IS_BORN] = "is_born",   [JUDGE] = "judge",      [ASK] = "ask",       [GIVE_UP] = "give_up",
+    [SUMMON] = "summon",       [TELL] = "tell",
 };
 
 static PyObject *bound[OBJECTS];
 static PyTypeObject *tensor_type, *scope_type;
-static Py_ssize_t direct_offset;
+static Py_ssize_t direct_offset, state_offset;
+static PyObject *state_closed;
 static bool seen;
 /* The class that a scope had last. */
 static PyTypeObject *usual_scope_type;
@@ -32,19 +34,22 @@ PyObject *births_bind(PyObject *module, PyObject *things)
     }
     PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *scope = PyDict_GetItemString(things, "ScopeView");
     PyObject *current = PyDict_GetItemString(things, "CURRENT"), *listeners = PyDict_GetItemString(things, "LISTENERS");
-    PyObject *budgeted = PyDict_GetItemString(things, "BUDGETED"), *classes = PyDict_GetItemString(things, "classes");
+    PyObject *budgeted = PyDict_GetItemString(things, "BUDGETED"), *threading = PyDict_GetItemString(things, "threading");
     if (tensor == NULL || !PyType_Check(tensor) || scope == NULL || !PyType_Check(scope) || current == NULL ||
         !PyContextVar_CheckExact(current) || listeners == NULL || !PyList_CheckExact(listeners) || budgeted == NULL ||
-        !PyDict_CheckExact(budgeted) || classes == NULL || !PyDict_CheckExact(classes)) {
+        !PyDict_CheckExact(budgeted) || threading == NULL) {
         PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
         return NULL;
     }
-    if ((direct_offset = offset_of_slot((PyTypeObject *)scope, "_direct")) < 0 || take(things, names, OBJECTS, bound) < 0) {
+    if ((direct_offset = offset_of_slot((PyTypeObject *)scope, "_direct")) < 0 ||
+        (state_offset = offset_of_slot((PyTypeObject *)scope, "_state")) < 0 ||
+        (state_closed = PyLong_FromLong(2)) == NULL || take(things, names, OBJECTS, bound) < 0) {
         return NULL;
     }
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
     scope_type = (PyTypeObject *)Py_NewRef(scope);
     code_bind(bound[JUDGE], bound[ASK]);
+    errors_bind(threading);
     mode_bind(bound[TELL]);
     Py_RETURN_NONE;
 }
@@ -53,25 +58,31 @@ bool births_are_bound(void) { return bound[CURRENT] != NULL; }
 bool births_are_seen(void) { return seen; }
 bool births_are_told(void) { return PyList_GET_SIZE(bound[LISTENERS]) != 0 || PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
 
-/* Whether a scope may own the instances of a class. -1 with an error set. */
+static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
+static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
+
+/* Whether a scope may own the instances of a class, which remembers it by where they get their memory from. -1 with an error
+ * set. */
 static int is_born(PyTypeObject *type)
 {
-    if (type == tensor_type) {
+    if (type->tp_alloc == allocate_born) {
         return 1;
     }
-    PyObject *known = PyDict_GetItemWithError(bound[CLASSES], (PyObject *)type);
-    if (known != NULL) {
-        return known == Py_True;
-    }
-    PyObject *told = PyErr_Occurred() ? NULL : PyObject_CallOneArg(bound[IS_BORN], (PyObject *)type);
+    PyObject *told = PyObject_CallOneArg(bound[IS_BORN], (PyObject *)type);
     int answer = told == NULL ? -1 : PyObject_IsTrue(told);
     Py_XDECREF(told);
+    if (answer >= 0 && type->tp_alloc == allocate) {
+        type->tp_alloc = answer ? allocate_born : PyType_GenericAlloc;
+    }
     return answer;
 }
 
 /* Has the mode on this thread's stack, that the birth is told of when the call is over. 1, or -1 with an error set. */
 static int summon_mode(void)
 {
+    if (seam_forget_dead() < 0) {
+        return -1;
+    }
     int there = seam_has_mode();
     if (there != 0) {
         return there;
@@ -81,52 +92,72 @@ static int summon_mode(void)
     return done == NULL ? -1 : 1;
 }
 
-/* The scope that a tensor which is about to be made belongs to, a new reference, or None. NULL with an error set. */
-static PyObject *owner_to_be(PyTypeObject *type)
+/* Whether a tensor that is made now would be born in a scope. -1 with an error set. */
+static int is_birth(PyTypeObject *type)
 {
-    PyObject *scope;
-    if (PyContextVar_Get(bound[CURRENT], Py_None, &scope) < 0 || scope == Py_None) {
-        return scope;
+    if (attributes_are_read() || state_is_particular()) {
+        return 0;
     }
-    int answer = is_instance(scope, scope_type, &usual_scope_type) && !attributes_are_read() && !state_is_particular();
-    answer = answer == 0 ? 0 : is_born(type);
+    int answer = is_born(type);
     answer = answer <= 0 ? answer : seam_is_undisturbed();
     answer = answer <= 0 ? answer : code_makes_births();
-    if (answer > 0 && births_are_told()) {
-        answer = summon_mode();
+    return answer > 0 && births_are_told() ? summon_mode() : answer;
+}
+
+/* The scope that a tensor belongs to which is being made, a new reference; NULL for none, with or without an error set. Can run
+ * any code, but none between a last look at the scope and the return. */
+static PyObject *owner(PyTypeObject *type)
+{
+    PyObject *scope;
+    if (PyContextVar_Get(bound[CURRENT], Py_None, &scope) < 0) {
+        return NULL;
     }
-    if (answer > 0 && read_slot(scope, direct_offset) != Py_True) {
-        Py_SETREF(scope, PyObject_CallOneArg(bound[RESOLVE], scope));
+    if (scope == Py_None || !is_instance(scope, scope_type, &usual_scope_type) || is_birth(type) <= 0) {
+        Py_DECREF(scope);
+        return NULL;
+    }
+    if (read_slot(scope, direct_offset) == Py_True && read_slot(scope, state_offset) != state_closed) {
         return scope;
     }
-    if (answer <= 0) {
-        Py_DECREF(scope);
-        return answer < 0 ? NULL : Py_NewRef(Py_None);
-    }
+    do {
+        Py_SETREF(scope, PyObject_CallOneArg(bound[RESOLVE], scope));
+        if (scope == NULL || !is_instance(scope, scope_type, &usual_scope_type)) {
+            Py_XDECREF(scope);
+            return NULL;
+        }
+        /* Another thread may have closed it. */
+    } while (read_slot(scope, state_offset) == state_closed);
     return scope;
 }
 
-/* An error where none can be raised. An interrupt comes again, when the interpreter looks for the next. */
-static void report(void)
+/* The same; an error is raised later. */
+static PyObject *owner_in_any_case(PyTypeObject *type)
 {
-    if (PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        PyErr_Clear();
-        PyErr_SetInterrupt();
+    PyObject *scope = owner(type);
+    if (scope != NULL || !PyErr_Occurred()) {
+        return scope;
     }
-    else {
-        PyErr_WriteUnraisable((PyObject *)tensor_type);
+    /* An interrupt is nothing of the tensor's: the second time it does not come. */
+    PyObject *error = error_taken();
+    scope = owner(type);
+    if (scope == NULL && PyErr_Occurred()) {
+        PyObject *again = error_taken();
+        PyException_SetContext(again, error);
+        error = again;
     }
+    error_raise_later(error);
+    return scope;
 }
 
-/* Makes the entry of a tensor that has an address and nothing else: no code but this may run before PyTorch has filled it, and
- * the collector of garbage must not look at it. */
+/* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile: all it asks for is there, and
+ * the collector of garbage waits. */
 static void record(PyObject *tensor, PyObject *scope)
 {
     int collects = PyGC_Disable();
     PyObject *arguments[] = {tensor, bound[KIND], scope};
     PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 3, NULL);
     if (entry == NULL || (births_are_told() && seam_add_untold(entry) < 0)) {
-        report();
+        error_raise_later(error_taken());
     }
     Py_XDECREF(entry);
     if (collects) {
@@ -134,28 +165,35 @@ static void record(PyObject *tensor, PyObject *scope)
     }
 }
 
-/* What the classes of tensors get their instances' memory from. */
+/* What the classes of tensors get their instances' memory from, those of which it is not known whether a scope may own them. */
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
 {
+    PyObject *tensor = PyType_GenericAlloc(type, items);
+    if (tensor == NULL) {
+        return NULL;
+    }
     /* A caller may hold an exception: it is none of this. */
     PyObject *error, *value, *traceback;
     PyErr_Fetch(&error, &value, &traceback);
-    PyObject *scope = owner_to_be(type);
-    if (scope == NULL) {
-        report();
-    }
-    PyErr_Restore(error, value, traceback);
-    PyObject *tensor = PyType_GenericAlloc(type, items);
-    if (tensor != NULL && scope != NULL && scope != Py_None) {
+    /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and the collector, which others
+     * ask for objects, does not know it. */
+    PyObject_GC_UnTrack(tensor);
+    PyObject *scope = owner_in_any_case(type);
+    if (scope != NULL) {
         record(tensor, scope);
+        Py_DECREF(scope);
     }
-    Py_XDECREF(scope);
+    PyObject_GC_Track(tensor);
+    PyErr_Restore(error, value, traceback);
     return tensor;
 }
 
+/* The same, and what those get it from that a scope may own. */
+static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items) { return allocate(type, items); }
+
 static void watch_class(PyTypeObject *type)
 {
-    if (type->tp_alloc == PyType_GenericAlloc) {
+    if (type->tp_alloc == PyType_GenericAlloc && PyType_IS_GC(type)) {
         type->tp_alloc = allocate;
     }
 }
@@ -170,24 +208,32 @@ static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
     return failed;
 }
 
-/* Takes the place of `__init__` in a class of tensor classes, and in those that will be derived from it, which take it from
- * its descriptor. */
-static int watch_metatype(PyTypeObject *metatype)
+/* The descriptor of `__init__` that a class of tensor classes has of its own, compiled; borrowed, and NULL without an error where
+ * it has none. */
+static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
 {
-    if (metatype->tp_init != init_of_classes) {
-        return 0;
-    }
     PyObject *descriptor = PyObject_GetAttrString((PyObject *)metatype, "__init__");
-    if (descriptor == NULL) {
-        return -1;
+    bool fits = descriptor != NULL && metatype != &PyType_Type && Py_IS_TYPE(descriptor, &PyWrapperDescr_Type) &&
+                PyDescr_TYPE(descriptor) == metatype &&
+                *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped == metatype->tp_init;
+    PyErr_Clear();
+    /* The class holds it. */
+    Py_XDECREF(descriptor);
+    return fits ? (PyWrapperDescrObject *)descriptor : NULL;
+}
+
+/* Takes the place of `__init__` in the classes of tensor classes, and in those that will be derived from the first of them,
+ * which take it from its descriptor. One with an `__init__` of its own calls this one, or does without. */
+static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descriptor)
+{
+    init_of_classes = *(initproc *)&descriptor->d_wrapped;
+    *(initproc *)&descriptor->d_wrapped = init_class;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(metatypes); i++) {
+        PyTypeObject *metatype = (PyTypeObject *)PyTuple_GET_ITEM(metatypes, i);
+        if (metatype->tp_init == init_of_classes) {
+            metatype->tp_init = init_class;
+        }
     }
-    metatype->tp_init = init_class;
-    if (Py_IS_TYPE(descriptor, &PyWrapperDescr_Type) &&
-        *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped == init_of_classes) {
-        *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped = init_class;
-    }
-    Py_DECREF(descriptor);
-    return 0;
 }
 
 static bool are_types(PyObject *tuple)
@@ -202,35 +248,38 @@ static bool are_types(PyObject *tuple)
 PyObject *births_watch(PyObject *module, PyObject *things)
 {
     (void)module;
-    PyObject *types, *metatypes, *attributes, *numpy, *paths;
+    PyObject *types, *metatypes, *attributes, *numpy, *passing, *paths;
     unsigned long key;
-    if (!PyArg_ParseTuple(things, "O!O!O!OO!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
-                          &attributes, &numpy, &PyTuple_Type, &paths, &key)) {
+    if (!PyArg_ParseTuple(things, "O!O!O!OO!O!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
+                          &attributes, &numpy, &PyDict_Type, &passing, &PyTuple_Type, &paths, &key)) {
         return NULL;
     }
     if (!births_are_bound() || seen || !are_types(types) || !are_types(metatypes)) {
         PyErr_SetString(PyExc_RuntimeError, "watch_births() takes types, after bind_births() and once in a process");
         return NULL;
     }
-    if (tensor_type->tp_alloc != PyType_GenericAlloc) {
+    PyWrapperDescrObject *descriptor = init_descriptor((PyTypeObject *)PyTuple_GET_ITEM(metatypes, 0));
+    if (descriptor == NULL || tensor_type->tp_alloc != PyType_GenericAlloc || !PyType_IS_GC(tensor_type)) {
         Py_RETURN_FALSE;
     }
     int found = state_find(paths, key);
-    if (found <= 0) {
+    if (found <= 0 || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
         return found < 0 ? NULL : Py_NewRef(Py_False);
     }
-    if (attributes_watch(attributes, numpy, bound[GIVE_UP]) < 0) {
+    watch_metatypes(metatypes, descriptor);
+    seen = true;
+    return births_watch_classes(module, types);
+}
+
+PyObject *births_watch_classes(PyObject *module, PyObject *types)
+{
+    (void)module;
+    if (!seen || !are_types(types)) {
+        PyErr_SetString(PyExc_TypeError, "watch_classes() takes a tuple of types, where births are seen");
         return NULL;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); i++) {
         watch_class((PyTypeObject *)PyTuple_GET_ITEM(types, i));
     }
-    init_of_classes = ((PyTypeObject *)PyTuple_GET_ITEM(metatypes, 0))->tp_init;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(metatypes); i++) {
-        if (watch_metatype((PyTypeObject *)PyTuple_GET_ITEM(metatypes, i)) < 0) {
-            return NULL;
-        }
-    }
-    seen = true;
     Py_RETURN_TRUE;
 }

@@ -12,6 +12,8 @@ bool births_are_bound(void);
 
 /* Whether they are seen so on this system, with this PyTorch: None is told otherwise, and a mode has to see them. */
 PyObject *births_watch(PyObject *module, PyObject *things);
+/* Sees those of the instances of more classes. */
+PyObject *births_watch_classes(PyObject *module, PyObject *types);
 bool births_are_seen(void);
 
 /* Whether somebody is to be told of births: a listener, or a budget. */

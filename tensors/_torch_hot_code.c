@@ -2,17 +2,19 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../scopes/leaks/_birthlog_frames.h"
 
 static PyObject *judge, *ask, *name_module;
 
-/* Verdicts by code, which is held, so that an address means one code. A code that has lost its place is judged anew. */
-enum { PLACES = 2048 };
-static struct {
+/* Verdicts by code, which is held, so that an address means one code. A few that fall together stand side by side, the newest
+ * first; a code that has lost its place is judged anew. */
+enum { PLACES = 512, WAYS = 4 };
+static struct known {
     PyObject *code;
     enum verdict verdict;
-} known[PLACES];
+} known[PLACES][WAYS];
 
 void code_bind(PyObject *judging, PyObject *asking)
 {
@@ -35,9 +37,11 @@ static PyObject *module_of(const struct walk *walk)
 static enum verdict verdict_on(const struct walk *walk)
 {
     PyObject *code = (PyObject *)walk_code(walk);
-    size_t place = ((uintptr_t)code >> 5) % PLACES;
-    if (known[place].code == code) {
-        return known[place].verdict;
+    struct known *place = known[((uintptr_t)code >> 5) % PLACES];
+    for (int way = 0; way < WAYS; way++) {
+        if (place[way].code == code) {
+            return place[way].verdict;
+        }
     }
     PyObject *module = module_of(walk);
     PyObject *told = module == NULL ? NULL : PyObject_CallFunctionObjArgs(judge, code, module, NULL);
@@ -50,9 +54,9 @@ static enum verdict verdict_on(const struct walk *walk)
         }
         return UNKNOWN;
     }
-    PyObject *before = known[place].code;
-    known[place].code = Py_NewRef(code);
-    known[place].verdict = (enum verdict)verdict;
+    PyObject *before = place[WAYS - 1].code;
+    memmove(place + 1, place, (WAYS - 1) * sizeof *place);
+    place[0] = (struct known){Py_NewRef(code), (enum verdict)verdict};
     Py_XDECREF(before);
     return (enum verdict)verdict;
 }

@@ -6,6 +6,7 @@
 #include "../scopes/_slots.h"
 #include "_torch_hot_births.h"
 #include "_torch_hot_bound.h"
+#include "_torch_hot_untold.h"
 
 enum object { LOCAL, MODE, PUSH, POP, DEPTH, PINNED, ENTERED, LEFT, OBJECTS };
 
@@ -146,6 +147,15 @@ int seam_add_untold(PyObject *entry)
     PyObject *here = state_here();
     PyObject *untold = here == NULL ? NULL : get(here, HERE_UNTOLD);
     int failed = untold == NULL ? -1 : PyList_CheckExact(untold) ? PyList_Append(untold, entry) : 0;
+    Py_XDECREF(here);
+    return failed;
+}
+
+int seam_forget_dead(void)
+{
+    PyObject *here = state_here();
+    PyObject *untold = here == NULL ? NULL : get(here, HERE_UNTOLD);
+    int failed = untold == NULL ? -1 : PyList_CheckExact(untold) ? untold_forget_dead(untold) : 0;
     Py_XDECREF(here);
     return failed;
 }

@@ -23,4 +23,7 @@ int seam_has_untold(void);
 /* Adds the entry of one. -1 with an error set. */
 int seam_add_untold(PyObject *entry);
 
+/* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */
+int seam_forget_dead(void);
+
 #endif

@@ -42,8 +42,11 @@ _CACHES: Final = frozenset(
         ("torch.autograd.graph", "__torch_dispatch__"),
     }
 )
-# States of generators, which a mode does not see: they are kept, for what is computed again later.
-_HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random")
+# What a mode does not see: states of generators, which are kept for what is computed again later, and the parameters
+# of a compiled module, which were there.
+_HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
+# What a module calls may be compiled, and without a frame of its own.
+_CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
 # Code of PyTorch that only does what its caller wants: it is judged by the caller.
 _PASSING: Final = (
     "torch._ops",
@@ -120,6 +123,8 @@ def verdict(code: CodeType, module: object) -> int:
         return _MAKES
     if code is _FOR_A_SUBCLASS:
         return _KEEPS
+    if module == "torch.nn.modules.module" and code.co_name in _CALLS:
+        return _PASSES
     if module.startswith(_HIDDEN_KEEPERS) or keeps_births(module, code):
         return _KEEPS
     return _PASSES if module.startswith(_PASSING) else _MAKES

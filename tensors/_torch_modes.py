@@ -16,6 +16,7 @@ from torch.utils._device import DeviceContext
 
 from ..scopes._entry import Entry
 from ..scopes._scope import DisposeScope
+from ..scopes._statistics import LOCAL as LEDGERS
 from ._torch_births import MODE
 
 __all__ = [
@@ -82,6 +83,8 @@ class ThreadState:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.here = ThreadState()
+        # Of a tensor that is being made no Python code may count the birth: this thread's counts are there before.
+        _ = LEDGERS.ledger
 
 
 LOCAL: Final = _Local()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import abc
 import contextvars
 import gc
+import io
 import pickle
 import subprocess
 import sys
 import threading
+import warnings
+import weakref
 
 import pytest
 
@@ -15,7 +19,9 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 import disposescope as ds
+from disposescope.scopes._current import resolve
 from disposescope.tensors._torch_extension import TORCH_HOT
+from disposescope.tensors._torch_modes import LOCAL
 
 compiled = pytest.mark.skipif(TORCH_HOT is None, reason="the compiled part sees births so")
 
@@ -70,6 +76,84 @@ def test_a_gradient_that_is_looked_at_first_in_a_scope_is_the_parameters():
     assert given.sum() == 15
 
 
+class _Makes(torch.overrides.TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.made.append(torch.full((2,), 7.0))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("read", [lambda t: t.grad, lambda t: t.detach().numpy(), lambda t: t._base])
+def test_what_a_mode_makes_while_an_attribute_is_read_is_born(read):
+    weight = torch.ones(3, requires_grad=True)
+    weight.sum().backward()
+    with ds.dispose_scope() as scope:
+        with _Makes() as mode:
+            read(weight)
+        assert mode.made[-1] in scope
+        assert scope.live == tuple(mode.made)
+
+
+@compiled
+@pytest.mark.parametrize("read", [lambda t: t.grad, lambda t: t.detach().numpy()])
+def test_what_a_class_makes_while_an_attribute_is_read_is_born(read):
+    made = []
+
+    class Metres(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            made.append(torch.full((2,), 7.0))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    weight = torch.ones(3).as_subclass(Metres).requires_grad_()
+    weight.sum().backward()
+    with ds.dispose_scope() as scope:
+        made.clear()
+        read(weight)
+        assert all(one in scope for one in made)
+        assert weight.grad not in scope
+
+
+def test_the_gradient_of_a_subclass_is_the_parameters():
+    class Metres(torch.Tensor):
+        pass
+
+    weight = torch.ones(3).as_subclass(Metres).requires_grad_()
+    weight.sum().backward()
+    with ds.dispose_scope() as scope:
+        gradient = weight.grad
+        assert len(scope) == 0
+    assert gradient.sum() == 3
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(torch.nn.Sequential(torch.nn.Linear(3, 2))), file)
+        file.seek(0)
+        return torch.jit.load(file)
+
+
+def test_the_parameters_of_a_compiled_module_are_its_own(loaded):
+    with ds.dispose_scope() as scope:
+        weight, (*parameters,) = getattr(loaded, "0").weight, loaded.parameters()
+        assert len(scope) == 0
+    assert weight.shape == (2, 3)
+    assert [parameter.shape for parameter in parameters] == [(2, 3), (2,)]
+
+
+@compiled
+def test_what_a_compiled_module_returns_is_born(loaded):
+    with ds.dispose_scope() as scope:
+        result = loaded(torch.ones(1, 3))
+        assert result in scope
+
+
 def test_a_buffer_that_is_unpickled_is_its_modules():
     pickled = pickle.dumps(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)))
     with ds.dispose_scope() as scope:
@@ -122,24 +206,61 @@ def test_a_graph_saved_on_the_cpu_gives_the_same_gradients():
     assert torch.allclose(weight.grad, expected.exp() * (1 + expected))
 
 
-def test_classes_made_later_and_with_a_metaclass_of_their_own_are_known():
-    class Meta(type(torch.Tensor)):
-        pass
+class _Plain(type(torch.Tensor)):
+    pass
 
-    class Metres(torch.Tensor, metaclass=Meta):
+
+class _Abstract(abc.ABCMeta, type(torch.Tensor)):
+    pass
+
+
+@pytest.mark.parametrize("metaclass", [_Plain, _Abstract])
+def test_classes_made_later_and_with_a_metaclass_of_their_own_are_known(metaclass):
+    class Metres(torch.Tensor, metaclass=metaclass):
         pass
 
     class Feet(Metres):
         pass
 
+    def made_of(cls):
+        return torch.ones(3).as_subclass(cls) * 2
+
     with ds.dispose_scope() as scope:
         for cls in (Metres, Feet):
-            made = torch.ones(3).as_subclass(cls) * 2
+            made = made_of(cls)
             assert type(made) is cls
             assert made in scope
             dead = made
     with pytest.raises(ds.DisposedError):
         dead.sum()
+
+
+def test_a_class_whose_own_class_does_not_ask_its_base_is_known_to_code_that_is_new():
+    class Meta(type(torch.Tensor)):
+        def __init__(cls, *args, **kwargs):
+            pass
+
+    class Metres(torch.Tensor, metaclass=Meta):
+        pass
+
+    with ds.dispose_scope() as scope:
+        made = torch.ones(3).as_subclass(Metres) * 2
+        assert made in scope
+
+
+def test_a_class_of_tensors_can_die():
+    def use():
+        class Metres(torch.Tensor):
+            pass
+
+        with ds.dispose_scope():
+            made = torch.ones(3).as_subclass(Metres)
+        assert repr(made) == f"<disposed {Metres.__qualname__} (3,) torch.float32>"
+        return weakref.ref(Metres)
+
+    died = use()
+    gc.collect()
+    assert died() is None
 
 
 def test_tensors_with_slots_of_their_own_are_no_births():
@@ -215,9 +336,89 @@ def test_a_budget_refuses_what_a_call_returned_and_nothing_is_left_of_it():
         assert not ds.is_disposed(small)
 
 
-def test_the_collector_may_run_at_any_birth():
+@compiled
+def test_an_interrupt_at_a_birth_comes_when_the_call_is_over_and_nothing_is_lost():
+    class Interrupt(BaseException):
+        pass
+
+    interrupt = Interrupt("of this program")
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code is resolve.__code__:
+            sys.setprofile(None)
+            raise interrupt
+
+    def use():
+        # What a generator's scope owns is found out in Python.
+        with ds.dispose_scope() as scope:
+            made = []
+            with pytest.raises(Interrupt) as caught:
+                sys.setprofile(profile)
+                # No step of Python code comes between.
+                made.extend(map(torch.ones, range(1, 4)))
+                for _ in range(3):
+                    pass
+            assert caught.value is interrupt
+            assert scope.live == tuple(made)
+            assert len(made) == 3
+            yield
+
+    before = sys.getprofile()
+    try:
+        list(use())
+    finally:
+        sys.setprofile(before)
+
+
+@compiled
+def test_an_interrupt_of_another_thread_comes_there():
+    raised = []
+
+    class Interrupt(Exception):
+        pass
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code is resolve.__code__:
+            sys.setprofile(None)
+            raise Interrupt
+
+    def use():
+        with ds.dispose_scope() as scope:
+            try:
+                sys.setprofile(profile)
+                torch.ones(3)
+                for _ in range(100):
+                    pass
+            except Interrupt as error:
+                raised.append(error)
+            assert len(scope) == 0
+            yield
+
+    thread = threading.Thread(target=lambda: list(use()))
+    thread.start()
+    thread.join()
+    assert len(raised) == 1
+
+
+@compiled
+def test_births_that_nobody_can_be_told_of_yet_do_not_pile_up():
+    array = np.ones(3)
+    with ds.LeakDetector(), ds.dispose_scope():
+        longest = 0
+        kept = [torch.from_numpy(array) for _ in range(3000)]
+        for _ in range(20_000):
+            torch.from_numpy(array)
+            longest = max(longest, len(LOCAL.here.untold))
+        assert len(kept) <= longest <= 8192
+        torch.ones(1)
+        assert len(LOCAL.here.untold) == 0
+
+
+def test_no_other_code_finds_a_tensor_that_is_being_made():
     code = """
-import gc, torch, disposescope as ds
+import contextvars, gc, sys, threading, weakref
+import torch, disposescope as ds
+from disposescope.scopes._statistics import Ledger
 
 class Cycle:
     def __init__(self):
@@ -227,18 +428,92 @@ class Cycle:
             [repr(one) for one in gc.get_objects() if type(one) is torch.Tensor]
             scope.live, ds.statistics()
 
+def look(*_):
+    for one in gc.get_objects():
+        for found in one if type(one) is tuple else [one, one()] if isinstance(one, weakref.ref) else [one]:
+            if type(found) is torch.Tensor:
+                found.shape
+
+with ds.dispose_scope():
+    torch.ones(1)
+
+gc.collect()
 gc.set_threshold(1, 100, 100)
 weight = torch.rand(3, requires_grad=True)
 with ds.dispose_scope() as outer:
-    for _ in range(30):
+    for _ in range(5):
         Cycle()
         kept = torch.ones(3) * weight
         kept.split(1), kept.sum().backward(), [kept[0], kept.view(3)]
         for one in outer.live:
             one.shape
+
+gc.set_threshold(0)
+gc.collect()
+gc.callbacks.append(look)
+with ds.dispose_scope() as outer:
+    for number in range(8):
+        gc.set_threshold(1 + number, 100, 100)
+        kept = torch.ones(3) + 1
+gc.set_threshold(0)
+gc.callbacks.clear()
+
+# The counts of a thread are made with its first birth.
+init = Ledger.__init__
+def __init__(self):
+    look()
+    gc.collect()
+    init(self)
+Ledger.__init__ = __init__
+with ds.dispose_scope() as outer:
+    context = contextvars.copy_context()
+    made = []
+    class Thread(threading.Thread):
+        def run(self):
+            context.run(lambda: made.append(torch.ones(3)))
+    thread = Thread()
+    thread.start()
+    thread.join()
+    assert outer.live == tuple(made)
 print("well")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
+
+
+@compiled
+def test_a_pytorch_that_is_made_otherwise_is_left_as_it_is_and_a_mode_sees_births():
+    code = """
+import torch, disposescope as ds
+from disposescope.tensors._torch_extension import TORCH_HOT
+
+file, torch.__file__ = torch.__file__, "/nowhere/torch/__init__.py"
+with ds.dispose_scope() as scope:
+    torch.__file__ = file
+    assert scope.live == () and torch._C._len_torch_function_stack() == 1
+    made = torch.ones(3)
+    assert scope.live == (made,)
+base = torch._C.TensorBase
+kinds, names = (type(torch.Tensor),), vars(torch._tensor)
+for metaclasses, attributes, numpy in [
+    ((type,), (base.grad,), base.numpy),
+    (kinds, (base.grad, base.numpy), base.numpy),
+    (kinds, (base.grad,), base.grad),
+    (kinds, (base.grad,), base.dim),
+]:
+    libraries = __import__("glob").glob(file.removesuffix("__init__.py") + "lib/lib*")
+    assert TORCH_HOT.watch_births((torch.Tensor,), metaclasses, attributes, numpy, names, tuple(libraries), 0) is False
+class Metres(torch.Tensor):
+    pass
+with ds.dispose_scope() as scope:
+    array = torch.ones(3).as_subclass(Metres).numpy()
+    made = torch.ones(3)
+    assert scope.live == (made,)
+    shared = torch.from_numpy(array)
+    assert shared not in scope
+print("well")
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
 
 
