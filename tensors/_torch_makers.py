@@ -57,6 +57,9 @@ _PASSING: Final = (
     "torch.nn.functional",
     "torch.utils._device",
 )
+# Tensors without memory, which stand for others: also what a graph is made with, and keeps.
+_STANDINS: Final = "torch._subclasses."
+_TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
 _MAKES, _KEEPS, _PASSES, _ASKS = range(1, 5)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
@@ -117,7 +120,7 @@ def verdict(code: CodeType, module: object) -> int:
     """What code is to births that are seen where they happen, in the order of ``enum verdict``."""
     if type(module) is not str or not module.startswith("torch."):
         return _MAKES
-    if code is _DEEPCOPY:
+    if code is _DEEPCOPY or module.startswith(_STANDINS):
         return _ASKS
     if code is _OF_A_SUBCLASS:
         return _MAKES
@@ -131,12 +134,27 @@ def verdict(code: CodeType, module: object) -> int:
 
 
 def births_by_frames() -> bool:
-    """Whether what ``Tensor.__deepcopy__`` makes now is a birth: not in the copy of a module, which is the model's."""
+    """Whether what runs now makes a birth, where its code alone does not tell.
+
+    What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what stands for a tensor
+    is none while a graph is made.
+    """
     frame: FrameType | None = _getframe(1)
+    if frame.f_globals.get("__name__", "").startswith(_STANDINS):
+        return not _makes_a_graph(frame)
     while frame is not None and frame.f_code is not _DEEPCOPY:
         frame = frame.f_back
     caller = None if frame is None else frame.f_back
     return caller is None or not copies_a_module(caller)
+
+
+def _makes_a_graph(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if type(module) is str and module.startswith(_TRACING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def copies_a_module(frame: FrameType) -> bool:

@@ -154,6 +154,34 @@ def test_what_a_compiled_module_returns_is_born(loaded):
         assert result in scope
 
 
+def test_a_program_that_is_exported_in_a_scope_works_afterwards():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.linear(x).relu() + torch.arange(3.0)
+
+    model = Model()
+    given = torch.ones(2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with ds.dispose_scope():
+            program = torch.export.export(model, (torch.ones(2, 3),), strict=False)
+        assert torch.equal(program.module()(given), model(given))
+        assert "f32" in str(program)
+
+
+def test_what_a_traced_graph_remembers_of_its_tensors_outlives_the_scope():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with ds.dispose_scope():
+        traced = make_fx(lambda x: x * torch.ones(3), tracing_mode="fake")(torch.ones(3))
+    assert torch.equal(traced(torch.ones(3)), torch.ones(3))
+    assert {node.meta["val"].shape for node in traced.graph.nodes if "val" in node.meta} == {(3,)}
+
+
 def test_a_buffer_that_is_unpickled_is_its_modules():
     pickled = pickle.dumps(torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)))
     with ds.dispose_scope() as scope:
@@ -254,7 +282,7 @@ def test_a_class_of_tensors_can_die():
             pass
 
         with ds.dispose_scope():
-            made = torch.ones(3).as_subclass(Metres)
+            made = torch.ones(3).as_subclass(Metres) * 2
         assert repr(made) == f"<disposed {Metres.__qualname__} (3,) torch.float32>"
         return weakref.ref(Metres)
 
@@ -414,6 +442,7 @@ def test_births_that_nobody_can_be_told_of_yet_do_not_pile_up():
         assert len(LOCAL.here.untold) == 0
 
 
+@compiled
 def test_no_other_code_finds_a_tensor_that_is_being_made():
     code = """
 import contextvars, gc, sys, threading, weakref
