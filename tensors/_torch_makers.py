@@ -59,6 +59,8 @@ _PASSING: Final = (
 )
 # Tensors without memory, which stand for others: also what a graph is made with, and keeps.
 _STANDINS: Final = "torch._subclasses."
+# In whose frames functions run that are not to be compiled.
+_ASIDE: Final = "torch._dynamo.eval_frame"
 _TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
 _MAKES, _KEEPS, _PASSES, _ASKS = range(1, 5)
 _REMEMBERED_AT_MOST: Final = 20_000
@@ -151,7 +153,7 @@ def births_by_frames() -> bool:
 def _makes_a_graph(frame: FrameType | None) -> bool:
     while frame is not None:
         module = frame.f_globals.get("__name__")
-        if type(module) is str and module.startswith(_TRACING):
+        if type(module) is str and module.startswith(_TRACING) and module != _ASIDE:
             return True
         frame = frame.f_back
     return False
