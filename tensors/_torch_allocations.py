@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..scopes._compiled import HOT
 from ..scopes._current import CURRENT, resolve
-from ..scopes._entry import LIVE
+from ..scopes._entry import LIVE, Entry
 from ..scopes._instruments import LISTENERS
 from ..scopes._kinds import Kind
 from ..scopes._scope_view import ScopeView
@@ -118,6 +118,8 @@ def see_allocations(kind: Kind) -> bool:
         {
             "BUDGETED": BUDGETED,
             "CURRENT": CURRENT,
+            "Entry": Entry,
+            "LIVE": LIVE,
             "LISTENERS": LISTENERS,
             "ScopeView": ScopeView,
             "Tensor": Tensor,

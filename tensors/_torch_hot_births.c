@@ -9,12 +9,12 @@
 #include "_torch_hot_seam.h"
 #include "_torch_hot_state.h"
 
-enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, TELL, OBJECTS };
+enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, OBJECTS };
 
 static const char *const names[OBJECTS] = {
     [CURRENT] = "CURRENT",     [RESOLVE] = "resolve",   [BORN] = "born_untold", [KIND] = "kind",       [LISTENERS] = "LISTENERS",
     [BUDGETED] = "BUDGETED",   [IS_BORN] = "is_born",   [JUDGE] = "judge",      [ASK] = "ask",       [GIVE_UP] = "give_up",
-    [SUMMON] = "summon",       [TELL] = "tell",
+    [SUMMON] = "summon",
 };
 
 static PyObject *bound[OBJECTS];
@@ -50,8 +50,7 @@ PyObject *births_bind(PyObject *module, PyObject *things)
     scope_type = (PyTypeObject *)Py_NewRef(scope);
     code_bind(bound[JUDGE], bound[ASK]);
     errors_bind(threading);
-    mode_bind(bound[TELL]);
-    Py_RETURN_NONE;
+    return mode_bind(things) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 bool births_are_bound(void) { return bound[CURRENT] != NULL; }

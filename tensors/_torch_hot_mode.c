@@ -1,16 +1,79 @@
 #include "_torch_hot_mode.h"
 
+#include <stdbool.h>
+
+#include "../scopes/_slots.h"
+#include "_torch_hot_bound.h"
 #include "_torch_hot_seam.h"
 
-static PyObject *tell;
+enum object { TELL, LISTENERS, BUDGETED, LIVE, OBJECTS };
 
-void mode_bind(PyObject *telling) { tell = Py_NewRef(telling); }
+static const char *const names[OBJECTS] = {
+    [TELL] = "tell", [LISTENERS] = "LISTENERS", [BUDGETED] = "BUDGETED", [LIVE] = "LIVE",
+};
+
+static PyObject *bound[OBJECTS], *name_born;
+static PyTypeObject *entry_type;
+static Py_ssize_t key_offset;
+
+int mode_bind(PyObject *things)
+{
+    PyObject *entry = PyDict_GetItemString(things, "Entry"), *live = PyDict_GetItemString(things, "LIVE");
+    if (entry == NULL || !PyType_Check(entry) || live == NULL || !PyDict_CheckExact(live)) {
+        PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
+        return -1;
+    }
+    if ((key_offset = offset_of_slot((PyTypeObject *)entry, "key")) < 0 ||
+        (name_born = PyUnicode_InternFromString("born")) == NULL || take(things, names, OBJECTS, bound) < 0) {
+        return -1;
+    }
+    entry_type = (PyTypeObject *)Py_NewRef(entry);
+    return 0;
+}
+
+/* Tells the listeners of one birth, unless that is over. -1 with an error set. */
+static int tell_of(PyObject *entry)
+{
+    if (!PyObject_TypeCheck(entry, entry_type) ||
+        PyDict_GetItemWithError(bound[LIVE], read_slot(entry, key_offset)) != entry) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound[LISTENERS]); i++) {
+        PyObject *listener = Py_NewRef(PyList_GET_ITEM(bound[LISTENERS], i));
+        PyObject *told = PyObject_VectorcallMethod(name_born, (PyObject *[]){listener, entry}, 2, NULL);
+        Py_DECREF(listener);
+        if (told == NULL) {
+            return -1;
+        }
+        Py_DECREF(told);
+    }
+    return 0;
+}
+
+/* Tells of what was born on this thread; where there are budgets, that is for Python to do. -1 with an error set. */
+static int tell(PyObject *result, PyObject *args, PyObject *kwargs)
+{
+    if (PyDict_GET_SIZE(bound[BUDGETED]) != 0) {
+        PyObject *told = PyObject_Vectorcall(bound[TELL], (PyObject *[]){result, args, kwargs}, 3, NULL);
+        Py_XDECREF(told);
+        return told == NULL ? -1 : 0;
+    }
+    PyObject *untold = seam_take_untold();
+    int failed = untold == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; failed == 0 && PyList_CheckExact(untold) && i < PyList_GET_SIZE(untold); i++) {
+        PyObject *entry = Py_NewRef(PyList_GET_ITEM(untold, i));
+        failed = tell_of(entry);
+        Py_DECREF(entry);
+    }
+    Py_XDECREF(untold);
+    return failed;
+}
 
 /* `BirthMode.__torch_function__`, where births are seen without it: func, types, args, kwargs. */
 static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)mode;
-    if (number < 2 || number > 4 || tell == NULL || (number > 2 && !PyTuple_Check(arguments[2])) ||
+    if (number < 2 || number > 4 || entry_type == NULL || (number > 2 && !PyTuple_Check(arguments[2])) ||
         (number > 3 && arguments[3] != Py_None && !PyDict_Check(arguments[3]))) {
         PyErr_SetString(PyExc_TypeError, "__torch_function__() takes a function, types, a tuple and a dict");
         return NULL;
@@ -20,10 +83,7 @@ static PyObject *handle(PyObject *mode, PyObject *const *arguments, Py_ssize_t n
     PyObject *result = args == NULL ? NULL : PyObject_Call(func, args, kwargs == Py_None ? NULL : kwargs);
     int untold = result == NULL ? 0 : seam_has_untold();
     if (untold > 0) {
-        PyObject *given[] = {result, args, kwargs};
-        PyObject *told = PyObject_Vectorcall(tell, given, 3, NULL);
-        untold = told == NULL ? -1 : 0;
-        Py_XDECREF(told);
+        untold = tell(result, args, kwargs);
     }
     if (untold < 0) {
         /* What a budget refuses shall be gone when it is told. */

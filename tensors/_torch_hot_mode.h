@@ -5,8 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* Takes the function that tells. */
-void mode_bind(PyObject *tell);
+/* Takes a dict of what is needed to tell, which is kept; see _torch_hot.pyi. -1 with an error set. */
+int mode_bind(PyObject *things);
 
 PyObject *mode_handler_of(PyObject *module, PyObject *mode);
 

@@ -142,6 +142,18 @@ int seam_is_undisturbed(void) { return ask_here(is_undisturbed); }
 int seam_has_mode(void) { return ask_here(has_mode); }
 int seam_has_untold(void) { return ask_here(has_untold); }
 
+PyObject *seam_take_untold(void)
+{
+    PyObject *here = state_here(), *none = here == NULL ? NULL : PyList_New(0);
+    PyObject *untold = none == NULL ? NULL : Py_NewRef(get(here, HERE_UNTOLD));
+    if (untold != NULL) {
+        put(here, HERE_UNTOLD, none);
+    }
+    Py_XDECREF(none);
+    Py_XDECREF(here);
+    return untold;
+}
+
 int seam_add_untold(PyObject *entry)
 {
     PyObject *here = state_here();
