@@ -35,11 +35,14 @@ transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_sta
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
-# Functions that make a tensor once and keep it for the process, and one that keeps copies for a backward pass.
+# Functions that make a tensor once and keep it for the process, and others that keep copies for a backward pass.
 _CACHES: Final = frozenset(
     {
         ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
-        ("torch.autograd.graph", "__torch_dispatch__"),
+        ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
+        ("torch.autograd.graph", "maybe_clone"),
+        ("torch.utils.checkpoint", "_detach_helper"),
+        ("torch.nn.modules.linear_cross_entropy", "_linear_cross_entropy_batch_chunked_setup_context"),
     }
 )
 # What a mode does not see: states of generators, which are kept for what is computed again later, and the parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextvars
+import functools
 import gc
 import io
 import pickle
@@ -232,6 +233,59 @@ def test_a_graph_saved_on_the_cpu_gives_the_same_gradients():
     loss.backward()
     expected = weight.detach()
     assert torch.allclose(weight.grad, expected.exp() * (1 + expected))
+
+
+def test_what_is_made_while_saved_tensors_may_be_mutated_is_born_and_their_copies_are_the_graphs():
+    weight = torch.rand(3, requires_grad=True)
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        square = weight.clone()
+        loss = (square**2).sum()
+        with ds.dispose_scope() as scope:
+            square.sin_()
+            made = [weight * 2, torch.ones(3), square[1:]]
+            assert all(tensor in scope for tensor in made)
+        loss.backward()
+    assert torch.allclose(weight.grad, 2 * weight.detach())
+
+
+def test_what_selective_checkpointing_keeps_outlives_the_scope():
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    weight = torch.rand(3, requires_grad=True)
+    policy = functools.partial(
+        create_selective_checkpoint_contexts, lambda context, op, *args, **kwargs: CheckpointPolicy.MUST_SAVE
+    )
+    with ds.dispose_scope() as scope:
+        result = checkpoint(lambda x: x.exp().sin(), weight, use_reentrant=False, context_fn=policy)
+        assert result in scope
+        loss = scope.detach(result.sum())
+    loss.backward()
+    given = weight.detach()
+    assert torch.allclose(weight.grad, given.exp().cos() * given.exp())
+
+
+@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="a newer PyTorch has it")
+def test_gradients_that_a_loss_computes_ahead_are_the_graphs():
+    options = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+
+    def loss(weight):
+        return torch.nn.functional.linear_cross_entropy(torch.ones(6, 3), weight, torch.arange(6), options=options)
+
+    plain = torch.rand(8, 3, requires_grad=True)
+    loss(plain).backward()
+    weight = plain.detach().clone().requires_grad_()
+    with ds.dispose_scope() as scope:
+        kept = scope.detach(loss(weight))
+    kept.backward()
+    assert torch.equal(weight.grad, plain.grad)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_nested_tensor_that_was_moved_out_is_whole():
+    with ds.dispose_scope() as scope:
+        nested = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)], layout=torch.jagged)
+        scope.move_to_outer(nested)
+    assert (nested * 2).values().sum() == 40
 
 
 class _Plain(type(torch.Tensor)):
