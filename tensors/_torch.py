@@ -24,6 +24,7 @@ from ._torch_sightings import watch_memory
 from ._torch_storage import storages_behind, used_bytes
 from ._torch_swaps import allow_swaps
 from ._torch_threads import watch_threads
+from ._torch_traces import watch_traces
 from ._torch_transforms import watch_transforms
 
 __all__ = ["KIND", "teach"]
@@ -104,6 +105,7 @@ def teach() -> None:
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()
+    watch_traces()
     watch_threads()
     keep_fast_paths()
     allow_swaps()

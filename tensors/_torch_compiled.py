@@ -7,32 +7,25 @@ at its beginning and resets it on every way out, by ``torch._dynamo.eval_frame._
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import FrameType, ModuleType
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from ..scopes._current import CURRENT
 from ..scopes._errors import DisposedError
+from ._torch_imports import when_imported
 from ._torch_modes import LOCAL, put_on, take_off
 from ._torch_results import births_in
 
 __all__ = ["watch_compiled_functions"]
 
-_EVAL_FRAME: Final = "torch._dynamo.eval_frame"
 _WRAPPER: Final = "compile_wrapper"
 
 
 def watch_compiled_functions() -> None:
     """Hear of compiled code that begins and ends; as soon as the program imports Dynamo, where it has not yet."""
-    module = sys.modules.get(_EVAL_FRAME)
-    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-        sys.meta_path.insert(0, _Lookout())
-    else:
-        _watch(module)
+    when_imported("torch._dynamo.eval_frame", _watch)
 
 
 def _watch(module: Any) -> None:
@@ -81,24 +74,3 @@ def _tell_of_disposed(error: BaseException | None) -> None:
         cause = cause.__cause__ or cause.__context__
     if cause is not None:
         raise DisposedError(str(cause), resource=cause.resource) from None
-
-
-class _Lookout(importlib.abc.MetaPathFinder):
-    """Finds nothing, but sees the import of the module that it waits for, once."""
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec of the awaited module, with a loader that tells when the module is there."""
-        if name != _EVAL_FRAME:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _watch(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
-        return spec
