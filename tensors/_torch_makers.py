@@ -52,13 +52,19 @@ _HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._scrip
 _CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
 # Code of PyTorch that only does what its caller wants: it is judged by the caller.
 _PASSING: Final = (
+    "torch._decomp",
+    "torch._library",
+    "torch._meta_registrations",
     "torch._ops",
+    "torch._prims",
+    "torch._refs",
     "torch._tensor",
     "torch._utils",
     "torch.functional",
     "torch.nested._internal",
     "torch.nn.functional",
     "torch.utils._device",
+    "torch.utils._stats",
 )
 # Tensors without memory, which stand for others: also what a graph is made with, and keeps.
 _STANDINS: Final = "torch._subclasses."

@@ -606,3 +606,15 @@ def test_dead_objects_do_not_stay():
             torch.ones(3) + 1
         gc.collect()
         assert len(scope) == 0
+
+
+def test_what_pytorch_makes_in_python_for_its_caller_is_the_callers(monkeypatch):
+    from torch.nested._internal import nested_tensor
+
+    # Kept for the process, and made by functions of PyTorch that are written in Python, for tensors without memory.
+    monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
+    with ds.dispose_scope() as scope:
+        nested_tensor._nt_view_dummy()
+        assert len(scope) == 0
+        made = torch.zeros(3, device="meta")
+        assert scope.live == (made,)
