@@ -150,9 +150,10 @@ def births_by_frames() -> bool:
     What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what stands for a tensor
     is none while a graph is made.
     """
-    frame: FrameType | None = _getframe(1)
-    if frame.f_globals.get("__name__", "").startswith(_STANDINS):
-        return not _makes_a_graph(frame)
+    asked = _getframe(1)
+    if asked.f_globals.get("__name__", "").startswith(_STANDINS):
+        return not _makes_a_graph(asked)
+    frame: FrameType | None = asked
     while frame is not None and frame.f_code is not _DEEPCOPY:
         frame = frame.f_back
     caller = None if frame is None else frame.f_back
