@@ -19,6 +19,7 @@ from ._torch_disposal import DisposedTorchTensor, drop, last_known
 from ._torch_edges import show_edges
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
+from ._torch_loaders import watch_loaders
 from ._torch_scopes import see_births
 from ._torch_sightings import watch_memory
 from ._torch_storage import storages_behind, used_bytes
@@ -106,6 +107,7 @@ def teach() -> None:
     watch_compiled_functions()
     watch_transforms()
     watch_traces()
+    watch_loaders()
     watch_threads()
     keep_fast_paths()
     allow_swaps()

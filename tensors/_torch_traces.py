@@ -15,7 +15,7 @@ from ..scopes._current import CURRENT
 from ._torch_imports import when_imported
 from ._torch_modes import LOCAL, pause_births, resume_after_a_failed_step, resume_births
 
-__all__ = ["watch_traces"]
+__all__ = ["watch_traces", "without_births"]
 
 _SEAMS: Final = (
     ("torch.export._trace", None, "_export"),
@@ -35,10 +35,12 @@ def watch_traces() -> None:
 
 def _watch(owner: str | None, name: str, module: Any) -> None:
     holder = module if owner is None else getattr(module, owner)
-    setattr(holder, name, _without_births(getattr(holder, name)))
+    setattr(holder, name, without_births(getattr(holder, name)))
 
 
-def _without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
+def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, by whose calls nothing is born."""
+
     @functools.wraps(trace)
     def traced(*args: Any, **kwargs: Any) -> Any:
         here = LOCAL.here

@@ -1,0 +1,36 @@
+"""Batches of workers are owned where they are handed over, in whatever order they arrive."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import disposescope as ds
+from disposescope.tensors._torch_extension import TORCH_HOT
+
+
+class Late(torch.utils.data.Dataset):
+    """The first batch comes after the others."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 0:
+            time.sleep(0.3)
+        return torch.full((3,), float(index))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_that_arrives_early_outlives_the_scope_in_which_it_arrived():
+    loader = torch.utils.data.DataLoader(Late(), num_workers=2, multiprocessing_context="fork")
+    iterator = iter(loader)
+    with ds.dispose_scope() as scope:
+        first = next(iterator)
+        assert (first in scope) == (TORCH_HOT is not None)
+        assert len(scope) == (TORCH_HOT is not None)
+    assert [int(batch[0, 0]) for batch in iterator] == [1, 2, 3]
+    assert ds.is_disposed(first) == (TORCH_HOT is not None)
