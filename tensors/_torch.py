@@ -16,6 +16,7 @@ from ._torch_charges import charges_of
 from ._torch_compact import make_compact
 from ._torch_compiled import watch_compiled_functions
 from ._torch_disposal import DisposedTorchTensor, drop, last_known
+from ._torch_distributions import keep_what_distributions_compute
 from ._torch_edges import show_edges
 from ._torch_exclusions import exclude_what_models_own
 from ._torch_fast_paths import keep_fast_paths
@@ -107,6 +108,7 @@ def teach() -> None:
     watch_compiled_functions()
     watch_transforms()
     watch_traces()
+    keep_what_distributions_compute()
     watch_loaders()
     watch_threads()
     keep_fast_paths()

@@ -1,0 +1,48 @@
+"""What a distribution computes once and keeps belongs to the distribution: it may be older than the scope.
+
+``Categorical(probs=...)`` computes its ``logits`` when they are first asked for, perhaps in the first step of a loop,
+and has them from then on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from sys import _getframe
+from typing import Any
+
+import torch
+from torch.distributions.utils import lazy_property
+
+from ..scopes._current import CURRENT
+from ._torch_allocations import SEEN
+from ._torch_extension import TORCH_HOT
+from ._torch_modes import LOCAL, pause_births, resume_births
+
+__all__ = ["keep_what_distributions_compute"]
+
+
+def keep_what_distributions_compute() -> None:
+    """Let no scope own the lazy properties of distributions, from now on."""
+    properties: Any = lazy_property
+    get = properties.__get__
+
+    @functools.wraps(get)
+    def __get__(self: Any, instance: Any, obj_type: Any = None) -> Any:
+        if instance is None or torch.compiler.is_compiling() or CURRENT.get() is None:
+            return get(self, instance, obj_type)
+        return _unborn(lambda _: get(self, instance, obj_type))
+
+    properties.__get__ = __get__
+
+
+def _unborn(work: Callable[[object], Any]) -> Any:
+    """Do some work; what it makes is not born."""
+    if SEEN:
+        return TORCH_HOT.unborn(work, None)
+    here, reason = LOCAL.here, id(_getframe())
+    pause_births(reason)
+    try:
+        return work(None)
+    finally:
+        resume_births(here, reason)
