@@ -37,6 +37,7 @@ def quicken(scope_type: type[DisposeScope]) -> None:
             "LOCAL": LOCAL,
             "Ledger": Ledger,
             "MEMORY": _memory.MEMORY,
+            "SHARED": _estates.SHARED,
             "ScopeView": ScopeView,
             "modules_seen": _arrivals.modules_seen,
             "part_died": _deaths.part_died,

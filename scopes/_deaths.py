@@ -144,6 +144,6 @@ def _untracked(resource: object, kind: Kind) -> Entry:
 
 def _anchored_entry(resource: Any, anchor: object) -> AnchoredEntry:
     entry = AnchoredEntry(anchor, _anchor_died)
-    entry._elements = tuple(None if element is None else ref(element) for element in resource)
+    entry._elements = tuple([None if element is None else ref(element) for element in resource])
     entry._type = type(resource)
     return entry

@@ -159,6 +159,29 @@ static int taken_out_of(PyObject *table, PyObject *entry)
     return found == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
+/* `_deaths.part_died`, where the member is part of one composite only. -1 with an error set. */
+static int part_died(PyObject *entry)
+{
+    PyObject *unit = get(entry, ENTRY_UNIT);
+    if (PyDict_GET_SIZE(bound[SHARED]) != 0 || !PyObject_TypeCheck(unit, entry_type) ||
+        Py_TYPE(get(unit, ENTRY_KIND)) != kind_type) {
+        PyObject *done = PyObject_CallOneArg(bound[PART_DIED], entry);
+        Py_XDECREF(done);
+        return done == NULL ? -1 : 0;
+    }
+    if (get(get(unit, ENTRY_KIND), KIND_ANCHOR) == Py_None) {
+        return 0;
+    }
+    if (PyDict_GetItemWithError(bound[LIVE], get(unit, ENTRY_KEY)) != unit) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    Py_INCREF(unit);
+    PyObject *done = hot_died(NULL, unit);
+    Py_DECREF(unit);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 /* The end of a resource that was alive: `_deaths.died` says why each thing is done. */
 static int leave_owner(PyObject *entry, PyObject *ledger)
 {
@@ -168,12 +191,7 @@ static int leave_owner(PyObject *entry, PyObject *ledger)
         if (composite && PyList_Append(bound[ESTATES], entry) < 0) {
             return -1;
         }
-        if (PyList_GET_SIZE(bound[ANCHORED]) != 0) {
-            PyObject *done = PyObject_CallOneArg(bound[PART_DIED], entry);
-            Py_XDECREF(done);
-            return done == NULL ? -1 : 0;
-        }
-        return 0;
+        return PyList_GET_SIZE(bound[ANCHORED]) != 0 ? part_died(entry) : 0;
     }
     PyObject *owner = get(entry, ENTRY_OWNER);
     if (owner == Py_None || !is_scope(owner)) {

@@ -16,7 +16,7 @@ static const char *const object_names[OBJECTS] = {
     [ANCHORED] = "ANCHORED", [LOCAL] = "LOCAL",       [CURRENT] = "CURRENT", [MEMORY] = "MEMORY",
     [ENTERED] = "ENTERED",   [LEFT] = "LEFT",         [AWAITED] = "AWAITED", [ENTERING] = "ENTERING",
     [RESOLVE] = "resolve",   [SETTLE] = "settle",     [RELEASE] = "release", [PART_DIED] = "part_died",
-    [MODULES_SEEN] = "modules_seen",
+    [MODULES_SEEN] = "modules_seen", [SHARED] = "SHARED",
 };
 
 static const char *const slot_names[SLOTS] = {
@@ -27,6 +27,7 @@ static const char *const slot_names[SLOTS] = {
     [ENTRY_UNIT] = "unit",
     [ENTRY_MEMBERS] = "members",
     [ENTRY_COUNTED] = "counted",
+    [KIND_ANCHOR] = "anchor",
     [KIND_RELEASE] = "release",
     [SCOPE_ACCOUNT] = "_account",
     [SCOPE_ARENA] = "_arena",
@@ -55,6 +56,7 @@ static bool fits(enum object which, PyObject *object)
     switch (which) {
     case LIVE:
     case DEAD:
+    case SHARED:
     case AWAITED:
         return PyDict_CheckExact(object);
     case CURRENT:
@@ -130,7 +132,7 @@ int bind_all(PyObject *things)
         PyErr_SetString(PyExc_TypeError, "an entry is a weak reference");
         return -1;
     }
-    if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(kind, KIND_RELEASE, KIND_RELEASE) < 0 ||
+    if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(kind, KIND_ANCHOR, KIND_RELEASE) < 0 ||
         find_slots(scope, SCOPE_ACCOUNT, SCOPE_STRICT) < 0 ||
         find_slots(ledger, LEDGER_COMPILED, LEDGER_COMPILED) < 0) {
         return -1;
