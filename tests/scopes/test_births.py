@@ -8,8 +8,10 @@ import threading
 import pytest
 
 import disposescope as ds
+from disposescope.scopes import _births
 from disposescope.scopes._entries import LIVE, entry_of
-from tests.scopes.toys import Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
+from disposescope.scopes._kinds import Kind
+from tests.scopes.toys import TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
 
 
 def test_the_current_scope_owns_what_is_born():
@@ -146,3 +148,53 @@ def test_listeners_are_told_after_the_owner_is_known():
         ("closed", scope),
     ]
     del packed
+
+
+class Whole:
+    """A composite that is made with all of its members, whom nobody else knows."""
+
+    def __init__(self):
+        self.members = [Unborn(), Unborn()]
+
+
+class Unborn(Toy):
+    """A toy that is not born of its own accord."""
+
+    __slots__ = ()
+
+    def __init__(self):
+        self.value = 1
+        self.device = "cpu"
+        self.nbytes = 8
+        self.releases = 0
+
+
+WHOLE = Kind(
+    cls=Whole,
+    name="Whole",
+    release=lambda _: None,
+    storages=lambda _: (),
+    device=lambda _: "cpu",
+    describe=lambda _: "Whole",
+    members=lambda whole: {str(place): member for place, member in enumerate(whole.members)},
+)
+
+
+@pytest.mark.parametrize("part", [_births.part, _births.part_in_python])
+def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(part, monkeypatch):
+    monkeypatch.setattr(_births, "part", part)
+    with ds.dispose_scope() as scope:
+        whole, other = Whole(), Whole()
+        for one in (whole, other):
+            _births.born_whole(one, WHOLE, one.members, TOY)
+        assert scope.live == (whole, other)
+        assert ds.statistics().created_in_scope == 2
+        assert all(member in scope for member in whole.members)
+        survivor = other.members[0]
+        del other, one
+        # What outlives its composite is the scope's own.
+        assert scope.live == (whole, survivor)
+    assert [member.releases for member in (*whole.members, survivor)] == [1, 1, 1]
+    unowned = Whole()
+    entry = _births.born_whole(unowned, WHOLE, unowned.members, TOY)
+    assert entry.owner is None
