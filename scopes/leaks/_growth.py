@@ -31,6 +31,8 @@ _STEADY: Final = 0.8
 _STILL_AS_FAST: Final = 0.7
 _JUST_AS_FAST: Final = 0.75
 _FASTER_BEFORE: Final = 2.0
+_MUCH_FASTER_BEFORE: Final = 4.0
+_EVEN: Final = 2.5
 _LEVELS: Final = 9
 
 _BIRTHS_AT_LEAST: Final = 16
@@ -113,8 +115,12 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
     for speed in (_speed, _rise):
         first, last = speed(points[at_first], values[at_first]), speed(points[at_last], values[at_last])
         # What was faster still at its beginning may be a cache that fills ever more slowly.
-        slows = last * _FASTER_BEFORE < speed(early, before)
+        speed_before = speed(early, before)
+        slows = last * _FASTER_BEFORE < speed_before
         if last <= 0.0 or last < (_JUST_AS_FAST if slows else _STILL_AS_FAST) * first:
+            return False
+        if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
+            # The last places of a cache are filled by chance, what leaks in a loop goes step by step.
             return False
     if len(set(values)) < _LEVELS or len(set(values[-third - 1 :])) < _LEVELS // 3:
         return False
@@ -124,6 +130,19 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
         if all(before < after for before, after in pairwise(minima)):
             return True
     return max(values[:third]) < min(values[-third:]) and _steadiness(values) >= _STEADY
+
+
+def _is_even(points: Sequence[Point], values: Sequence[int]) -> bool:
+    """Whether new levels are reached at even distances, up to the end."""
+    reached = [points[0][0]]
+    highest = values[0]
+    for point, value in zip(points, values, strict=True):
+        if value > highest:
+            highest = value
+            reached.append(point[0])
+    reached.append(points[-1][0])
+    gaps = [after - before for before, after in pairwise(reached)]
+    return max(gaps) * len(gaps) <= _EVEN * sum(gaps)
 
 
 def _speed(points: Sequence[Point], values: Sequence[int]) -> float:

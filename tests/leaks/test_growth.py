@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from disposescope.scopes.leaks._growth import trend_of, trend_of_births
@@ -68,8 +68,9 @@ def test_a_cache_that_fills_and_stays_is_not_reported(capacity: int, passes: int
     assert trend_of(course([min(index * per_pass, capacity) for index in range(passes)])) is None
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=400, derandomize=True)  # by chance a course can be any: the same ones each time
 @given(seed=seeds, capacity=st.integers(2, 60), passes=st.integers(3, 8))
+@example(seed=1048576, capacity=27, passes=3)
 def test_a_cache_that_fills_with_what_is_asked_by_chance_is_not_reported(seed: int, capacity: int, passes: int) -> None:
     chance = random.Random(seed)
     cached: set[int] = set()
@@ -87,7 +88,7 @@ def test_saw_teeth_are_not_reported(period: int, teeth: int, level: int, phase: 
     assert trend_of(course(counts)) is None
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=400, derandomize=True)  # as above
 @given(seed=seeds, passes=st.integers(12, 500), size=st.integers(1, 10_000))
 def test_noise_is_not_reported(seed: int, passes: int, size: int) -> None:
     chance = random.Random(seed)
