@@ -1,22 +1,6 @@
 #include "_hot_releases.h"
 
-/* The exception that was just raised, normalised and with its traceback: a new reference. */
-static PyObject *take_raised(void)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(value, traceback);
-        Py_DECREF(traceback);
-    }
-    Py_DECREF(type);
-    return value;
-#endif
-}
+#include "_raised.h"
 
 /* The resource behind a plain entry, a new reference, or NULL where it is gone. Sets no error. */
 static PyObject *resource_of(PyObject *entry)

@@ -1,5 +1,6 @@
 #include "_torch_hot_births.h"
 
+#include "../scopes/_raised.h"
 #include "../scopes/_slots.h"
 #include "_torch_hot_attributes.h"
 #include "_torch_hot_bound.h"
@@ -137,10 +138,10 @@ static PyObject *owner_in_any_case(PyTypeObject *type)
         return scope;
     }
     /* An interrupt is nothing of the tensor's: the second time it does not come. */
-    PyObject *error = error_taken();
+    PyObject *error = take_raised();
     scope = owner(type);
     if (scope == NULL && PyErr_Occurred()) {
-        PyObject *again = error_taken();
+        PyObject *again = take_raised();
         PyException_SetContext(again, error);
         error = again;
     }
@@ -156,7 +157,7 @@ static void record(PyObject *tensor, PyObject *scope)
     PyObject *arguments[] = {tensor, bound[KIND], scope};
     PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 3, NULL);
     if (entry == NULL || (births_are_told() && seam_add_untold(entry) < 0)) {
-        error_raise_later(error_taken());
+        error_raise_later(take_raised());
     }
     Py_XDECREF(entry);
     if (collects) {

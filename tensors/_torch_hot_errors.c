@@ -6,23 +6,6 @@ static PyObject *threading;
 
 void errors_bind(PyObject *module) { threading = Py_NewRef(module); }
 
-PyObject *error_taken(void)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL) {
-        PyException_SetTraceback(error, traceback);
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(traceback);
-    return error;
-#endif
-}
-
 /* What the interpreter calls on the main thread, between two steps of its code. */
 static int raise_now(void *error)
 {

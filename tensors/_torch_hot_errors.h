@@ -8,9 +8,6 @@
 /* Takes the module `threading`, which is kept. */
 void errors_bind(PyObject *threading);
 
-/* Takes the error that is set, a new reference; none is set afterwards. An error without memory runs no Python code. */
-PyObject *error_taken(void);
-
 /* Has an error raised in the code of this thread as soon as that goes on; on other threads than the main one a new one of its
  * class. Steals it. Runs no Python code before the interpreter goes down. */
 void error_raise_later(PyObject *error);

@@ -7,7 +7,8 @@
 #endif
 
 /* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()``,
- * ``at::impl::torch_function_mode_enabled()`` and ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of what PyTorch exports to extensions. */
+ * ``at::impl::torch_function_mode_enabled()`` and ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of
+ * what PyTorch exports to extensions. */
 static int (*graph_task)(void);
 static bool (*all_disabled)(void);
 static bool (*mode_enabled)(void);
