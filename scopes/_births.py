@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ._compiled import HOT
 from ._composites import Plan, absorb_members, plan_members
-from ._current import CLOSED, CURRENT, resolve
+from ._current import CLOSED, CURRENT, current_scope, resolve
 from ._deaths import died, track
 from ._entry import LIVE, Entry
 from ._instruments import LISTENERS
@@ -87,23 +87,13 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
         plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
-    scope = CURRENT.get()
-    if scope is not None and not scope._direct:
-        scope = resolve(scope)
-    return _recorded(entry, scope)
+    return _recorded(entry, current_scope())
 
 
 def part_in_python(resource: object, kind: Kind, unit: Entry, /) -> Entry:
     """Make the entry of a member of a composite, which nobody knows yet; it is not counted."""
-    entry = Entry(resource, died)
-    entry.key = key = id(resource)
-    entry.kind = kind
-    entry.owner = None
-    entry.home = LOCAL.ledger
+    entry = track(resource, kind)
     entry.unit = unit
-    entry.members = ()
-    entry.counted = False
-    LIVE[key] = entry
     return entry
 
 
@@ -126,10 +116,7 @@ def born_whole(resource: object, kind: Kind, members: Iterable[object], member_k
     """
     entry = track(resource, kind)
     entry.members = tuple([part(member, member_kind, entry) for member in members])
-    scope = CURRENT.get()
-    if scope is not None and not scope._direct:
-        scope = resolve(scope)
-    return _recorded(entry, scope)
+    return _recorded(entry, current_scope())
 
 
 def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:

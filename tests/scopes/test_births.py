@@ -10,8 +10,7 @@ import pytest
 import disposescope as ds
 from disposescope.scopes import _births
 from disposescope.scopes._entries import LIVE, entry_of
-from disposescope.scopes._kinds import Kind
-from tests.scopes.toys import TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
+from tests.scopes.toys import PACKED, TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
 
 
 def test_the_current_scope_owns_what_is_born():
@@ -150,7 +149,7 @@ def test_listeners_are_told_after_the_owner_is_known():
     del packed
 
 
-class Whole:
+class Whole(Packed):
     """A composite that is made with all of its members, whom nobody else knows."""
 
     def __init__(self):
@@ -169,24 +168,13 @@ class Unborn(Toy):
         self.releases = 0
 
 
-WHOLE = Kind(
-    cls=Whole,
-    name="Whole",
-    release=lambda _: None,
-    storages=lambda _: (),
-    device=lambda _: "cpu",
-    describe=lambda _: "Whole",
-    members=lambda whole: {str(place): member for place, member in enumerate(whole.members)},
-)
-
-
 @pytest.mark.parametrize("part", [_births.part, _births.part_in_python])
 def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(part, monkeypatch):
     monkeypatch.setattr(_births, "part", part)
     with ds.dispose_scope() as scope:
         whole, other = Whole(), Whole()
         for one in (whole, other):
-            _births.born_whole(one, WHOLE, one.members, TOY)
+            _births.born_whole(one, PACKED, one.members, TOY)
         assert scope.live == (whole, other)
         assert ds.statistics().created_in_scope == 2
         assert all(member in scope for member in whole.members)
@@ -196,5 +184,5 @@ def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(
         assert scope.live == (whole, survivor)
     assert [member.releases for member in (*whole.members, survivor)] == [1, 1, 1]
     unowned = Whole()
-    entry = _births.born_whole(unowned, WHOLE, unowned.members, TOY)
+    entry = _births.born_whole(unowned, PACKED, unowned.members, TOY)
     assert entry.owner is None
