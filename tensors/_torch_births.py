@@ -47,15 +47,20 @@ def _references_to_a_fresh_result() -> int:
     return fresh if fresh < min(accessed, returned) else 0
 
 
-# A gradient, a base or an argument that a call returns is held by somebody; what a call made is held by nobody yet.
-_FRESH: Final = _references_to_a_fresh_result()
-
-
 class BirthMode(TorchFunctionMode):
     """The mode: lets every call through, and records what it returned as born.
 
+    `fresh` is what `_references_to_a_fresh_result` says: a gradient, a base or an argument that a call returns is
+    held by somebody; what a call made is held by nobody yet.
+
     Where births are seen without it, it tells of them instead; its method is compiled then: see `_torch_hot_mode.c`.
     """
+
+    fresh = 0
+
+    def learn(self) -> None:
+        """Find out what a fresh result looks like, before the mode sees births."""
+        self.fresh = _references_to_a_fresh_result()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and record its result."""
@@ -66,7 +71,7 @@ class BirthMode(TorchFunctionMode):
             scope = CURRENT.get()
             if scope is None:
                 return result
-            if getrefcount(result) != _FRESH and is_known(result, func, args, kwargs):
+            if getrefcount(result) != self.fresh and is_known(result, func, args, kwargs):
                 return result
             frame = _getframe(1)
             if (

@@ -101,7 +101,11 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     KIND.append(kind)
-    keep_what_hooks_save(TORCH_HOT.unborn if see_allocations(kind) else None)
+    if see_allocations(kind):
+        keep_what_hooks_save(TORCH_HOT.unborn)
+    else:
+        MODE.learn()
+        keep_what_hooks_save(None)
     enter, leave = _seam()
     ENTERED.append(enter)
     LEFT.append(leave)
