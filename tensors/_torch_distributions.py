@@ -7,8 +7,6 @@ and has them from then on.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from sys import _getframe
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch.distributions.utils import lazy_property
 from ..scopes._current import CURRENT
 from ._torch_allocations import SEEN
 from ._torch_extension import TORCH_HOT
-from ._torch_modes import LOCAL, pause_births, resume_births
+from ._torch_traces import without_births
 
 __all__ = ["keep_what_distributions_compute"]
 
@@ -26,23 +24,15 @@ def keep_what_distributions_compute() -> None:
     """Let no scope own the lazy properties of distributions, from now on."""
     properties: Any = lazy_property
     get = properties.__get__
+    quietly = without_births(get)
 
     @functools.wraps(get)
     def __get__(self: Any, instance: Any, obj_type: Any = None) -> Any:
         if instance is None or torch.compiler.is_compiling() or CURRENT.get() is None:
             return get(self, instance, obj_type)
-        return _unborn(lambda _: get(self, instance, obj_type))
+        if SEEN:
+            # A detector goes on seeing the memory.
+            return TORCH_HOT.unborn(functools.partial(get, self, instance), obj_type)
+        return quietly(self, instance, obj_type)
 
     properties.__get__ = __get__
-
-
-def _unborn(work: Callable[[object], Any]) -> Any:
-    """Do some work; what it makes is not born."""
-    if SEEN:
-        return TORCH_HOT.unborn(work, None)
-    here, reason = LOCAL.here, id(_getframe())
-    pause_births(reason)
-    try:
-        return work(None)
-    finally:
-        resume_births(here, reason)

@@ -6,7 +6,7 @@ They are born in a scope often, in the first step, and belong to the model.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from sys import _getframe
 from typing import Any, final
 
@@ -32,38 +32,33 @@ def exclude_what_models_own() -> None:
     register_optimizer_step_post_hook(_step_is_over)
     optimizer: Any = torch.optim.Optimizer
     # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
-    optimizer.add_param_group = _keeping(optimizer.add_param_group)
-    optimizer.__setstate__ = _keeping(optimizer.__setstate__)
+    optimizer.add_param_group = _keeping(optimizer.add_param_group, _tensors_of_an_optimizer)
+    optimizer.__setstate__ = _keeping(optimizer.__setstate__, _tensors_of_an_optimizer)
     # Of what is unpickled no buffer is registered.
     module: Any = torch.nn.Module
-    module.__setstate__ = _keeping_buffers(module.__setstate__)
+    module.__setstate__ = _keeping(module.__setstate__, _buffers_of)
 
 
-def _keeping(method: Callable[..., None]) -> Callable[..., None]:
-    """The same method of an optimizer; the tensors that it has afterwards are no scope's."""
+def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
+    """The same method of an optimizer or a module; the tensors that it has afterwards are no scope's."""
 
     @functools.wraps(method)
-    def kept(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        method(optimizer, *args, **kwargs)
-        for leaf in (*flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)):
+    def kept(owner: Any, *args: Any, **kwargs: Any) -> None:
+        method(owner, *args, **kwargs)
+        for leaf in tensors_of(owner):
             if isinstance(leaf, torch.Tensor):
                 give_up(leaf)
 
     return kept
 
 
-def _keeping_buffers(method: Callable[..., None]) -> Callable[..., None]:
-    """The same method of a module; its buffers are no scope's afterwards."""
+def _tensors_of_an_optimizer(optimizer: Any) -> Iterable[Any]:
+    return *flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)
 
-    @functools.wraps(method)
-    def kept(module: Any, *args: Any, **kwargs: Any) -> None:
-        method(module, *args, **kwargs)
-        buffers: Any = module.__dict__.get("_buffers", {})
-        for buffer in buffers.values():
-            if buffer is not None:
-                give_up(buffer)
 
-    return kept
+def _buffers_of(module: Any) -> Iterable[Any]:
+    buffers: dict[str, Any] = module.__dict__.get("_buffers", {})
+    return buffers.values()
 
 
 def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:

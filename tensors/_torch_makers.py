@@ -14,7 +14,6 @@ from ..scopes._current import CURRENT, resolve
 
 __all__ = [
     "MAKERS",
-    "THROUGH",
     "backward_running",
     "births_by_frames",
     "births_count",
@@ -76,7 +75,7 @@ _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
 """Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
-THROUGH: Final = torch.overrides.handle_torch_function.__code__
+_THROUGH: Final = torch.overrides.handle_torch_function.__code__
 _DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
 # A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one is the result.
 _FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
@@ -93,7 +92,7 @@ def births_count(frame: FrameType | None) -> bool:
     if frame is None:
         return True
     code = frame.f_code
-    if code is THROUGH:
+    if code is _THROUGH:
         # A function of PyTorch that is written in Python comes here through two frames of PyTorch's own.
         frame = frame.f_back and frame.f_back.f_back
         if frame is None:

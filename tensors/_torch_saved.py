@@ -22,7 +22,6 @@ __all__ = ["keep_what_hooks_save"]
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 
-
 _Hook = Callable[[Any], Any]
 
 
@@ -30,9 +29,7 @@ def _called(hook: _Hook, tensor: Any) -> Any:
     return hook(tensor)
 
 
-def _for_the_graph(
-    hook: Callable[[Any], Any], call: Callable[[Callable[[Any], Any], Any], Any]
-) -> Callable[[Any], Any]:
+def _for_the_graph(hook: _Hook, call: Callable[[_Hook, Any], Any]) -> _Hook:
     @functools.wraps(hook)
     def packed(tensor: Any) -> Any:
         if CURRENT.get() is None or issubclass(type(tensor), Parameter):
