@@ -119,16 +119,21 @@ def _padded_sequences(sequences: Any, batch_first: Any, fill: Any, side: Any) ->
         return _kernel(sequences, batch_first, fill, side)
 
 
+def _is_usual(first: Tensor, batch_first: Any, fill: Any, side: Any) -> bool:
+    """Whether what PyTorch's function is given is of the types that it names, and nobody looks on."""
+    return (
+        type(batch_first) is bool
+        and type(fill) in _NUMBERS
+        and (side == "right" or side == "left")
+        and is_plain_cpu(first)
+        and unwatched()
+    )
+
+
 def _padded_with_graph(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
     """None where PyTorch's kernel shall say what is wrong, or broadcast, or convert."""
     first = sequences[0]
-    if (
-        type(batch_first) is not bool
-        or type(fill) not in _NUMBERS
-        or (side != "right" and side != "left")
-        or not is_plain_cpu(first)
-        or not unwatched()
-    ):
+    if not _is_usual(first, batch_first, fill, side):
         return None
     dtype = first.dtype
     axes = first.dim()
@@ -168,14 +173,7 @@ def _padded_with_graph(sequences: Any, batch_first: Any, fill: Any, side: Any) -
 def _gathered_padding(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
     """Without history. None where PyTorch's kernel is faster, or shall say what is wrong."""
     first = sequences[0]
-    if (
-        type(batch_first) is not bool
-        or type(fill) not in _NUMBERS
-        or (side != "right" and side != "left")
-        or not is_plain_cpu(first)
-        or not first.numel()
-        or not unwatched()
-    ):
+    if not _is_usual(first, batch_first, fill, side) or not first.numel():
         return None
     shape = first.shape
     try:
