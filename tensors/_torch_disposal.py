@@ -209,6 +209,7 @@ if TORCH_HOT is not None:
     TORCH_HOT.bind_disposal(
         {
             "Tensor": Tensor,
+            "below_autograd": _C._AutoDispatchBelowADInplaceOrView,
             "disposed": DisposedTorchTensor,
             "drop": drop_in_python,
             "husk": _HUSK,

@@ -3,15 +3,13 @@
 #include <stdbool.h>
 
 #include "_torch_hot_bound.h"
+#include "_torch_hot_husks.h"
 #include "_torch_hot_state.h"
 
-enum object { MODES_ARE_ON, MAKE, SPARE, HUSK, SWAP, SWAP_REFUSED, DISPOSED, RECORDS, DROP, OBJECTS };
+enum object { MODES_ARE_ON, SWAP, SWAP_REFUSED, DISPOSED, RECORDS, DROP, OBJECTS };
 
 static const char *const names[OBJECTS] = {
     [MODES_ARE_ON] = "modes_are_on",
-    [MAKE] = "make",
-    [SPARE] = "spare",
-    [HUSK] = "husk",
     [SWAP] = "swap",
     [SWAP_REFUSED] = "swap_refused",
     [DISPOSED] = "disposed",
@@ -43,7 +41,7 @@ PyObject *disposal_bind(PyObject *module, PyObject *things)
         PyErr_SetString(PyExc_TypeError, "a tensor class has no descriptors");
         return NULL;
     }
-    if (take(things, names, OBJECTS, bound) < 0) {
+    if (husks_bind(things) < 0 || take(things, names, OBJECTS, bound) < 0) {
         return NULL;
     }
     tensor_type = (PyTypeObject *)Py_NewRef(tensor);
@@ -98,18 +96,36 @@ static int set_class(PyObject *object, PyTypeObject *type)
 #endif
 }
 
+/* What was set on a tensor, a new reference, or NULL where there is nothing. -1 with an error set. */
+static int state_of(PyObject *tensor, PyObject **state)
+{
+#if PY_VERSION_HEX < 0x030D0000
+    /* Asked for it, Python makes a dict where there is none. */
+    PyObject **place = _PyObject_GetDictPtr(tensor);
+    *state = place == NULL ? NULL : Py_XNewRef(*place);
+#else
+    if ((*state = PyObject_GenericGetDict(tensor, NULL)) == NULL) {
+        return -1;
+    }
+#endif
+    if (*state != NULL && (!PyDict_Check(*state) || PyDict_GET_SIZE(*state) == 0)) {
+        Py_CLEAR(*state);
+    }
+    return 0;
+}
+
 /* The tensor and the spare have changed their implementations: the one gets dead, the other what the tensor was. */
 static int exchange(PyObject *tensor, PyObject *spare, PyObject *record)
 {
     if (set_class(spare, tensor_type) < 0) {
         return -1;
     }
-    PyObject *state = PyObject_GenericGetDict(tensor, NULL);
-    if (state == NULL) {
+    PyObject *state;
+    if (state_of(tensor, &state) < 0) {
         return -1;
     }
-    int failed = PyDict_Check(state) && PyDict_GET_SIZE(state) != 0 ? PyObject_GenericSetDict(spare, state, NULL) : 0;
-    Py_DECREF(state);
+    int failed = state == NULL ? 0 : PyObject_GenericSetDict(spare, state, NULL);
+    Py_XDECREF(state);
     if (failed < 0 || PyObject_GenericSetDict(tensor, record, NULL) < 0) {
         return -1;
     }
@@ -151,8 +167,7 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
     if (record == NULL) {
         return PyObject_CallOneArg(bound[DROP], tensor);
     }
-    PyObject *made_of[] = {bound[SPARE], bound[HUSK]};
-    PyObject *spare = PyObject_Vectorcall(bound[MAKE], made_of, 2, NULL);
+    PyObject *spare = husks_take();
     PyObject *result = NULL;
     if (spare != NULL) {
         PyObject *pair[] = {tensor, spare};
