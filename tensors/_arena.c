@@ -13,6 +13,7 @@
 #include "_arena_pool.h"
 #include "_arena_scopes.h"
 #include "_arena_sites.h"
+#include "_arena_slabs.h"
 
 static PyObject *bind(PyObject *module, PyObject *arguments)
 {
@@ -142,6 +143,7 @@ PyMODINIT_FUNC PyInit__arena(void)
 {
     const char *debug = getenv("DISPOSESCOPE_ARENA_DEBUG");
     guards_wanted = debug != NULL && strcmp(debug, "") != 0 && strcmp(debug, "0") != 0;
+    slabs_begin();
     if (PyType_Ready(&account_type) < 0 || numpy_arrive() < 0 || handler_make() < 0 || try_it() < 0) {
         return NULL;
     }

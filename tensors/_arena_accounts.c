@@ -2,10 +2,11 @@
 
 #include <stdlib.h>
 
+#include "_arena_tally.h"
+
 /* Its reference is never dropped. */
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
 struct account_figures account_totals;
-struct account *account_remembered;
 
 static struct account *limited; /* all with a budget, the latest first */
 static uint64_t last_serial;
@@ -152,8 +153,8 @@ void account_close(struct account *account, struct account *heir)
     if (account->forward != NULL) {
         return;
     }
-    if (account == account_remembered) {
-        account_remembered = NULL;
+    if (account == tally.account) {
+        tally_forget();
     }
     size_t nbytes = account->live_nbytes, elsewhere = account->elsewhere_nbytes;
     account->escaped_blocks = account->live_blocks;

@@ -46,10 +46,6 @@ struct account_figures {
 extern struct account account_of_nobody;
 extern struct account_figures account_totals;
 
-/* The account that the shortest way to one has found last, see scopes_plain_account; NULL where it was closed since. Closing
- * comes before an account is gone, so that what this holds is there. */
-extern struct account *account_remembered;
-
 /* A new account with one reference, or NULL where there is no memory. outer: where its limits come from, or NULL. */
 struct account *account_new(size_t budget, struct account *outer);
 

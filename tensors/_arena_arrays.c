@@ -40,11 +40,11 @@ void *arrays_block_of(PyObject *array)
 bool arrays_move(void *address, struct account *source, struct account *target)
 {
     struct block *block = pool_block_at(address);
-    struct account *account = block->as.account;
+    struct account *account = block_account(block);
     if (source != NULL && account_now(account) != source) {
         return false;
     }
-    block->as.account = target;
+    block_charge(block, target);
     account_move(account, target, block->nbytes);
     return true;
 }

@@ -9,8 +9,8 @@
 #include "_arena_numpy.h"
 #include "_arena_pool.h"
 #include "_arena_scopes.h"
+#include "_arena_shortcuts.h"
 #include "_arena_sites.h"
-#include "_arena_slabs.h"
 
 PyObject *handler_capsule;
 static _Thread_local struct refusal last_refusal;
@@ -33,65 +33,6 @@ static void check_attached(const char *what)
         fprintf(stderr, "disposescope: memory of the arena is %s without the GIL\n", what);
         abort();
     }
-}
-
-/* The way of most small arrays: the latest freed block of the class, for a scope about which nothing is to be asked. NULL where
- * it is not as plain as that. A class parks nothing with guards. */
-static inline void *serve_parked(size_t nbytes)
-{
-    nbytes += nbytes == 0;
-    if (nbytes > LARGEST_IN_SLAB) {
-        return NULL;
-    }
-    struct account *account = scopes_plain_account();
-    if (account == NULL) {
-        return NULL;
-    }
-    struct block *block;
-    arena_lock();
-#ifdef Py_GIL_DISABLED
-    if (!account->plain) {
-        /* Closed a moment ago by another thread. */
-        arena_unlock();
-        return NULL;
-    }
-#endif
-    void *address = slabs_unpark(slab_class(nbytes), &block);
-    if (address != NULL) {
-        account_add_plain(account, nbytes);
-        *block = (struct block){.as.account = account, .nbytes = nbytes};
-    }
-    arena_unlock();
-    if (address != NULL) {
-        SHOW(address, nbytes);
-    }
-    return address;
-}
-
-/* The way back; whether it could be taken. */
-static inline bool free_parked(void *address)
-{
-    struct region *region = region_of(address);
-    if (region->kind != SLAB) {
-        return false;
-    }
-    struct block *block = &blocks_of(region)[index_in(region, address)];
-    if (block->recorded) {
-        return false;
-    }
-    if (block->logged) {
-        block->logged = false;
-        scopes_log->block_died(address);
-    }
-    arena_lock();
-    struct account *account = block->as.account;
-    bool parked = account->plain && account->references > 1 && slabs_park(region->class, address, block);
-    if (parked) {
-        account_drop_plain(account, block->nbytes);
-        HIDE(address, region->block_nbytes);
-    }
-    arena_unlock();
-    return parked;
 }
 
 static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
@@ -123,7 +64,7 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
         account_release(account);
     }
     else {
-        block->as.account = account;
+        block_charge(block, account);
         account_add(account, nbytes);
         if (regions_misses != misses) {
             account->misses++;
@@ -141,19 +82,31 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
         pool_clear(address, nbytes);
     }
     if (wants_site) {
-        block->recorded = sites_record(address);
+        block_note(block, RECORDED, sites_record(address));
     }
     if (scopes_log != NULL && scopes_log->is_open()) {
-        block->logged = scopes_log->block_born(address, nbytes, scopes_log_kind, scopes_log_device);
+        block_note(block, LOGGED, scopes_log->block_born(address, nbytes, scopes_log_kind, scopes_log_device));
     }
     return address;
+}
+
+/* Where the tally is not that of the current scope, or nothing is parked. */
+static __attribute__((noinline)) void *serve_otherwise(size_t nbytes, bool zeroed)
+{
+    if (is_small(nbytes) && !tally_is_current()) {
+        void *address = shortcut_found(nbytes);
+        if (address != NULL) {
+            return zeroed ? memset(address, 0, nbytes) : address;
+        }
+    }
+    return serve(nbytes, zeroed);
 }
 
 static void *serve_malloc(void *ctx, size_t size)
 {
     (void)ctx;
-    void *address = serve_parked(size);
-    return address != NULL ? address : serve(size, false);
+    void *address = shortcut_tallied(size);
+    return address != NULL ? address : serve_otherwise(size, false);
 }
 
 static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
@@ -163,24 +116,27 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
     if (__builtin_mul_overflow(nelem, elsize, &nbytes)) {
         return NULL;
     }
-    void *address = serve_parked(nbytes);
-    return address != NULL ? memset(address, 0, nbytes) : serve(nbytes, true);
+    void *address = shortcut_tallied(nbytes);
+    return address != NULL ? memset(address, 0, nbytes) : serve_otherwise(nbytes, true);
 }
 
 static __attribute__((noinline)) void give(void *ptr)
 {
+    if (shortcut_back(ptr)) {
+        return;
+    }
     if (guards_wanted) {
         check_attached("freed");
     }
     struct block *block = pool_block_at(ptr);
-    if (block->recorded) {
+    if (block_is(block, RECORDED)) {
         sites_forget(ptr);
     }
-    if (block->logged) {
+    if (block_is(block, LOGGED)) {
         scopes_log->block_died(ptr);
     }
     arena_lock();
-    account_drop(block->as.account, block->nbytes);
+    account_drop(block_account(block), block->nbytes);
     struct region *doomed = pool_give(ptr);
     arena_unlock();
     if (doomed != NULL) {
@@ -192,7 +148,7 @@ static void serve_free(void *ctx, void *ptr, size_t size)
 {
     (void)ctx;
     (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
-    if (ptr != NULL && !free_parked(ptr)) {
+    if (ptr != NULL && !shortcut_back_tallied(ptr)) {
         give(ptr);
     }
 }
@@ -212,7 +168,7 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     }
     memcpy(address, ptr, after < before ? after : before);
     block = pool_block_at(ptr);
-    bool recorded = block->recorded, logged = block->logged;
+    bool recorded = block_is(block, RECORDED), logged = block_is(block, LOGGED);
     /* First: the tables know addresses, and another thread may get this one. */
     if (recorded) {
         sites_forget(ptr);
@@ -221,14 +177,14 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
         scopes_log->block_moved(ptr, address, after);
     }
     arena_lock();
-    fresh->as.account = block->as.account;
-    account_resize(fresh->as.account, before, after);
+    block_charge(fresh, block_account(block));
+    account_resize(block_account(fresh), before, after);
     doomed = pool_give(ptr);
     arena_unlock();
     regions_unmap(doomed);
-    fresh->logged = logged;
+    block_note(fresh, LOGGED, logged);
     if (recorded) {
-        fresh->recorded = sites_record(address);
+        block_note(fresh, RECORDED, sites_record(address));
     }
     return address;
 }
@@ -244,7 +200,7 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     arena_lock();
     struct block *block = pool_block_at(ptr);
     size_t before = block->nbytes, room = pool_room(ptr);
-    struct account *account = block->as.account;
+    struct account *account = block_account(block);
     struct account *limit = new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
     bool fits = limit == NULL && new_size <= room && new_size >= room / 2;
     if (limit != NULL) {
@@ -261,7 +217,7 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
         return NULL;
     }
     if (fits) {
-        if (block->logged) {
+        if (block_is(block, LOGGED)) {
             scopes_log->block_moved(ptr, ptr, new_size);
         }
         return ptr;
@@ -270,7 +226,7 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     if (address == NULL && new_size <= room) {
         /* Memory is short, and what shrinks can stay where it is. */
         arena_lock();
-        account_resize(block->as.account, before, new_size);
+        account_resize(block_account(block), before, new_size);
         pool_resize(ptr, new_size);
         arena_unlock();
         address = ptr;

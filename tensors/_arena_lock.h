@@ -8,6 +8,8 @@
  * each small array would be a tenth of what the array costs. With DISPOSESCOPE_ARENA_DEBUG=1 a thread that comes without the
  * GIL ends the process with a message. In a free-threaded build it is a spinning lock that any thread may take.
  *
+ * Who takes it finds the tally settled, and may count on the figures of accounts from then on.
+ *
  * It is not recursive. A fork takes it first, so that the child finds pool and accounts whole.
  */
 #ifndef DISPOSESCOPE_ARENA_LOCK_H
@@ -15,6 +17,8 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+
+#include "_arena_tally.h"
 
 #ifdef Py_GIL_DISABLED
 
@@ -40,7 +44,7 @@ static inline void arena_unlock(void)
 
 #else
 
-static inline void arena_lock(void) {}
+static inline void arena_lock(void) { tally_settle(); }
 static inline void arena_unlock(void) {}
 
 #endif

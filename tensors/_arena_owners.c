@@ -32,11 +32,14 @@ PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_s
         Py_RETURN_NONE;
     }
     struct account *heir = &account_of_nobody;
-#ifndef Py_GIL_DISABLED
-    /* Otherwise another thread may have something born in the scope until it is closed below. */
-    if (account->references > 1 || account->elsewhere_nbytes != 0)
+#ifdef Py_GIL_DISABLED
+    bool owns = true; /* another thread may have something born in the scope until it is closed below */
+#else
+    arena_lock();
+    bool owns = account->references > 1 || account->elsewhere_nbytes != 0;
+    arena_unlock();
 #endif
-    {
+    if (owns) {
         heir = account_argument(arguments[1]);
         if (heir == NULL) {
             return NULL;
@@ -80,7 +83,10 @@ PyObject *arena_live_nbytes(PyObject *module, PyObject *scope)
         return NULL;
     }
     struct account *account = scopes_account(scope, false);
-    return PyLong_FromSize_t(account == NULL ? 0 : account->live_nbytes);
+    arena_lock();
+    size_t nbytes = account == NULL ? 0 : account->live_nbytes;
+    arena_unlock();
+    return PyLong_FromSize_t(nbytes);
 }
 
 PyObject *arena_owner(PyObject *module, PyObject *array)
@@ -91,7 +97,7 @@ PyObject *arena_owner(PyObject *module, PyObject *array)
         Py_RETURN_NONE;
     }
     arena_lock();
-    PyObject *reference = scopes_reference_of(account_now(pool_block_at(address)->as.account));
+    PyObject *reference = scopes_reference_of(account_now(block_account(pool_block_at(address))));
     arena_unlock();
     return scopes_scope_of(reference);
 }
@@ -107,7 +113,7 @@ PyObject *arena_escaped(PyObject *module, PyObject *address)
         Py_RETURN_FALSE;
     }
     arena_lock();
-    bool is_closed = pool_block_at(start)->as.account->forward != NULL;
+    bool is_closed = block_account(pool_block_at(start))->forward != NULL;
     arena_unlock();
     return PyBool_FromLong(is_closed);
 }

@@ -72,7 +72,7 @@ static void *take(size_t room, struct block **block, bool *dirty, struct region 
     if (room > LARGEST_IN_SLAB) {
         return take_large(room, block, dirty, doomed);
     }
-    unsigned class = slab_class(room);
+    size_t class = slab_class(room);
     void *parked = slabs_unpark(class, block);
     if (parked != NULL) {
         *dirty = true;
@@ -101,8 +101,7 @@ void *pool_take(size_t nbytes, struct block **block, bool *dirty, struct region 
     }
     SHOW(address, room);
     (*block)->nbytes = nbytes;
-    (*block)->recorded = false;
-    (*block)->logged = false;
+    (*block)->word = 0;
     if (guards_wanted) {
         guards_dress(address, nbytes);
         *dirty = true;

@@ -77,7 +77,7 @@ static struct region *map(enum region_kind kind, size_t nbytes)
         memset(region, 0, sizeof *region);
         region->from_libc = true;
     }
-    region->mark = REGION_MARK;
+    region->mark = region_mark(kind);
     region->kind = (uint16_t)kind;
     region->mapped = nbytes;
     return region;

@@ -26,28 +26,47 @@
 #define ARENA_ALIGNMENT ((size_t)64) /* every block begins at a multiple of it */
 #define REGION_ALIGNMENT ((size_t)1 << 20)
 #define HEADER_NBYTES ((size_t)128)
-#define REGION_MARK 0x64734152u
 #define LARGE_CLASSES 240 /* 8 for each doubling, from 128 KiB up to what an address can hold */
 
 struct account;
 
 /* What is known of one block. While it is in use: the account that it was charged to when it was born or last moved, with
- * a reference. While it is free: the index of the next free block of its slab, plus one. */
+ * a reference, and in the lowest bits of that address who else knows the block. While it is free: the index of the next free
+ * block of its slab, plus one. */
 struct block {
-    union {
-        struct account *account;
-        uintptr_t next_free;
-    } as;
-    size_t nbytes : 62;  /* as requested */
-    size_t recorded : 1; /* its birth site is in the table of sites */
-    size_t logged : 1;   /* its birth is in the birth log of the leak detector */
+    uintptr_t word; /* see block_account and block_is */
+    size_t nbytes;  /* as requested */
 };
+
+enum block_note {
+    RECORDED = 1, /* its birth site is in the table of sites */
+    LOGGED = 2,   /* its birth is in the birth log of the leak detector */
+    BLOCK_NOTES = 3
+};
+
+static inline struct account *block_account(const struct block *block)
+{
+    return (struct account *)(block->word & ~(uintptr_t)BLOCK_NOTES);
+}
+
+/* Charge it to an account, the notes staying as they are; with none, if it was not in use. */
+static inline void block_charge(struct block *block, struct account *account)
+{
+    block->word = (uintptr_t)account | (block->word & BLOCK_NOTES);
+}
+
+static inline bool block_is(const struct block *block, enum block_note note) { return (block->word & note) != 0; }
+
+static inline void block_note(struct block *block, enum block_note note, bool is_so)
+{
+    block->word = is_so ? block->word | note : block->word & ~(uintptr_t)note;
+}
 
 enum region_kind { SLAB, LARGE };
 
 /* The head of a region. The memory of the region belongs to the pool from the mapping to the unmapping. */
 struct region {
-    uint32_t mark;        /* REGION_MARK; anything else at this place is no region, and freeing into it is a bug */
+    uint32_t mark;        /* region_mark(kind); anything else at this place is no region, and freeing into it is a bug */
     uint16_t kind;        /* enum region_kind */
     uint16_t class;       /* of slabs or of large blocks */
     uint8_t fresh;        /* what was never carved is zero still */
@@ -86,10 +105,12 @@ extern uint64_t regions_misses;
 /* The region of a block; ends the process where there is none. */
 void regions_abort(const void *address) __attribute__((noreturn, cold));
 
+static inline uint32_t region_mark(enum region_kind kind) { return 0x64734152u + (uint32_t)kind; }
+
 static inline struct region *region_of(void *address)
 {
     struct region *region = (struct region *)((uintptr_t)address & ~(REGION_ALIGNMENT - 1));
-    if (__builtin_expect(region->mark != REGION_MARK, 0)) {
+    if (__builtin_expect(region->mark - region_mark(SLAB) > LARGE, 0)) {
         regions_abort(address);
     }
     return region;

@@ -32,6 +32,7 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
     current_variable = Py_NewRef(current);
     resolve_function = Py_NewRef(resolve);
     listener_list = Py_NewRef(listeners);
+    tally.hearers = &((PyVarObject *)listeners)->ob_size;
     tie_types = Py_NewRef(ties);
     scope_type = (PyTypeObject *)Py_NewRef((PyObject *)type);
     scopes_places = (struct scopes_places){.current = current_variable,
@@ -42,15 +43,15 @@ int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObje
     return 0;
 }
 
-struct scopes_memory scopes_memory;
-
 int scopes_bind_changes(PyObject *capsule)
 {
-    account_remembered = NULL;
-    scopes_memory.changes = NULL;
+    arena_lock();
+    tally_forget();
+    arena_unlock();
+    tally.changes = NULL;
     if (capsule != Py_None) {
-        scopes_memory.changes = PyCapsule_GetPointer(capsule, "disposescope.scopes._hot.changes");
-        return scopes_memory.changes == NULL ? -1 : 0;
+        tally.changes = PyCapsule_GetPointer(capsule, "disposescope.scopes._hot.changes");
+        return tally.changes == NULL ? -1 : 0;
     }
     return 0;
 }
@@ -162,6 +163,9 @@ static struct account *account_among_others(PyObject *top)
 
 struct account *scopes_current_account(void)
 {
+    if (tally_is_current()) {
+        return tally.account;
+    }
     PyObject *scope;
     if (current_variable == NULL || PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
         PyErr_Clear();

@@ -11,6 +11,8 @@
 
 #include "../scopes/leaks/_birthlog_api.h"
 #include "_arena_accounts.h"
+#include "_arena_lock.h"
+#include "_arena_tally.h"
 
 /* What stands for the account in Python. The scope holds it in its slot `_account`; it holds one reference to the account,
  * and a weak one to the scope. */
@@ -108,34 +110,12 @@ struct scopes_places {
 
 extern struct scopes_places scopes_places;
 
-/* A look into a context variable is a third of what the arena adds to a small array. The account that the last one led to is
- * good as long as no context has got another innermost scope, and the thread is in the same context as then: CPython counts
- * how often a thread has entered or left one, for its own memory of this kind in each context variable. */
-#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030F0000
-#define SCOPES_ARE_REMEMBERED
-#endif
-
-struct scopes_memory {
-    const uint64_t *changes; /* how often an innermost scope was changed, in all contexts; NULL where nobody counts that */
-    uint64_t seen;           /* of these, when `account_remembered` was found */
-    uint64_t thread, context;
-};
-
-extern struct scopes_memory scopes_memory;
-
-/* The same where nothing is to be asked about the account (see its `plain`), and NULL otherwise: ask the long way. */
+/* The same where nothing is to be asked about the account (see its `plain`), and NULL otherwise: ask the long way. The tally
+ * remembers it. */
 static inline struct account *scopes_plain_account(void)
 {
     const struct scopes_places *at = &scopes_places;
     PyObject *scope;
-#ifdef SCOPES_ARE_REMEMBERED
-    struct scopes_memory *last = &scopes_memory;
-    const PyThreadState *thread = _PyThreadState_UncheckedGet();
-    if (account_remembered != NULL && last->seen == *last->changes && last->context == thread->context_ver &&
-        last->thread == thread->id) {
-        return account_remembered->plain && PyList_GET_SIZE(at->listeners) == 0 ? account_remembered : NULL;
-    }
-#endif
     if (at->current == NULL || PyContextVar_Get(at->current, Py_None, &scope) < 0) {
         PyErr_Clear();
         return NULL;
@@ -151,14 +131,11 @@ static inline struct account *scopes_plain_account(void)
         }
     }
     Py_DECREF(scope);
-#ifdef SCOPES_ARE_REMEMBERED
-    if (account != NULL && last->changes != NULL) {
-        account_remembered = account;
-        last->seen = *last->changes;
-        last->thread = thread->id;
-        last->context = thread->context_ver;
+    if (account != NULL) {
+        arena_lock();
+        tally_remember(account);
+        arena_unlock();
     }
-#endif
     return account;
 }
 

@@ -87,7 +87,7 @@ static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
         struct block *block = pool_block_at(PyLong_AsVoidPtr(key));
         arena_lock();
         *nbytes = block->nbytes;
-        struct account *account = account_now(block->as.account);
+        struct account *account = account_now(block_account(block));
         result = wanted == NULL || account == wanted;
         for (struct account *limit = account->limits; limit != NULL && !result; limit = limit->limits) {
             result = limit == wanted;

@@ -8,23 +8,32 @@
 struct parked slabs_parked[SLAB_CLASSES];
 static struct region *with_room[SLAB_CLASSES]; /* in use, with free blocks */
 
-static size_t slab_class_nbytes(unsigned class)
+static size_t slab_class_nbytes(size_t class)
 {
     if (class < 8) {
         return (class + 1) * (size_t)64;
     }
-    unsigned log = 9 + (class - 8) / 4;
+    size_t log = 9 + (class - 8) / 4;
     return ((size_t)5 + (class - 8) % 4) << (log - 2);
 }
 
-/* With guards every block passes through its slab, where it is looked at. */
-static uint32_t parked_limit(unsigned class)
+void slabs_begin(void)
 {
-    size_t limit = PARKED_NBYTES / slab_class_nbytes(class);
-    return guards_wanted ? 0 : limit < PARKED_MOST ? (uint32_t)limit : PARKED_MOST;
+    for (size_t class = 0; class < SLAB_CLASSES; class++) {
+        slabs_parked[class].latest = slabs_parked[class].last = slabs_parked[class].places;
+    }
 }
 
-static void cut(struct region *slab, unsigned class)
+/* Let blocks of a class be parked from now on. With guards every block passes through its slab, where it is looked at. */
+static void begin_to_park(size_t class)
+{
+    size_t most = PARKED_NBYTES / slab_class_nbytes(class);
+    if (!guards_wanted) {
+        slabs_parked[class].last = slabs_parked[class].places + (most < PARKED_MOST ? most : PARKED_MOST);
+    }
+}
+
+static void cut(struct region *slab, size_t class)
 {
     size_t nbytes = slab_class_nbytes(class);
     uint32_t capacity = (uint32_t)((SLAB_NBYTES - HEADER_NBYTES) / (nbytes + sizeof(struct block)));
@@ -44,11 +53,11 @@ static void cut(struct region *slab, unsigned class)
     slab->live = slab->carved = slab->free_head = 0;
 }
 
-void *slabs_take(unsigned class, struct block **block, bool *dirty, struct region **doomed)
+void *slabs_take(size_t class, struct block **block, bool *dirty, struct region **doomed)
 {
     struct region *slab = with_room[class];
     if (slab == NULL) {
-        slabs_parked[class].limit = parked_limit(class);
+        begin_to_park(class);
         slab = meters[SLAB].newest;
         if (slab != NULL) {
             region_reuse(slab);
@@ -71,7 +80,7 @@ void *slabs_take(unsigned class, struct block **block, bool *dirty, struct regio
     uint32_t index;
     if (slab->free_head != 0) {
         index = slab->free_head - 1;
-        slab->free_head = (uint32_t)blocks[index].as.next_free;
+        slab->free_head = (uint32_t)blocks[index].word;
         free_in_slabs -= slab->block_nbytes;
         *dirty = true;
         if (guards_wanted) {
@@ -99,7 +108,7 @@ struct region *slabs_give(struct region *slab, void *address)
     if (slab->free_head == 0 && slab->carved == slab->capacity) {
         region_link(&with_room[slab->class], slab);
     }
-    block->as.next_free = slab->free_head;
+    block->word = slab->free_head;
     slab->free_head = index + 1;
     free_in_slabs += slab->block_nbytes;
     if (--slab->live != 0) {
@@ -116,7 +125,7 @@ struct region *slabs_give(struct region *slab, void *address)
 struct region *slabs_drain(void)
 {
     struct region *doomed = NULL;
-    for (unsigned class = 0; class < SLAB_CLASSES; class++) {
+    for (size_t class = 0; class < SLAB_CLASSES; class++) {
         struct block *block;
         void *address;
         while ((address = slabs_unpark(class, &block)) != NULL) {
@@ -136,8 +145,8 @@ struct region *slabs_drain(void)
 size_t slabs_parked_nbytes(void)
 {
     size_t nbytes = 0;
-    for (unsigned class = 0; class < SLAB_CLASSES; class++) {
-        nbytes += slabs_parked[class].count * slab_class_nbytes(class);
+    for (size_t class = 0; class < SLAB_CLASSES; class++) {
+        nbytes += (size_t)(slabs_parked[class].latest - slabs_parked[class].places) * slab_class_nbytes(class);
     }
     return nbytes;
 }

@@ -12,31 +12,35 @@
 #include "_arena_regions.h"
 
 #define LARGEST_IN_SLAB ((size_t)128 << 10)
-#define SLAB_CLASSES 40 /* 8 by 64 bytes up to 512, then 4 for each doubling up to LARGEST_IN_SLAB */
-#define PARKED_MOST 16
+#define LARGEST_OF_STEPS ((size_t)512)
+#define SLAB_CLASSES 40 /* 8 by 64 bytes up to LARGEST_OF_STEPS, then 4 for each doubling up to LARGEST_IN_SLAB */
+#define PARKED_MOST 14 /* so that the parked blocks of a class take four cache lines */
 
 /* The blocks of one class that are parked, the latest last. */
 struct parked {
-    uint32_t count;
-    uint32_t limit; /* 0 until the class is used first, and for good where nothing is to be parked */
-    struct {
+    struct parked_place {
         void *address;
         struct block *block;
-    } places[PARKED_MOST];
+    } * latest, *last;                     /* the first place where nothing is parked; up to which there may be */
+    struct parked_place places[1 + PARKED_MOST]; /* the first stays empty */
 };
 
 extern struct parked slabs_parked[SLAB_CLASSES];
 
 static inline unsigned log2_below(size_t n) { return 63 - (unsigned)__builtin_clzll(n); }
 
-/* The class of a block of 1 to LARGEST_IN_SLAB bytes. */
-static inline unsigned slab_class(size_t nbytes)
+/* The class of a block of 1 to LARGEST_IN_SLAB bytes: up to LARGEST_OF_STEPS, from there, and in any case. */
+static inline size_t class_by_steps(size_t nbytes) { return (nbytes - 1) / 64; }
+
+static inline size_t class_by_doublings(size_t nbytes)
 {
-    if (nbytes <= 512) {
-        return (unsigned)((nbytes + 63) / 64) - 1;
-    }
     unsigned log = log2_below(nbytes - 1);
-    return 8 + (log - 9) * 4 + (unsigned)(((nbytes - 1) >> (log - 2)) & 3);
+    return 8 + (log - 9) * 4 + (((nbytes - 1) >> (log - 2)) & 3);
+}
+
+static inline size_t slab_class(size_t nbytes)
+{
+    return nbytes <= LARGEST_OF_STEPS ? class_by_steps(nbytes) : class_by_doublings(nbytes);
 }
 
 static inline struct block *blocks_of(struct region *slab) { return (struct block *)((char *)slab + HEADER_NBYTES); }
@@ -48,36 +52,39 @@ static inline uint32_t index_in(const struct region *slab, const void *address)
 }
 
 /* A parked block of a class, or NULL. */
-static inline void *slabs_unpark(unsigned class, struct block **block)
+static inline void *slabs_unpark(size_t class, struct block **block)
 {
     struct parked *parked = &slabs_parked[class];
-    if (parked->count == 0) {
-        return NULL;
+    struct parked_place *latest = parked->latest;
+    void *address = latest->address;
+    if (address != NULL) {
+        *block = latest->block;
+        parked->latest = latest - 1;
     }
-    parked->count--;
-    *block = parked->places[parked->count].block;
-    return parked->places[parked->count].address;
+    return address;
 }
 
 /* Park a block that is in use no more; returns whether there was a place. */
-static inline bool slabs_park(unsigned class, void *address, struct block *block)
+static inline bool slabs_park(size_t class, void *address, struct block *block)
 {
     struct parked *parked = &slabs_parked[class];
-    uint32_t count = parked->count;
-    if (count >= parked->limit) {
+    struct parked_place *latest = parked->latest;
+    if (latest == parked->last) {
         return false;
     }
-    parked->places[count].address = address;
-    parked->places[count].block = block;
-    parked->count = count + 1;
+    latest[1] = (struct parked_place){.address = address, .block = block};
+    parked->latest = latest + 1;
     return true;
 }
+
+/* Let nothing be parked yet. Called once, before all else here. */
+void slabs_begin(void);
 
 /* Take a block from a slab. The lock is given up and taken again where the system is asked for memory.
  *
  * block: gets what is known of the block. dirty: gets whether it may hold other bytes than zeros. doomed: gets regions that
  * are to be unmapped. NULL where the system refuses memory. */
-void *slabs_take(unsigned class, struct block **block, bool *dirty, struct region **doomed);
+void *slabs_take(size_t class, struct block **block, bool *dirty, struct region **doomed);
 
 /* Give a block back to its slab. Returns the regions to unmap. */
 struct region *slabs_give(struct region *slab, void *address);
