@@ -23,6 +23,7 @@ def quicken(scope_type: type[DisposeScope]) -> None:
     HOT.bind(
         {
             "ANCHORED": ANCHORED,
+            "AnchoredEntry": _entry.AnchoredEntry,
             "AWAITED": _arrivals.AWAITED,
             "CURRENT": _current.CURRENT,
             "DEAD": _entry.DEAD,
@@ -43,7 +44,7 @@ def quicken(scope_type: type[DisposeScope]) -> None:
             "part_died": _deaths.part_died,
             "release": _releases.release_in_python,
             "resolve": _current.resolve,
-            "settle": _estates.settle,
+            "settle": _estates.settle_earlier,
         }
     )
     HOT.quicken(scope_type)

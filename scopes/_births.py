@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ._compiled import HOT
@@ -102,21 +101,37 @@ if HOT is not None:
     part = HOT.part
 
 
-def born_whole(resource: object, kind: Kind, members: Iterable[object], member_kind: Kind) -> Entry:
+def born_whole_in_python(
+    resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
+) -> Entry | None:
     """Record the birth of a composite that has just been made with all of its members, whom nobody else knows.
 
     Parameters
     ----------
     resource, kind : object and Kind
         As for `born`.
-    members : iterable of object
-        Its members. They can be weakly referenced, live on one device, and none of them is a composite.
+    members : tuple or list of object
+        Its members, and None in the place of those that it has not. They can be weakly referenced, live on one device,
+        and none of them is a composite.
     member_kind : Kind
         Their kind.
+
+    Returns
+    -------
+    Entry or None
+        None where one of the members is known after all: nothing is recorded then.
     """
+    found = [member for member in members if member is not None]
+    if any([id(member) in LIVE for member in found]):  # noqa: C419  # a list is faster
+        return None
     entry = track(resource, kind)
-    entry.members = tuple([part(member, member_kind, entry) for member in members])
+    entry.members = tuple([part(member, member_kind, entry) for member in found])
     return _recorded(entry, current_scope())
+
+
+born_whole = born_whole_in_python
+if HOT is not None:
+    born_whole = HOT.born_whole
 
 
 def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:

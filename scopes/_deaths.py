@@ -7,7 +7,7 @@ from weakref import ref
 
 from ._compiled import HOT
 from ._entry import DEAD, LIVE, AnchoredEntry, Entry, StrongEntry, Token, dead_entry_of, entry_of, stands_for
-from ._estates import ESTATES, SHARED, settle
+from ._estates import ESTATES, SHARED, settle_earlier
 from ._instruments import LISTENERS
 from ._kinds import ANCHORED, Kind
 from ._statistics import LOCAL
@@ -50,7 +50,7 @@ def died_in_python(
             if entry.members:
                 estates.append(entry)
                 if len(estates) >= _SETTLE_AT:
-                    settle()
+                    settle_earlier()
             else:
                 entry.owner = None
         else:
@@ -77,10 +77,15 @@ def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, 
             died(unit)
 
 
-def _anchor_died(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, Entry] = DEAD) -> None:
-    # The tuple may have been seen to die before, with another element.
+def anchor_died_in_python(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, Entry] = DEAD) -> None:
+    """Take note that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
     if live.get(entry.key) is entry or dead.get(entry.key) is entry:
         died(entry)
+
+
+anchor_died = anchor_died_in_python
+if HOT is not None:
+    anchor_died = HOT.anchor_died
 
 
 def track(resource: object, kind: Kind) -> Entry:
@@ -143,7 +148,7 @@ def _untracked(resource: object, kind: Kind) -> Entry:
 
 
 def _anchored_entry(resource: Any, anchor: object) -> AnchoredEntry:
-    entry = AnchoredEntry(anchor, _anchor_died)
+    entry = AnchoredEntry(anchor, anchor_died)
     entry._elements = tuple([None if element is None else ref(element) for element in resource])
     entry._type = type(resource)
     return entry

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from ._compiled import HOT
 from ._entry import LIVE, Entry, StrongEntry
 from ._statistics import LOCAL
 
 if TYPE_CHECKING:
     from ._scope import DisposeScope
 
-__all__ = ["ESTATES", "SHARED", "UNSEEN", "catch_up", "heir_of", "let_go", "settle"]
+__all__ = ["ESTATES", "SHARED", "UNSEEN", "catch_up", "heir_of", "let_go", "settle", "settle_earlier"]
 
 
 ESTATES: Final[list[Entry]] = []
@@ -69,12 +70,26 @@ def settle(closing: DisposeScope | None = None) -> None:
     closing : DisposeScope, optional
         A closed scope that is releasing what it owns: it gets the members of its own composites yet.
     """
+    if HOT is not None:
+        HOT.sweep()
     while True:
         try:
             estate = ESTATES.pop()
         except IndexError:
             return
         _free_members(estate, closing)
+
+
+def settle_earlier() -> None:
+    """As `settle`, but for the composite that has died last: its members may be about to die with it."""
+    try:
+        last = ESTATES.pop()
+    except IndexError:
+        return
+    try:
+        settle()
+    finally:
+        ESTATES.append(last)
 
 
 def _free_members(unit: Entry, closing: DisposeScope | None) -> None:

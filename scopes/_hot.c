@@ -5,6 +5,7 @@
 #include "_hot_counts.h"
 #include "_hot_module.h"
 #include "_hot_releases.h"
+#include "_hot_wholes.h"
 
 static PyObject *bind(PyObject *module, PyObject *things)
 {
@@ -36,8 +37,10 @@ static PyObject *forget(PyObject *module, PyObject *ledger)
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, NULL},
     {"is_bound", bound_already, METH_NOARGS, NULL},
+    {"anchor_died", hot_anchor_died, METH_O, NULL},
     {"born", (PyCFunction)(void (*)(void))hot_born, METH_FASTCALL, NULL},
     {"born_untold", (PyCFunction)(void (*)(void))hot_born_untold, METH_FASTCALL, NULL},
+    {"born_whole", (PyCFunction)(void (*)(void))hot_born_whole, METH_FASTCALL, NULL},
     {"changed", hot_changed, METH_NOARGS, NULL},
     {"died", hot_died, METH_O, NULL},
     {"forget_ledger", forget, METH_O, NULL},
@@ -45,6 +48,7 @@ static PyMethodDef functions[] = {
     {"quicken", hot_quicken, METH_O, NULL},
     {"release", (PyCFunction)(void (*)(void))hot_release, METH_FASTCALL, NULL},
     {"release_newest", (PyCFunction)(void (*)(void))hot_release_newest, METH_FASTCALL, NULL},
+    {"sweep", hot_sweep, METH_NOARGS, NULL},
     {0},
 };
 
@@ -63,17 +67,18 @@ PyMODINIT_FUNC PyInit__hot(void)
         return NULL;
     }
     Py_DECREF(changes);
-    PyObject *died = PyObject_GetAttrString(module, "died");
-    if (died == NULL || PyModule_AddType(module, &counts_type) < 0) {
+    PyObject *died = PyObject_GetAttrString(module, "died"), *anchor_died = PyObject_GetAttrString(module, "anchor_died");
+    if (died == NULL || anchor_died == NULL || PyModule_AddType(module, &counts_type) < 0) {
         Py_XDECREF(died);
+        Py_XDECREF(anchor_died);
         Py_DECREF(module);
         return NULL;
     }
     if (died_function == NULL) {
-        died_function = died;
+        died_function = Py_NewRef(died);
+        anchor_died_function = Py_NewRef(anchor_died);
     }
-    else {
-        Py_DECREF(died);
-    }
+    Py_DECREF(died);
+    Py_DECREF(anchor_died);
     return module;
 }

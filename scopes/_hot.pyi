@@ -32,6 +32,11 @@ def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
 def born_untold(resource: object, kind: Kind, scope: DisposeScope, /) -> Entry:
     """The same, but the listeners are not told yet: of the resource, nothing but its address is looked at."""
 
+def born_whole(
+    resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
+) -> Entry | None:
+    """See `_births.born_whole`."""
+
 changes: object
 """A capsule with the number of changes of `CURRENT`, in all contexts together."""
 
@@ -43,6 +48,12 @@ def part(resource: object, kind: Kind, unit: Entry, /) -> Entry:
 
 def died(entry: Entry, /) -> None:
     """See `_deaths.died`."""
+
+def anchor_died(entry: Entry, /) -> None:
+    """See `_deaths.anchor_died`."""
+
+def sweep() -> None:
+    """Forget the composites that have died with all of their members: the quick part of `_estates.settle`."""
 
 def forget_ledger(ledger: Ledger, /) -> None:
     """A thread has ended, and its ledger with it."""

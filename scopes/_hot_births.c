@@ -1,5 +1,7 @@
 #include "_hot_births.h"
 
+#include "_hot_wholes.h"
+
 PyObject *died_function;
 
 /* The tuple (resource, died) of the last call: nobody else has seen it, so that it can be filled again. NULL while it is in
@@ -29,14 +31,20 @@ static void give_back(PyObject *arguments)
     Py_DECREF(resource);
 }
 
-static PyObject *make_entry(PyObject *resource, PyObject *kind, PyObject *ledger, PyObject *scope)
+PyObject *make_entry(PyTypeObject *type, PyObject *resource, PyObject *key, PyObject *kind, PyObject *ledger, PyObject *scope)
 {
-    PyObject *key = PyLong_FromVoidPtr(resource);
-    PyObject *arguments = key == NULL ? NULL : take_arguments(resource);
+    bool own_key = key == NULL;
+    key = own_key ? PyLong_FromVoidPtr(resource) : Py_NewRef(key);
+    PyObject *arguments = key == NULL ? NULL
+                          : own_key   ? take_arguments(resource)
+                                      : PyTuple_Pack(2, resource, anchor_died_function);
     /* What calling the type does, less an __init__ that only looks at the arguments again. */
-    PyObject *entry = arguments == NULL ? NULL : entry_type->tp_new(entry_type, arguments, NULL);
-    if (arguments != NULL) {
+    PyObject *entry = arguments == NULL ? NULL : type->tp_new(type, arguments, NULL);
+    if (arguments != NULL && own_key) {
         give_back(arguments);
+    }
+    else {
+        Py_XDECREF(arguments);
     }
     if (entry != NULL) {
         put(entry, ENTRY_KEY, key);
@@ -51,8 +59,7 @@ static PyObject *make_entry(PyObject *resource, PyObject *kind, PyObject *ledger
     return entry;
 }
 
-/* Into the tables and the list of its owner, all or nothing. Runs no Python code but what dies by a replaced entry. */
-static int record(PyObject *entry, PyObject *ledger, PyObject *scope)
+int record(PyObject *entry, PyObject *ledger, PyObject *scope)
 {
     PyObject *key = get(entry, ENTRY_KEY);
     if (PyDict_SetItem(bound[LIVE], key, entry) < 0) {
@@ -101,7 +108,7 @@ static PyObject *bear(PyObject *const *arguments, Py_ssize_t number)
     PyObject *scope = number == 3 && is_scope(arguments[2]) ? Py_NewRef(arguments[2]) : current();
     PyObject *entry = NULL;
     if (scope != NULL || !PyErr_Occurred()) {
-        entry = make_entry(arguments[0], arguments[1], ledger, scope);
+        entry = make_entry(entry_type, arguments[0], NULL, arguments[1], ledger, scope);
         if (entry != NULL && record(entry, ledger, scope) < 0) {
             Py_CLEAR(entry);
         }
@@ -136,7 +143,7 @@ PyObject *hot_part(PyObject *module, PyObject *const *arguments, Py_ssize_t numb
         return NULL;
     }
     PyObject *ledger = ledger_here();
-    PyObject *entry = ledger == NULL ? NULL : make_entry(arguments[0], arguments[1], ledger, NULL);
+    PyObject *entry = ledger == NULL ? NULL : make_entry(entry_type, arguments[0], NULL, arguments[1], ledger, NULL);
     Py_XDECREF(ledger);
     if (entry != NULL) {
         put(entry, ENTRY_UNIT, arguments[2]);
@@ -213,7 +220,14 @@ static int leave_owner(PyObject *entry, PyObject *ledger)
     if (PyList_Append(bound[ESTATES], entry) < 0) {
         return -1;
     }
-    if (PyList_GET_SIZE(bound[ESTATES]) >= 512) {
+    if (PyList_GET_SIZE(bound[ESTATES]) < 512) {
+        return 0;
+    }
+    if (sweep() < 0) {
+        return -1;
+    }
+    /* Of those that leave something many are left: the others would be looked at again and again. */
+    if (PyList_GET_SIZE(bound[ESTATES]) >= 256) {
         PyObject *done = PyObject_CallNoArgs(bound[SETTLE]);
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;

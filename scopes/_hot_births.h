@@ -15,4 +15,10 @@ PyObject *hot_born_untold(PyObject *module, PyObject *const *arguments, Py_ssize
 PyObject *hot_part(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *hot_died(PyObject *module, PyObject *entry);
 
+/* The entry of a resource, in no table yet; with a `key`, that of a tuple by its anchor, which is the `resource` then. `scope` may
+ * be NULL. A new reference. */
+PyObject *make_entry(PyTypeObject *type, PyObject *resource, PyObject *key, PyObject *kind, PyObject *ledger, PyObject *scope);
+/* Into the tables and the list of its owner, all or nothing. Runs no Python code but what dies by a replaced entry. */
+int record(PyObject *entry, PyObject *ledger, PyObject *scope);
+
 #endif

@@ -2,7 +2,7 @@
 
 PyObject *bound[OBJECTS];
 Py_ssize_t offsets[SLOTS];
-PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type, *usual_scope_type;
+PyTypeObject *entry_type, *anchored_type, *kind_type, *scope_type, *ledger_type, *usual_scope_type;
 PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 PyObject *name_born, *name_disposed, *name_died, *name_opened, *name_take, *name_popitem, *name_entered, *name_left, *name_end,
     *name_keep;
@@ -27,6 +27,8 @@ static const char *const slot_names[SLOTS] = {
     [ENTRY_UNIT] = "unit",
     [ENTRY_MEMBERS] = "members",
     [ENTRY_COUNTED] = "counted",
+    [ANCHORED_ELEMENTS] = "_elements",
+    [ANCHORED_TYPE] = "_type",
     [KIND_ANCHOR] = "anchor",
     [KIND_RELEASE] = "release",
     [SCOPE_ACCOUNT] = "_account",
@@ -123,16 +125,18 @@ static int make_constants(void)
 
 int bind_all(PyObject *things)
 {
-    PyTypeObject *entry = type_in(things, "Entry"), *kind = NULL, *scope = NULL, *ledger = NULL;
-    if (entry == NULL || (kind = type_in(things, "Kind")) == NULL || (scope = type_in(things, "ScopeView")) == NULL ||
+    PyTypeObject *entry = type_in(things, "Entry"), *anchored = NULL, *kind = NULL, *scope = NULL, *ledger = NULL;
+    if (entry == NULL || (anchored = type_in(things, "AnchoredEntry")) == NULL ||
+         (kind = type_in(things, "Kind")) == NULL || (scope = type_in(things, "ScopeView")) == NULL ||
         (ledger = type_in(things, "Ledger")) == NULL || make_constants() < 0) {
         return -1;
     }
-    if (!PyType_IsSubtype(entry, &_PyWeakref_RefType)) {
+    if (!PyType_IsSubtype(entry, &_PyWeakref_RefType) || !PyType_IsSubtype(anchored, entry)) {
         PyErr_SetString(PyExc_TypeError, "an entry is a weak reference");
         return -1;
     }
-    if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(kind, KIND_ANCHOR, KIND_RELEASE) < 0 ||
+    if (find_slots(entry, ENTRY_KEY, ENTRY_COUNTED) < 0 || find_slots(anchored, ANCHORED_ELEMENTS, ANCHORED_TYPE) < 0 ||
+        find_slots(kind, KIND_ANCHOR, KIND_RELEASE) < 0 ||
         find_slots(scope, SCOPE_ACCOUNT, SCOPE_STRICT) < 0 ||
         find_slots(ledger, LEDGER_COMPILED, LEDGER_COMPILED) < 0) {
         return -1;
@@ -147,6 +151,7 @@ int bind_all(PyObject *things)
     for (enum object which = 0; which < OBJECTS; which++) {
         bound[which] = Py_NewRef(PyDict_GetItemString(things, object_names[which]));
     }
+    anchored_type = (PyTypeObject *)Py_NewRef((PyObject *)anchored);
     kind_type = (PyTypeObject *)Py_NewRef((PyObject *)kind);
     scope_type = (PyTypeObject *)Py_NewRef((PyObject *)scope);
     ledger_type = (PyTypeObject *)Py_NewRef((PyObject *)ledger);

@@ -21,6 +21,7 @@ enum object {
 /* Slots of an entry, of a kind, of a scope and of a ledger. */
 enum slot {
     ENTRY_KEY, ENTRY_KIND, ENTRY_OWNER, ENTRY_HOME, ENTRY_UNIT, ENTRY_MEMBERS, ENTRY_COUNTED,
+    ANCHORED_ELEMENTS, ANCHORED_TYPE,
     KIND_ANCHOR, KIND_RELEASE,
     SCOPE_ACCOUNT, SCOPE_ARENA, SCOPE_BELOW, SCOPE_DIRECT, SCOPE_ENTRIES, SCOPE_FRAME, SCOPE_OUTER, SCOPE_PARTICULAR,
     SCOPE_PASSED_OVER, SCOPE_SERVED, SCOPE_STATE, SCOPE_BUDGET, SCOPE_GRAPH, SCOPE_KEEP_PAGES, SCOPE_NAME, SCOPE_STRICT,
@@ -30,7 +31,7 @@ enum slot {
 
 extern PyObject *bound[OBJECTS];
 extern Py_ssize_t offsets[SLOTS];
-extern PyTypeObject *entry_type, *kind_type, *scope_type, *ledger_type;
+extern PyTypeObject *entry_type, *anchored_type, *kind_type, *scope_type, *ledger_type;
 
 /* Integers that are states of a scope, and strings that name methods. */
 extern PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;

@@ -35,14 +35,11 @@ def born_fresh(tensors: Iterable[Tensor]) -> None:
 def born_fresh_packed(packed: PackedSequence) -> PackedSequence:
     """Record the birth of a packed sequence of plain tensors that were made unseen, where a scope is open."""
     if CURRENT.get() is not None and births_now():
-        members = [member for member in packed if member is not None]
         if BUDGETED:
-            _charge(members)
-        if any([id(member) in LIVE for member in members]):  # noqa: C419  # a list is faster
+            _charge([member for member in packed if member is not None])
+        if born_whole(packed, TORCH_PACKED_SEQUENCE, packed, TENSOR) is None:
             # Born one by one after all: what made them did so within sight.
             born_composite(packed, TORCH_PACKED_SEQUENCE)
-        else:
-            born_whole(packed, TORCH_PACKED_SEQUENCE, members, TENSOR)
     return packed
 
 

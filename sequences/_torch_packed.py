@@ -6,6 +6,8 @@ through a queue). So its data stands for it: whoever holds the data tensor in a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Final
 
 from torch import Tensor
@@ -19,8 +21,7 @@ __all__ = ["TORCH_PACKED_SEQUENCE", "check_whole", "teach"]
 _FIELDS: Final = PackedSequence._fields
 
 
-def _data(packed: PackedSequence) -> Tensor:
-    return packed[0]
+_data: Final[Callable[[PackedSequence], Tensor]] = itemgetter(0)
 
 
 def _members(packed: PackedSequence) -> dict[str, object]:
