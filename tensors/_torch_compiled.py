@@ -12,10 +12,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from ..scopes._current import CURRENT
 from ..scopes._errors import DisposedError
 from ._torch_imports import when_imported
-from ._torch_modes import LOCAL, put_on, take_off
+from ._torch_modes import LOCAL, is_looked_at, put_on, take_off
 from ._torch_results import births_in
 
 __all__ = ["watch_compiled_functions"]
@@ -48,7 +47,7 @@ def _watch(module: Any) -> None:
             here.compiled = None
             if not here.stepping:
                 put_on()
-                if here.watched or CURRENT.get() is not None:
+                if is_looked_at(here):
                     _hand_over_result(caller)
             _tell_of_disposed(sys.exc_info()[1])
         return before

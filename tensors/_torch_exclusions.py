@@ -17,8 +17,14 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ..scopes._current import CURRENT
-from ._torch_modes import LOCAL, ThreadState, pause_births, resume_after_a_failed_step, resume_births
+from ._torch_modes import (
+    LOCAL,
+    ThreadState,
+    is_looked_at,
+    pause_births,
+    resume_after_a_failed_step,
+    resume_births,
+)
 from ._torch_results import flattened, give_up
 
 __all__ = ["exclude_what_models_own"]
@@ -70,7 +76,7 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
     here = LOCAL.here
     if here.stepping:
         resume_after_a_failed_step(here)
-    if here.stepping or not (here.watched or CURRENT.get() is not None):
+    if here.stepping or not is_looked_at(here):
         return None
     # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then holds until its end.
     pause_births(id(_getframe(1)))

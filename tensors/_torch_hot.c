@@ -2,11 +2,13 @@
  * Documented in _torch_hot.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../scopes/_hot_module.h"
+#include "_torch_hot_api.h"
 #include "_torch_hot_attributes.h"
 #include "_torch_hot_births.h"
 #include "_torch_hot_disposal.h"
 #include "_torch_hot_mode.h"
 #include "_torch_hot_seam.h"
+#include "_torch_hot_state.h"
 
 static PyObject *is_bound(PyObject *module, PyObject *ignored)
 {
@@ -32,4 +34,18 @@ static PyMethodDef functions[] = {
 
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_hot", .m_size = -1, .m_methods = functions};
 
-PyMODINIT_FUNC PyInit__torch_hot(void) { return hot_module(&definition); }
+static const struct torch_hot_api api = {
+    births_are_seen, state_runs_backward, state_is_disabled, state_disable, state_enable, seam_is_undisturbed, mode_tell,
+    births_tell_by_calls,
+};
+
+PyMODINIT_FUNC PyInit__torch_hot(void)
+{
+    PyObject *module = hot_module(&definition);
+    PyObject *capsule = module == NULL ? NULL : PyCapsule_New((void *)&api, TORCH_HOT_CAPSULE, NULL);
+    if (capsule == NULL || PyModule_AddObjectRef(module, "api", capsule) < 0) {
+        Py_CLEAR(module);
+    }
+    Py_XDECREF(capsule);
+    return module;
+}

@@ -22,7 +22,7 @@ static PyObject *bound[OBJECTS];
 static PyTypeObject *tensor_type, *scope_type;
 static Py_ssize_t direct_offset, state_offset;
 static PyObject *state_closed;
-static bool seen;
+static bool seen, told_by_calls;
 /* The class that a scope had last. */
 static PyTypeObject *usual_scope_type;
 static initproc init_of_classes;
@@ -57,6 +57,11 @@ PyObject *births_bind(PyObject *module, PyObject *things)
 bool births_are_bound(void) { return bound[CURRENT] != NULL; }
 bool births_are_seen(void) { return seen; }
 bool births_are_told(void) { return PyList_GET_SIZE(bound[LISTENERS]) != 0 || PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
+bool births_need_the_mode(void)
+{
+    return told_by_calls ? PyDict_GET_SIZE(bound[BUDGETED]) != 0 : births_are_told();
+}
+void births_tell_by_calls(bool calls) { told_by_calls = calls; }
 
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
@@ -77,13 +82,14 @@ static int is_born(PyTypeObject *type)
     return answer;
 }
 
-/* Has the mode on this thread's stack, that the birth is told of when the call is over. 1, or -1 with an error set. */
+/* Has the mode on this thread's stack where it is needed, that the birth is told of when the call is over. 1, or -1 with an error
+ * set. */
 static int summon_mode(void)
 {
     if (seam_forget_dead() < 0) {
         return -1;
     }
-    int there = seam_has_mode();
+    int there = births_need_the_mode() ? seam_has_mode() : 1;
     if (there != 0) {
         return there;
     }

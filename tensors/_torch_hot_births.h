@@ -16,7 +16,10 @@ PyObject *births_watch(PyObject *module, PyObject *things);
 PyObject *births_watch_classes(PyObject *module, PyObject *types);
 bool births_are_seen(void);
 
-/* Whether somebody is to be told of births: a listener, or a budget. */
+/* Whether somebody is to be told of births: a listener, or a budget. And whether that needs the mode: where it is not told by
+ * what sees calls anyhow, which does not do for a budget. */
 bool births_are_told(void);
+bool births_need_the_mode(void);
+void births_tell_by_calls(bool calls);
 
 #endif

@@ -50,14 +50,9 @@ static int tell_of(PyObject *entry)
     return 0;
 }
 
-/* Tells of what was born on this thread; where there are budgets, that is for Python to do. -1 with an error set. */
-static int tell(PyObject *result, PyObject *args, PyObject *kwargs)
+/* Tells the listeners of what was born on this thread. -1 with an error set. */
+static int tell_of_all(void)
 {
-    if (PyDict_GET_SIZE(bound[BUDGETED]) != 0) {
-        PyObject *told = PyObject_Vectorcall(bound[TELL], (PyObject *[]){result, args, kwargs}, 3, NULL);
-        Py_XDECREF(told);
-        return told == NULL ? -1 : 0;
-    }
     PyObject *untold = seam_take_untold();
     int failed = untold == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; failed == 0 && PyList_CheckExact(untold) && i < PyList_GET_SIZE(untold); i++) {
@@ -67,6 +62,23 @@ static int tell(PyObject *result, PyObject *args, PyObject *kwargs)
     }
     Py_XDECREF(untold);
     return failed;
+}
+
+int mode_tell(void)
+{
+    int untold = PyDict_GET_SIZE(bound[BUDGETED]) != 0 ? 0 : seam_has_untold();
+    return untold > 0 ? tell_of_all() : untold;
+}
+
+/* Tells of what was born on this thread; where there are budgets, that is for Python to do. -1 with an error set. */
+static int tell(PyObject *result, PyObject *args, PyObject *kwargs)
+{
+    if (PyDict_GET_SIZE(bound[BUDGETED]) == 0) {
+        return tell_of_all();
+    }
+    PyObject *told = PyObject_Vectorcall(bound[TELL], (PyObject *[]){result, args, kwargs}, 3, NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
 }
 
 /* `BirthMode.__torch_function__`, where births are seen without it: func, types, args, kwargs. */

@@ -8,6 +8,10 @@
 /* Takes a dict of what is needed to tell, which is kept; see _torch_hot.pyi. -1 with an error set. */
 int mode_bind(PyObject *things);
 
+/* Tells of what was born on this thread, without the mode; where there are budgets, that is for the mode to do. -1 with an error
+ * set. */
+int mode_tell(void);
+
 PyObject *mode_handler_of(PyObject *module, PyObject *mode);
 
 #endif

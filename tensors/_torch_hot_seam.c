@@ -199,7 +199,7 @@ static enum outcome enter(PyObject *here, PyObject *scope)
     if (Py_TYPE(scope) != scope_type || get(scope, SCOPE_BUDGET) != Py_None || !is_calm(here)) {
         return UNUSUAL;
     }
-    bool put_on = !has_mode(here) && (!births_are_seen() || births_are_told());
+    bool put_on = !has_mode(here) && (!births_are_seen() || births_need_the_mode());
     if (put_on) {
         int bare = PyTuple_GET_SIZE(get(here, HERE_MODES)) != 0 ? 0 : depth_is(zero);
         if (bare <= 0) {

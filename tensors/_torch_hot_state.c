@@ -7,12 +7,14 @@
 #endif
 
 /* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()``,
- * ``at::impl::torch_function_mode_enabled()`` and ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``: part of
- * what PyTorch exports to extensions. */
+ * ``at::impl::torch_function_mode_enabled()``, ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``, and the
+ * ``disabled_state`` of ``at::impl::PythonTorchFunctionTLS``: part of what PyTorch exports to extensions. */
 static int (*graph_task)(void);
 static bool (*all_disabled)(void);
 static bool (*mode_enabled)(void);
 static bool (*is_included)(uint16_t);
+static int8_t (*disabled_state)(void);
+static void (*set_disabled_state)(int8_t);
 static uint16_t transforms;
 
 #ifndef _WIN32
@@ -46,9 +48,11 @@ int state_find(PyObject *paths, unsigned long key)
         "_ZN2at4impl27torch_function_all_disabledEv",
         "_ZN2at4impl27torch_function_mode_enabledEv",
         "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+        "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv",
+        "_ZN2at4impl22PythonTorchFunctionTLS18set_disabled_stateENS0_26TorchFunctionDisabledStateE",
     };
-    void *found[4];
-    for (int i = 0; i < 4; i++) {
+    void *found[6];
+    for (int i = 0; i < 6; i++) {
         if ((found[i] = find(paths, names[i])) == NULL) {
             return PyErr_Occurred() ? -1 : 0;
         }
@@ -58,11 +62,25 @@ int state_find(PyObject *paths, unsigned long key)
     *(void **)&all_disabled = found[1];
     *(void **)&mode_enabled = found[2];
     *(void **)&is_included = found[3];
+    *(void **)&disabled_state = found[4];
+    *(void **)&set_disabled_state = found[5];
     transforms = (uint16_t)key;
     return 1;
 #endif
 }
 
+bool state_runs_backward(void) { return graph_task() != -1; }
+bool state_is_disabled(void) { return all_disabled(); }
 bool state_is_particular(void) { return graph_task() != -1 || all_disabled() || is_included(transforms); }
+
+int state_disable(void)
+{
+    enum { ALL_DISABLED = 2 };
+    int before = disabled_state();
+    set_disabled_state(ALL_DISABLED);
+    return before;
+}
+
+void state_enable(int before) { set_disabled_state((int8_t)before); }
 
 int state_modes_are_on(void) { return mode_enabled == NULL ? -1 : mode_enabled(); }

@@ -14,6 +14,7 @@ from typing import Any, Final, final
 import torch
 from torch.utils._device import DeviceContext
 
+from ..scopes._current import CURRENT
 from ..scopes._entry import Entry
 from ..scopes._scope import DisposeScope
 from ..scopes._statistics import LOCAL as LEDGERS
@@ -21,9 +22,11 @@ from ._torch_births import MODE
 
 __all__ = [
     "LOCAL",
+    "WATCHES",
     "ThreadState",
     "add_mode",
     "depth",
+    "is_looked_at",
     "pause_births",
     "pop",
     "push",
@@ -89,6 +92,14 @@ class _Local(threading.local):
 
 LOCAL: Final = _Local()
 """``LOCAL.here`` is the state of the calling thread."""
+
+WATCHES: Final[list[object]] = []
+"""Not empty while a leak detector sees the calls of every thread without a mode: see `_torch_calls`."""
+
+
+def is_looked_at(here: ThreadState) -> bool:
+    """Whether anybody wants to know what is made on this thread: a scope, or a leak detector."""
+    return here.watched or bool(WATCHES) or CURRENT.get() is not None
 
 
 def add_mode(here: ThreadState, mode: object) -> None:

@@ -16,6 +16,7 @@ from ._torch_disposal import PINNED, drop_pinned
 from ._torch_extension import TORCH_HOT
 from ._torch_modes import (
     LOCAL,
+    WATCHES,
     ThreadState,
     add_mode,
     depth,
@@ -39,7 +40,7 @@ def entered(scope: DisposeScope) -> None:
         resume_after_a_failed_step(here)
     here.scopes.append(scope)
     watch_budget(scope)
-    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or LISTENERS or BUDGETED):
+    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or BUDGETED or (LISTENERS and not WATCHES)):
         add_mode(here, MODE)
 
 

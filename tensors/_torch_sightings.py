@@ -28,7 +28,9 @@ from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
+from ._torch_allocations import tell_late
 from ._torch_births import MODE, BirthMode
+from ._torch_calls import CALLS
 from ._torch_extension import TORCH_WATCH
 from ._torch_makers import copies_a_module, keeps_births
 from ._torch_modes import LOCAL, add_mode, remove_mode
@@ -60,14 +62,14 @@ _BELOW: Final = 3
 
 
 class Watch(TorchFunctionMode):
-    """The mode, in Python: lets every call through, and puts the memory of its result down."""
+    """The mode, where calls are not seen without one: lets each through, and puts the memory of its result down."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and put the memory of its result down."""
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         if type(func) is MethodWrapperType:
-            if result is None:
-                _given(func, args)
+            if result is None and func.__name__ == "__set__" and len(args) > 1:
+                _assigned(getattr(func.__self__, "__name__", ""), *args[:2])
         elif type(result) is Tensor:
             if func is _DEEPCOPY:
                 _see(result, func, args, kwargs)
@@ -139,15 +141,24 @@ def _copies_a_module() -> bool:
 _OURS: Final = __name__.partition(".")[0]
 
 
-def _given(func: Any, args: Any) -> None:
+def _others(result: Any, op: Any, bound: Any, args: Any, kwargs: Any) -> None:
+    """Put the memory of the tensors in what a call returned down: of subclasses, or in a dict."""
+    _see(result, op, (bound, args), kwargs)
+
+
+def _moved(tensor: Any, op: Any, bound: Any, args: Any, kwargs: Any) -> None:
+    """Put the memory down that a tensor was given, by ``set_``, where it is no other tensor's."""
+    given: list[Any] = [*args[:1], *(kwargs or {}).values()]
+    if not any(isinstance(one, Tensor) for one in given) and not _copies_a_module():
+        _see_unpickled(tensor)
+
+
+def _assigned(name: str, tensor: Any, value: Any) -> None:
     """A tensor that is assigned to ``.grad`` belongs to the parameter; one that gets its hooks was just unpickled."""
-    if func.__name__ != "__set__" or len(args) < 2:
-        return
-    name = getattr(func.__self__, "__name__", "")
     if name in _GRADIENTS:
-        _exclude(args[1])
+        _exclude(value)
     elif name == "_backward_hooks" or (name == "requires_grad" and _rebuilds(_getframe(1))):
-        _see_unpickled(args[0])
+        _see_unpickled(tensor)
 
 
 def _rebuilds(frame: FrameType | None) -> bool:
@@ -196,7 +207,7 @@ def _judge(code: CodeType, module: str) -> int | None:
     return None
 
 
-WATCH: Final[Any] = Watch() if TORCH_WATCH is None else TORCH_WATCH.Watch()
+WATCH: Final = Watch()
 
 
 @final
@@ -209,21 +220,24 @@ class TorchWatcher:
         self.kind: Kind | None = kind
 
     def begin(self) -> None:
-        """Watch this thread."""
-        here = LOCAL.here
-        if not any(mode is WATCH for mode in here.modes):
-            add_mode(here, WATCH)
-        if here.scopes and not any(mode is MODE for mode in here.modes):
-            # It tells of births in the scopes that are open, from now on.
-            add_mode(here, MODE)
+        """Watch this thread, or all of them."""
+        if not CALLS.begin():
+            here = LOCAL.here
+            if not any(mode is WATCH for mode in here.modes):
+                add_mode(here, WATCH)
+            if here.scopes and not any(mode is MODE for mode in here.modes):
+                # It tells of births in the scopes that are open, from now on.
+                add_mode(here, MODE)
+            ZEROING.begin()
         STEPS.begin()
-        ZEROING.begin()
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
             LET_OUT.append(_let_out)
 
     def end(self) -> None:
         """Watch it no more. The mode of another thread lets everything through from now on."""
+        tell_late()
+        CALLS.end()
         remove_mode(LOCAL.here, WATCH)
         SIGHTINGS.clear()
         LET_OUT.clear()
@@ -285,9 +299,9 @@ def watch_memory(kind: Kind) -> None:
     ROWS[id(kind)] = (_NAME, None, _storage_undisturbed, "", False)
     if TORCH_WATCH is not None:
         TORCH_WATCH.bind(
-            LOG.api, Tensor, _storage_of, _nbytes_of, _backward_running, _see, _device_of, _given, (_DEEPCOPY,), _PLAIN,
-            MethodWrapperType, _NAME, "cpu:0",
+            LOG.api, Tensor, _storage_of, _nbytes_of, _device_of, _NAME, "cpu:0",
         )  # fmt: skip
+    CALLS.find(_see, _others, _moved, _assigned)
     JUDGES.append(_judge)
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from sys import _getframe
 from typing import Any, Final
 
-from ..scopes._current import CURRENT
 from ._torch_imports import when_imported
-from ._torch_modes import LOCAL, pause_births, resume_after_a_failed_step, resume_births
+from ._torch_modes import LOCAL, is_looked_at, pause_births, resume_after_a_failed_step, resume_births
 
 __all__ = ["watch_traces", "without_births"]
 
@@ -46,7 +45,7 @@ def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
         here = LOCAL.here
         if here.stepping:
             resume_after_a_failed_step(here)
-        if here.stepping or not (here.watched or CURRENT.get() is not None):
+        if here.stepping or not is_looked_at(here):
             return trace(*args, **kwargs)
         reason = id(_getframe())
         pause_births(reason)

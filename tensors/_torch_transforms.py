@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from ..scopes._current import CURRENT
-from ._torch_modes import LOCAL
+from ._torch_modes import LOCAL, is_looked_at
 from ._torch_results import births_in
 
 __all__ = ["watch_transforms"]
@@ -39,7 +38,7 @@ def _handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
     def transformed(*args: Any, **kwargs: Any) -> Any:
         result = transform(*args, **kwargs)
         # Dynamo traces through here, and takes the first test for a constant.
-        if not torch.compiler.is_compiling() and (LOCAL.here.watched or CURRENT.get() is not None):
+        if not torch.compiler.is_compiling() and is_looked_at(LOCAL.here):
             refusal = births_in(result, args=args, kwargs=kwargs)
             if refusal is not None:
                 del result

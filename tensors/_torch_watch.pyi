@@ -1,38 +1,63 @@
-"""A mode for PyTorch's functions that puts the memory of what they return into the birth log, compiled.
+"""The memory of what PyTorch's functions return, put into the birth log, compiled.
 
-Absent where it could not be built; `_torch_sightings` does the same in Python then.
+Absent where it could not be built; `_torch_sightings` does the same in Python then, by a mode.
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, final
-
-@final
-class Watch:
-    """The mode."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = ..., kwargs: Any = ..., /) -> Any:
-        """Call `func`, and put the memory of its result down."""
+from typing import Any
 
 def bind(
     api: object,
     tensor_type: type,
     storage_of: Callable[[Any], Any],
     nbytes_of: Callable[[Any], int],
-    backward_running: Callable[[], int],
-    others: Callable[[Any, Any, Any, Any], object],
     device_of: Callable[[Any], str | None],
-    given: Callable[[Any, Any], object],
-    particular: tuple[object, ...],
-    plain: tuple[type, ...],
-    wrapper_type: type,
     kind: str,
     cpu: str,
     /,
 ) -> None:
-    """Learn what to ask of PyTorch: `others` where a result is no plain tensor, or that of a `particular` function."""
+    """Learn what to ask of PyTorch."""
+
+def find_calls(
+    api: object,
+    functions: list[tuple[Any, str]],
+    attributes: list[Any],
+    items: Any,
+    constructors: list[type],
+    others: Callable[[Any, Any, Any, Any, Any], object],
+    moved: Callable[[Any, Any, Any, Any, Any], object],
+    assigned: Callable[[str, Any, Any], object],
+    /,
+) -> bool:
+    """Find the entries by which Python calls functions, once in a process: see `_torch_calls.Calls.find`.
+
+    Parameters
+    ----------
+    api : capsule
+        That of ``_torch_hot``.
+    functions : list of tuple
+        Compiled functions and method descriptors, with what they are to be called.
+    attributes : list
+        Descriptors of attributes that can be assigned.
+    items : slot wrapper
+        That of the class of tensors by which they are indexed.
+    constructors : list of type
+        Classes that make tensors when they are called.
+
+    Returns
+    -------
+    bool
+        False where one of them is not of the kind that is known; calls cannot be watched then.
+    """
+
+def watch_calls(watch: bool, /) -> None:
+    """Put the memory of what they return down from now on, or no longer, on every thread."""
+
+def are_calls_watched() -> bool:
+    """Whether that is so now."""
 
 def sight(tensor: Any, func: Any, args: Any, kwargs: Any, /) -> None:
-    """Put the memory of a tensor down, unless an argument has it."""
+    """Put the memory of a tensor down, unless an argument has it. `func` is what was called, or its name."""
 
 def alone(tensor: Any, /) -> Hashable | None:
     """The identity of the storage of a plain tensor that refers to nothing else: see ``Framework.alone``.

@@ -36,16 +36,17 @@ static bool has_storage(PyObject *object, PyObject *storage, int levels, const s
     return false;
 }
 
-bool is_given(PyObject *arguments, PyObject *named, PyObject *storage, PyTypeObject *tensor_type, PyObject *storage_of)
+bool is_given(const struct call *call, PyObject *storage, PyTypeObject *tensor_type, PyObject *storage_of)
 {
     const struct asked asked = {tensor_type, storage_of};
-    if (has_storage(arguments, storage, 2, &asked)) {
+    if ((call->self != NULL && has_storage(call->self, storage, 0, &asked)) ||
+        (call->arguments != NULL && has_storage(call->arguments, storage, 2, &asked))) {
         return true;
     }
-    if (named != NULL && PyDict_CheckExact(named)) {
+    if (call->named != NULL && PyDict_CheckExact(call->named)) {
         Py_ssize_t position = 0;
         PyObject *key, *value;
-        while (PyDict_Next(named, &position, &key, &value)) {
+        while (PyDict_Next(call->named, &position, &key, &value)) {
             if (has_storage(value, storage, 1, &asked)) {
                 return true;
             }

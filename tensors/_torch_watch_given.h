@@ -6,8 +6,10 @@
 #include <Python.h>
 #include <stdbool.h>
 
-/* Whether a tensor with a storage is among arguments (a tuple) or named ones (a dict, or NULL), or in a list or tuple
- * that is. `storage_of` tells the storage of a tensor; errors count as no. */
-bool is_given(PyObject *arguments, PyObject *named, PyObject *storage, PyTypeObject *tensor_type, PyObject *storage_of);
+#include "_torch_calls.h"
+
+/* Whether a tensor with a storage is what a call was bound to, or among its arguments, or in a list or tuple that is.
+ * `storage_of` tells the storage of a tensor; errors count as no. */
+bool is_given(const struct call *call, PyObject *storage, PyTypeObject *tensor_type, PyObject *storage_of);
 
 #endif

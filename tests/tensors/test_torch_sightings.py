@@ -21,7 +21,21 @@ import disposescope as ds
 from disposescope.scopes.leaks import LeakDetector
 from disposescope.scopes.leaks._log import LOG
 from disposescope.scopes.leaks._sightings import Seen
+from disposescope.tensors._torch_calls import CALLS
+from disposescope.tensors._torch_extension import TORCH_WATCH
+from disposescope.tensors._torch_modes import WATCHES
 from tests.leaks.births import line_of, op_of, place_of, row_of
+
+
+@pytest.fixture(autouse=True, params=["by calls", "by a mode"])
+def modes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Both ways to see what calls return; how many modes a detector puts on the stack, and one more in a scope."""
+    LeakDetector().__enter__().__exit__(None, None, None)
+    if request.param == "by a mode":
+        monkeypatch.setattr(CALLS, "is_possible", False)
+    elif not CALLS.is_possible:
+        pytest.skip("the compiled parts are missing")
+    return int(request.param == "by a mode")
 
 
 def memory_of(detector: LeakDetector) -> list[Seen]:
@@ -205,26 +219,29 @@ def test_parameters_that_are_unpickled_are_the_model_s():
     assert model.weight.shape == (4, 3)
 
 
-def test_nothing_is_hooked_when_the_last_detector_has_closed():
+def test_nothing_is_hooked_when_the_last_detector_has_closed(modes: int):
     depth = torch._C._len_torch_function_stack()
     bootstrap = threading.Thread._bootstrap_inner
     with LeakDetector(), LeakDetector():
-        assert torch._C._len_torch_function_stack() == depth + 1
+        assert bool(WATCHES) is not bool(modes)
+        assert torch._C._len_torch_function_stack() == depth + modes
         with ds.dispose_scope():
-            assert torch._C._len_torch_function_stack() == depth + 2
+            assert torch._C._len_torch_function_stack() == depth + 2 * modes
             with ds.dispose_scope():
-                assert torch._C._len_torch_function_stack() == depth + 2
-        assert torch._C._len_torch_function_stack() == depth + 1
+                assert torch._C._len_torch_function_stack() == depth + 2 * modes
+        assert torch._C._len_torch_function_stack() == depth + modes
     assert torch._C._len_torch_function_stack() == depth
+    assert not WATCHES
+    assert TORCH_WATCH is None or not TORCH_WATCH.are_calls_watched()
     assert threading.Thread._bootstrap_inner is bootstrap
 
 
-def test_a_detector_may_be_opened_and_closed_inside_of_a_scope_and_across_one():
+def test_a_detector_may_be_opened_and_closed_inside_of_a_scope_and_across_one(modes: int):
     depth = torch._C._len_torch_function_stack()
     with ds.dispose_scope() as scope:
         with LeakDetector() as detector:
             kept = scope.move_to_outer(torch.ones(3))
-        assert torch._C._len_torch_function_stack() == depth + 1
+        assert torch._C._len_torch_function_stack() == depth + modes
         born = torch.ones(4)
         assert born in scope
     assert len(memory_of(detector)) == 1
@@ -341,9 +358,9 @@ def test_watching_leaves_no_garbage_and_keeps_nothing_alive():
     assert [one() for one in watch] == [None, None]
 
 
-def test_all_of_this_holds_without_the_compiled_parts():
-    if os.environ.get("DISPOSESCOPE_PURE_BIRTHLOG"):
-        pytest.skip("this is that run")
+def test_all_of_this_holds_without_the_compiled_parts(modes: int):
+    if os.environ.get("DISPOSESCOPE_PURE_BIRTHLOG") or modes:
+        pytest.skip("this is that run, or another will be")
     root = Path(ds.__file__).resolve().parents[1]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__],

@@ -1,0 +1,29 @@
+/* What the compiled part that watches for leaks asks of that for births. With the GIL held. */
+#ifndef DISPOSESCOPE_TORCH_HOT_API_H
+#define DISPOSESCOPE_TORCH_HOT_API_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+
+/* Behind the capsule `api` of the module; it lives as long as the process. */
+struct torch_hot_api {
+    /* Whether births are seen at the allocation: without that none of the others may be called. */
+    bool (*births_are_seen)(void);
+    /* Whether a backward pass runs on the calling thread, and whether nobody there is to see functions called. */
+    bool (*runs_backward)(void);
+    bool (*is_disabled)(void);
+    /* Lets nobody there see them, and gives back what was so before. */
+    int (*disable)(void);
+    void (*enable)(int before);
+    /* Whether neither an optimizer steps on it nor a compiled function runs. -1 with an error set. */
+    int (*is_undisturbed)(void);
+    /* Tells of the births on it, unless that is left to the mode. -1 with an error set. */
+    int (*tell_of_births)(void);
+    /* Whether somebody calls that after each call of PyTorch's. */
+    void (*tell_by_calls)(bool calls);
+};
+
+#define TORCH_HOT_CAPSULE "disposescope.tensors._torch_hot.api"
+
+#endif
