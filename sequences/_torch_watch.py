@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..tensors._torch_births import MODE
+from ..tensors._torch_modes import WATCHES
 
 __all__ = [
     "BelowAutograd",
@@ -56,20 +57,21 @@ fast_dtypes: Final = frozenset(
 
 
 def only_ours_look_on() -> bool:
-    """Whether no function mode is on but this library's: another one shall see PyTorch's own functions called."""
+    """Whether nobody but this library sees functions called: a mode, or a leak detector, shall see PyTorch's own."""
     depth = _function_modes()
-    return not depth or (depth == 1 and _function_mode_at(0) is MODE)
+    return not WATCHES and (not depth or (depth == 1 and _function_mode_at(0) is MODE))
 
 
 def unwatched() -> bool:
     """Whether tensors may be moved here by other calls than PyTorch's own functions make.
 
-    Under a mode or a transform of PyTorch's, while a graph is traced, and while derivatives go forward, PyTorch's
-    functions must be called themselves.
+    Under a leak detector, a mode or a transform of PyTorch's, while a graph is traced, and while derivatives go forward,
+    PyTorch's functions must be called themselves.
     """
     depth = _function_modes()
     return (
-        (not depth or (depth == 1 and _function_mode_at(0) is MODE))
+        not WATCHES
+        and (not depth or (depth == 1 and _function_mode_at(0) is MODE))
         and not _dispatch_modes()
         and _transform() is None
         and _tracing() is None
