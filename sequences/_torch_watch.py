@@ -65,7 +65,7 @@ def only_ours_look_on() -> bool:
 def unwatched() -> bool:
     """Whether tensors may be moved here by other calls than PyTorch's own functions make.
 
-    Under a leak detector, a mode or a transform of PyTorch's, while a graph is traced, and while derivatives go forward,
+    Under a leak detector, a mode or a transform, while a graph is traced, and while derivatives go forward,
     PyTorch's functions must be called themselves.
     """
     depth = _function_modes()
