@@ -180,7 +180,7 @@ static int part_died(PyObject *entry)
         return 0;
     }
     if (PyDict_GetItemWithError(bound[LIVE], get(unit, ENTRY_KEY)) != unit) {
-        return PyErr_Occurred() ? -1 : 0;
+        return PyErr_Occurred() ? -1 : forget_spent(unit);
     }
     Py_INCREF(unit);
     PyObject *done = hot_died(NULL, unit);

@@ -210,6 +210,28 @@ static int is_spent(PyObject *unit)
     return 1;
 }
 
+int forget_spent(PyObject *unit)
+{
+    PyObject *estates = bound[ESTATES];
+    Py_ssize_t last = PyList_GET_SIZE(estates) - 1;
+    if (last < 0 || PyList_GET_ITEM(estates, last) != unit || PyDict_GET_SIZE(bound[SHARED]) != 0) {
+        return 0;
+    }
+    int spent = is_spent(unit);
+    if (spent <= 0) {
+        return spent;
+    }
+    Py_INCREF(unit);
+    int failed = PyList_SetSlice(estates, last, last + 1, NULL);
+    if (failed == 0) {
+        /* They hold each other. */
+        put(unit, ENTRY_MEMBERS, empty_tuple);
+        put(unit, ENTRY_OWNER, Py_None);
+    }
+    Py_DECREF(unit);
+    return failed;
+}
+
 int sweep(void)
 {
     if (PyDict_GET_SIZE(bound[SHARED]) != 0) {

@@ -12,6 +12,8 @@ PyObject *hot_born_whole(PyObject *module, PyObject *const *arguments, Py_ssize_
 PyObject *hot_anchor_died(PyObject *module, PyObject *entry);
 PyObject *hot_sweep(PyObject *module, PyObject *ignored);
 
+/* Forgets the composite that has died last, where this is it and all of its members are gone now. -1 with an error set. */
+int forget_spent(PyObject *unit);
 /* Forgets the composites that have died with all of their members. -1 with an error set. */
 int sweep(void);
 

@@ -24,7 +24,7 @@ __all__ = ["born_fresh", "born_fresh_packed", "born_packed", "born_tensors"]
 
 def born_fresh(tensors: Iterable[Tensor]) -> None:
     """Record the births of plain tensors that were made unseen, where a scope is open."""
-    if CURRENT.get() is not None and births_now():
+    if births_now():
         if BUDGETED:
             _charge(tensors)
         for tensor in tensors:
@@ -34,7 +34,7 @@ def born_fresh(tensors: Iterable[Tensor]) -> None:
 
 def born_fresh_packed(packed: PackedSequence) -> PackedSequence:
     """Record the birth of a packed sequence of plain tensors that were made unseen, where a scope is open."""
-    if CURRENT.get() is not None and births_now():
+    if births_now():
         if BUDGETED:
             _charge([member for member in packed if member is not None])
         if born_whole(packed, TORCH_PACKED_SEQUENCE, packed, TENSOR) is None:

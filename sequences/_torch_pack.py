@@ -18,7 +18,7 @@ from ._torch_births import born_fresh_packed, born_packed
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy, joined, rows_of
 from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, packed_with_graph
-from ._torch_watch import Undisturbed, fast_dtypes, is_plain_cpu, needs_grad, plain_classes, unwatched
+from ._torch_watch import fast_dtypes, is_plain_cpu, needs_grad, plain_classes, unseen, unwatched
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence"]
 
@@ -27,7 +27,6 @@ _FEW_STEPS: Final = 8
 _SOME_STEPS: Final = 48
 _LONG: Final = 200
 
-_function_modes: Final[Callable[[], int]] = cast(Any, torch)._C._len_torch_function_stack
 _int64: Final = torch.int64
 _grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 _squeeze_copy: Final[Callable[[Tensor, int], Tensor]] = cast(Any, torch).squeeze_copy
@@ -38,10 +37,9 @@ _new: Final[Callable[..., PackedSequence]] = cast(Any, tuple).__new__
 def pack_sequence(sequences: list[Any], enforce_sorted: Any) -> PackedSequence:
     """As ``torch.nn.utils.rnn.pack_sequence``."""
     if sequences and plain_classes.issuperset(map(type, sequences)) and unwatched():
-        with Undisturbed():
-            packed = _packed_sequences(sequences, enforce_sorted)
+        packed = unseen(_packed_sequences, (sequences, enforce_sorted))
         if packed is not None:
-            return born_fresh_packed(packed)
+            return packed if CURRENT.get() is None else born_fresh_packed(packed)
     check_one_device(named(sequences), "pack_sequence")
     return born_packed(rnn.pack_sequence(sequences, enforce_sorted))
 
@@ -51,8 +49,9 @@ def named(sequences: list[Any]) -> list[tuple[str, Any]]:
     return [(f"sequence {index}", sequence) for index, sequence in enumerate(sequences)]
 
 
-def _packed_sequences(sequences: list[Tensor], enforce_sorted: Any) -> PackedSequence | None:
+def _packed_sequences(given: tuple[list[Tensor], Any]) -> PackedSequence | None:
     """None for what PyTorch refuses or converts: it shall say so itself."""
+    sequences, enforce_sorted = given
     first = sequences[0]
     if not is_plain_cpu(first) or not first.numel():
         return None
@@ -115,17 +114,14 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
     if type(lengths) is OwnTensor:
         lengths = torch.as_tensor(lengths.numpy())
     if type(input) in plain_classes and type(batch_first) is bool and unwatched():
-        if CURRENT.get() is not None or _function_modes():
-            with Undisturbed():
-                packed = _packed_batch(input, lengths, batch_first, enforce_sorted)
-        else:
-            packed = _packed_batch(input, lengths, batch_first, enforce_sorted)
+        packed = unseen(_packed_batch, (input, lengths, batch_first, enforce_sorted))
         if packed is not None:
             return packed if CURRENT.get() is None else born_fresh_packed(packed)
     return born_packed(rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted))
 
 
-def _packed_batch(input: Tensor, lengths: Any, batch_first: bool, enforce_sorted: Any) -> PackedSequence | None:
+def _packed_batch(given: tuple[Tensor, Any, bool, Any]) -> PackedSequence | None:
+    input, lengths, batch_first, enforce_sorted = given
     if type(lengths) is Tensor:
         if lengths.dtype is not _int64:
             lengths = lengths.to(dtype=_int64)

@@ -25,13 +25,13 @@ from ._torch_watch import (
     plain_classes,
     quietly,
     underived,
+    unseen,
     unwatched,
 )
 
 __all__ = ["pad_plain_sequences", "pad_sequence"]
 
 _C: Final[Any] = torch._C
-_function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
 _stack: Final[Callable[..., Tensor]] = torch.stack
 _narrow_copy: Final[Callable[[Tensor, int, int, int], Tensor]] = cast(Any, torch).narrow_copy
 _strided: Final = torch.strided
@@ -56,11 +56,8 @@ def pad_plain_sequences(sequences: Any, batch_first: Any, padding_value: Any, pa
     """As `pad_sequence`, of tensors of plain classes."""
     padded: Tensor | None = None
     # With few sequences PyTorch's kernel takes less than a handful of calls of Python's.
-    if not _function_modes():
-        padded = _padded_sequences(sequences, batch_first, padding_value, padding_side)
-    elif only_ours_look_on():
-        with Undisturbed():
-            padded = _padded_sequences(sequences, batch_first, padding_value, padding_side)
+    if only_ours_look_on():
+        padded = unseen(_padded_sequences, (sequences, batch_first, padding_value, padding_side))
     if padded is None:
         return _padded_by_pytorch(sequences, batch_first, padding_value, padding_side)
     if CURRENT.get() is not None:
@@ -76,8 +73,9 @@ def _padded_by_pytorch(sequences: Any, batch_first: Any, padding_value: Any, pad
     return padded
 
 
-def _padded_sequences(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+def _padded_sequences(given: tuple[Any, Any, Any, Any]) -> Tensor | None:
     """None where they are not all on the CPU, or there are none."""
+    sequences, batch_first, fill, side = given
     graph = False
     sequence = None
     enabled = _grad_enabled()

@@ -15,7 +15,7 @@ from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy
 from ._torch_steps import gathers_padded, kernel_pad, kernel_pad_with_graph, padded_rows
-from ._torch_watch import Undisturbed, is_plain_cpu, plain_classes, quietly, unwatched
+from ._torch_watch import is_plain_cpu, plain_classes, quietly, unseen, unwatched
 
 __all__ = ["check_packed", "opened", "pad_packed_sequence"]
 
@@ -40,8 +40,7 @@ def pad_packed_sequence(
         and _is_plain(sequence)
         and unwatched()
     ):
-        with Undisturbed():
-            result = _padded(sequence, batch_first, padding_value, total_length)
+        result = unseen(_padded, (sequence, batch_first, padding_value, total_length))
     if result is not None:
         born_fresh(result)
     else:
@@ -57,10 +56,9 @@ def _is_plain(packed: PackedSequence) -> bool:
     return type(data) in plain_classes and type(batch_sizes) is Tensor and (back is None or type(back) is Tensor)
 
 
-def _padded(
-    packed: PackedSequence, batch_first: bool, fill: float, total_length: int | None
-) -> tuple[Tensor, Tensor] | None:
+def _padded(given: tuple[PackedSequence, bool, float, int | None]) -> tuple[Tensor, Tensor] | None:
     """None for what PyTorch refuses: it shall say so itself."""
+    packed, batch_first, fill, total_length = given
     data, batch_sizes, _, back = packed
     if not data.is_cpu or not batch_sizes.is_cpu or not (back is None or back.is_cpu) or batch_sizes.dim() != 1:
         return None

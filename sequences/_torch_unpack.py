@@ -16,7 +16,7 @@ from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_pad_packed import check_packed, opened
 from ._torch_rows import Index, separate
-from ._torch_watch import Undisturbed, is_plain_cpu, needs_grad, plain_classes, unwatched
+from ._torch_watch import Undisturbed, is_plain_cpu, needs_grad, plain_classes, unseen, unwatched
 
 # Measured; see benchmarks/bench_pack.py.
 _FEW: Final = 8
@@ -28,8 +28,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """As ``torch.nn.utils.rnn.unpack_sequence``."""
     sequences: list[Tensor] | None = None
     if plain_classes.issuperset(type(member) for member in packed_sequences if member is not None) and unwatched():
-        with Undisturbed():
-            sequences = _unpacked(packed_sequences)
+        sequences = unseen(_unpacked, packed_sequences)
     if sequences is not None:
         born_fresh(sequences)
     else:
@@ -80,8 +79,7 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> lis
             lengths = torch.as_tensor(lengths)
     sequences: list[Tensor] | None = None
     if type(padded_sequences) in plain_classes and type(lengths) is Tensor and unwatched():
-        with Undisturbed():
-            sequences = _unpadded(padded_sequences, lengths, batch_first)
+        sequences = unseen(_unpadded, (padded_sequences, lengths, batch_first))
     if sequences is not None:
         born_fresh(sequences)
     else:
@@ -93,8 +91,9 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> lis
     return sequences
 
 
-def _unpadded(padded: Tensor, lengths: Tensor, batch_first: Any) -> list[Tensor] | None:
+def _unpadded(given: tuple[Tensor, Tensor, Any]) -> list[Tensor] | None:
     """None where the lengths are not one whole number for each sequence, and for what PyTorch refuses."""
+    padded, lengths, batch_first = given
     if not is_plain_cpu(padded) or padded.dim() < 2 or not padded.numel():
         return None
     batch, longest = padded.shape[:2] if batch_first else padded.shape[1::-1]
@@ -102,8 +101,8 @@ def _unpadded(padded: Tensor, lengths: Tensor, batch_first: Any) -> list[Tensor]
         return None
     if lengths.is_floating_point() or lengths.is_complex():
         return None
-    given: list[int] = cast(Any, lengths).tolist()
-    kept = [min(max(int(length), 0), longest) for length in given]
+    counted: list[int] = cast(Any, lengths).tolist()
+    kept = [min(max(int(length), 0), longest) for length in counted]
     graph = needs_grad((padded,))
     if batch == 1:
         return [_first_rows(padded.flatten(0, 1), kept[0])]

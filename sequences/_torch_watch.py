@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..scopes._instruments import LISTENERS
 from ..tensors._torch_births import MODE
+from ..tensors._torch_extension import TORCH_HOT
 from ..tensors._torch_modes import WATCHES
 
 __all__ = [
@@ -22,8 +24,12 @@ __all__ = [
     "plain_classes",
     "quietly",
     "underived",
+    "unseen",
     "unwatched",
 ]
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _C: Final[Any] = torch._C
 _forward_ad: Final[Any] = torch.autograd.forward_ad
@@ -33,6 +39,7 @@ _dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
 _transform: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 _tracing: Final[Callable[[], Any]] = _C._get_tracing_state
 _grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
+_is_compiling: Final[Callable[[], bool]] = torch.compiler.is_compiling
 
 Undisturbed: Final[Any] = _C.DisableTorchFunction
 """Inside of this nobody sees what is made on the way: what comes out is born as a whole."""
@@ -76,8 +83,25 @@ def unwatched() -> bool:
         and _transform() is None
         and _tracing() is None
         and _forward_ad._current_level < 0
-        and not torch.compiler.is_compiling()
+        and not _is_compiling()
     )
+
+
+def _called(function: Callable[[Any], Any], given: Any) -> Any:
+    return function(given)
+
+
+_unborn: Final[Callable[[Callable[[Any], Any], Any], Any]] = _called if TORCH_HOT is None else TORCH_HOT.unborn
+
+
+def unseen(function: Callable[[Given], Made], given: Given) -> Made:
+    """What a function makes of what it is given. Nobody sees what it makes on the way: what comes out is born whole."""
+    if _function_modes() or LISTENERS:
+        with Undisturbed():
+            return function(given)
+    # Without a mode only this library sees births, where it is compiled.
+    made: Made = _unborn(function, given)
+    return made
 
 
 def underived() -> bool:

@@ -105,7 +105,13 @@ def births_count(frame: FrameType | None) -> bool:
 
 def births_now() -> bool:
     """Whether what a function of this library makes now is born, by the rules for what a call of PyTorch's makes."""
-    return births_count(None)
+    scope = CURRENT.get()
+    return (
+        scope is not None
+        and (scope._direct or resolve(scope) is not None)
+        and backward_running() == -1
+        and transform_running() is None
+    )
 
 
 def _judge(frame: FrameType) -> bool:
