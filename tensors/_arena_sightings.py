@@ -6,7 +6,8 @@ They stay nobody's. Without the compiled parts plain arrays are not watched.
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Hashable
+from bisect import bisect_right
+from collections.abc import Callable, Container, Hashable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 from ..scopes._current import current_scope
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
+from ..scopes.leaks._rows import RowList, Rows
 from ..scopes.leaks._sightings import Seen, see
 from ..scopes.leaks._watching import RELEASES, add_watcher
 from ._arena_arrival import ARENA
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
     from ..scopes._entry import Entry
     from ..scopes._kinds import Kind
     from ..scopes._scope import DisposeScope
-    from ..scopes.leaks._rows import Rows
     from ..scopes.leaks._subject import Escape
 
-__all__ = ["ArrayWatcher"]
+__all__ = ["ALIASES", "ArrayWatcher"]
 
 _NAME: Final = "numpy.ndarray"
+
+ALIASES: Final[list[Callable[[], Iterable[int]]]] = []
+"""Called for the addresses of memory that other watchers tell of, and that may be an array's."""
 
 
 class _Local(threading.local):
@@ -72,7 +76,27 @@ class ArrayWatcher:
     def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The blocks of a window that are in use now."""
         addresses, rows = LOG.blocks(after, until)
-        return see(_NAME, but, None, LOG.is_in_use, addresses, rows, partial(_escape, exported_identities()))
+        pieces, rows = see(_NAME, but, None, LOG.is_in_use, addresses, rows, partial(_escape, exported_identities()))
+        aliased = _aliased(addresses)
+        if aliased:
+            kept = [place for place, piece in enumerate(pieces) if piece.identity not in aliased]
+            pieces, rows = [pieces[place] for place in kept], RowList(rows[place] for place in kept)
+        return pieces, rows
+
+
+def _aliased(addresses: list[int]) -> set[Hashable]:
+    """The blocks in which memory lies that others tell of."""
+    pointers = sorted(pointer for told in ALIASES for pointer in told()) if addresses else []
+    if not pointers:
+        return set()
+    starts = sorted(addresses)
+    found: set[Hashable] = set()
+    for pointer in pointers:
+        place = bisect_right(starts, pointer) - 1
+        row = LOG.recall_block(starts[place]) if place >= 0 else None
+        if row is not None and pointer < starts[place] + max(row[1], 1):
+            found.add(starts[place])
+    return found
 
 
 def _released(entry: Entry, owner: DisposeScope | None) -> None:

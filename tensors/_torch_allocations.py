@@ -82,9 +82,8 @@ def tell(result: object, args: Any, kwargs: Any) -> None:
             del returned
         if LISTENERS:
             for entry in fresh:
-                if entry.key not in refused and LIVE.get(entry.key) is entry:
-                    for listener in LISTENERS:
-                        listener.born(entry)
+                if entry.key not in refused:
+                    TORCH_HOT.tell_of(entry)
         if refusal is not None:
             raise refusal
     finally:

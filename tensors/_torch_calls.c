@@ -34,11 +34,16 @@ static int count_of_attributes;
 static told_of_call tell_call;
 static told_of_assignment tell_assignment;
 static bool watched;
+/* How many of them run on this thread, one inside of the other. */
+static _Thread_local int running;
 
 /* ------------------------------------------------------------------ calls */
 
+void calls_begun(void) { running++; }
+
 PyObject *calls_over(const struct call *call, PyObject *result)
 {
+    running--;
     if (result != NULL && tell_call(call, result) < 0) {
         Py_CLEAR(result);
     }
@@ -48,12 +53,14 @@ PyObject *calls_over(const struct call *call, PyObject *result)
 PyObject *call_of_two(int number, PyObject *self, PyObject *argument)
 {
     const struct call call = {methods[number].name, self, argument, NULL};
+    calls_begun();
     return calls_over(&call, methods[number].before(self, argument));
 }
 
 PyObject *call_of_three(int number, PyObject *self, PyObject *arguments, PyObject *named)
 {
     const struct call call = {methods[number].name, self, arguments, named};
+    calls_begun();
     return calls_over(&call, ((PyCFunctionWithKeywords)(void (*)(void))methods[number].before)(self, arguments, named));
 }
 
@@ -84,6 +91,7 @@ static PyObject *call_function(PyObject *callable, PyObject *const *given, size_
             PyObject *self = PyCFunction_GET_SELF(callable);
             PyCFunction function = PyCFunction_GET_FUNCTION(callable);
             const struct call call = {place_of(callable)->name, self, arguments, named};
+            calls_begun();
             result = calls_over(&call, ((PyCFunctionWithKeywords)(void (*)(void))function)(self, arguments, named));
             Py_LeaveRecursiveCall();
         }
@@ -259,3 +267,4 @@ void calls_end(void)
 }
 
 bool calls_are_watched(void) { return watched; }
+bool calls_are_running(void) { return running != 0; }

@@ -28,6 +28,8 @@ typedef int (*told_of_assignment)(PyObject *name, PyObject *tensor, PyObject *va
 int calls_find(PyObject *functions, PyObject *attributes, PyObject *items, PyObject *constructors, told_of_call call,
                told_of_assignment assignment);
 
+/* A call begins: `calls_over` ends it. */
+void calls_begun(void);
 /* Tells of a call that is over, if it returned something; takes the reference to that, and returns it or NULL. */
 PyObject *calls_over(const struct call *call, PyObject *result);
 
@@ -35,5 +37,7 @@ PyObject *calls_over(const struct call *call, PyObject *result);
 void calls_begin(void);
 void calls_end(void);
 bool calls_are_watched(void);
+/* Whether one runs on the calling thread. */
+bool calls_are_running(void);
 
 #endif

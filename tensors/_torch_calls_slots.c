@@ -20,12 +20,14 @@ static PyObject *name_of_items, *name_of_tensors;
 static PyObject *take_items(PyObject *tensor, PyObject *key)
 {
     const struct call call = {name_of_items, tensor, key, NULL};
+    calls_begun();
     return calls_over(&call, items_before(tensor, key));
 }
 
 static PyObject *make(int number, PyTypeObject *type, PyObject *arguments, PyObject *named)
 {
     const struct call call = {name_of_tensors, NULL, arguments, named};
+    calls_begun();
     return calls_over(&call, constructors[number].before(type, arguments, named));
 }
 

@@ -45,7 +45,7 @@ def alone_in_python(tensor: Any) -> Hashable | None:
     ):
         return None
     storage = storage_of(tensor)
-    return None if storage is None else ("torch", storage._cdata)
+    return None if storage is None or not storage.resizable() else ("torch", storage._cdata)
 
 
 alone: Final[Callable[[Any], Hashable | None]] = alone_in_python if TORCH_WATCH is None else TORCH_WATCH.alone
@@ -141,7 +141,12 @@ class TorchEdges:
         storage = storage_of(tensor)
         if storage is None:
             return []
-        return [Memory("", ("torch", storage._cdata), _Base.numel(tensor) * _Base.element_size(tensor))]
+        nbytes = _Base.numel(tensor) * _Base.element_size(tensor)
+        found = [Memory("", ("torch", storage._cdata), nbytes)]
+        if not storage.resizable() and storage.device.type == "cpu":
+            # PyTorch has not allocated it: it may be the block of an array.
+            found.append(Memory("", storage.data_ptr(), nbytes))
+        return found
 
 
 def _is_tensor(cls: Any) -> bool:

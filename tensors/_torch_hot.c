@@ -28,6 +28,7 @@ static PyMethodDef functions[] = {
     {"watch_births", births_watch, METH_VARARGS, NULL},
     {"watch_classes", births_watch_classes, METH_O, NULL},
     {"handler_of", mode_handler_of, METH_O, NULL},
+    {"tell_of", mode_tell_of, METH_O, NULL},
     {"drop", disposal_drop, METH_O, NULL},
     {0},
 };
@@ -36,7 +37,7 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_hot", 
 
 static const struct torch_hot_api api = {
     births_are_seen, state_runs_backward, state_is_disabled, state_disable, state_enable, seam_is_undisturbed, mode_tell,
-    births_tell_by_calls,
+    mode_tell_by_calls,
 };
 
 PyMODINIT_FUNC PyInit__torch_hot(void)

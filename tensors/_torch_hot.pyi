@@ -7,6 +7,7 @@ do all of it where this module was not built or is not wanted. One copy of the p
 from collections.abc import Callable
 from typing import Any
 
+from ..scopes._entry import Entry
 from ..scopes._scope import DisposeScope
 
 def bind_births(things: dict[str, Any], /) -> None:
@@ -62,6 +63,9 @@ def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
 
 def handler_of(mode: object, /) -> Callable[..., Any]:
     """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `_torch_births.BirthMode`."""
+
+def tell_of(entry: Entry, /) -> None:
+    """Tell all listeners of a birth, unless it is over; with where it was, if no call of PyTorch told of it."""
 
 def entered(scope: DisposeScope, /) -> None:
     """See `_torch_scopes.entered`."""

@@ -6,6 +6,15 @@
 #include <Python.h>
 #include <stdbool.h>
 
+/* What sees calls of PyTorch, for births of which listeners are told when a call is over. */
+struct torch_calls {
+    /* Whether one runs on the calling thread that will be seen to be over. */
+    bool (*are_running)(void);
+    /* What is to be remembered of a birth in none, as `remember` and `use` of the birth log do. */
+    PyObject *(*remember)(void);
+    void (*use)(PyObject *remembered);
+};
+
 /* Behind the capsule `api` of the module; it lives as long as the process. */
 struct torch_hot_api {
     /* Whether births are seen at the allocation: without that none of the others may be called. */
@@ -20,8 +29,8 @@ struct torch_hot_api {
     int (*is_undisturbed)(void);
     /* Tells of the births on it, unless that is left to the mode. -1 with an error set. */
     int (*tell_of_births)(void);
-    /* Whether somebody calls that after each call of PyTorch's. */
-    void (*tell_by_calls)(bool calls);
+    /* Who calls that after each call of PyTorch's from now on; NULL for nobody. */
+    void (*tell_by_calls)(const struct torch_calls *calls);
 };
 
 #define TORCH_HOT_CAPSULE "disposescope.tensors._torch_hot.api"

@@ -22,7 +22,7 @@ static PyObject *bound[OBJECTS];
 static PyTypeObject *tensor_type, *scope_type;
 static Py_ssize_t direct_offset, state_offset;
 static PyObject *state_closed;
-static bool seen, told_by_calls;
+static bool seen;
 /* The class that a scope had last. */
 static PyTypeObject *usual_scope_type;
 static initproc init_of_classes;
@@ -59,9 +59,8 @@ bool births_are_seen(void) { return seen; }
 bool births_are_told(void) { return PyList_GET_SIZE(bound[LISTENERS]) != 0 || PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
 bool births_need_the_mode(void)
 {
-    return told_by_calls ? PyDict_GET_SIZE(bound[BUDGETED]) != 0 : births_are_told();
+    return mode_is_spared() ? PyDict_GET_SIZE(bound[BUDGETED]) != 0 : births_are_told();
 }
-void births_tell_by_calls(bool calls) { told_by_calls = calls; }
 
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
@@ -157,12 +156,12 @@ static PyObject *owner_in_any_case(PyTypeObject *type)
 
 /* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile: all it asks for is there, and
  * the collector of garbage waits. */
-static void record(PyObject *tensor, PyObject *scope)
+static void record(PyObject *tensor, PyObject *scope, PyObject *place)
 {
     int collects = PyGC_Disable();
     PyObject *arguments[] = {tensor, bound[KIND], scope};
     PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 3, NULL);
-    if (entry == NULL || (births_are_told() && seam_add_untold(entry) < 0)) {
+    if (entry == NULL || (births_are_told() && (seam_add_untold(entry) < 0 || mode_remember(entry, place) < 0))) {
         error_raise_later(take_raised());
     }
     Py_XDECREF(entry);
@@ -185,10 +184,16 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
      * ask for objects, does not know it. */
     PyObject_GC_UnTrack(tensor);
     PyObject *scope = owner_in_any_case(type);
+    PyObject *place = scope == NULL ? NULL : mode_place();
+    if (place != NULL) {
+        /* That ran code. */
+        Py_SETREF(scope, owner_in_any_case(type));
+    }
     if (scope != NULL) {
-        record(tensor, scope);
+        record(tensor, scope, place);
         Py_DECREF(scope);
     }
+    Py_XDECREF(place);
     PyObject_GC_Track(tensor);
     PyErr_Restore(error, value, traceback);
     return tensor;

@@ -20,6 +20,5 @@ bool births_are_seen(void);
  * what sees calls anyhow, which does not do for a budget. */
 bool births_are_told(void);
 bool births_need_the_mode(void);
-void births_tell_by_calls(bool calls);
 
 #endif

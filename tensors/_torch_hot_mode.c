@@ -31,8 +31,57 @@ int mode_bind(PyObject *things)
     return 0;
 }
 
+/* Who tells of births, and what is remembered of those that no call tells of, by the address of the entry. */
+static const struct torch_calls *by_calls;
+static PyObject *places;
+
+void mode_tell_by_calls(const struct torch_calls *calls)
+{
+    by_calls = calls;
+    if (places != NULL) {
+        PyDict_Clear(places);
+    }
+}
+
+bool mode_is_spared(void) { return by_calls != NULL; }
+
+PyObject *mode_place(void) { return by_calls == NULL || by_calls->are_running() ? NULL : by_calls->remember(); }
+
+int mode_remember(PyObject *entry, PyObject *place)
+{
+    if (place == NULL && (places == NULL || PyDict_GET_SIZE(places) == 0)) {
+        return 0;
+    }
+    if (places == NULL && (places = PyDict_New()) == NULL) {
+        return -1;
+    }
+    PyObject *key = PyLong_FromVoidPtr(entry);
+    /* One at the same address may have gone untold. */
+    int failed = key == NULL ? -1 : PyDict_SetItem(places, key, place == NULL ? Py_None : place);
+    Py_XDECREF(key);
+    return failed;
+}
+
+/* What is remembered for an entry, and no longer then: a new reference, or NULL with or without an error set. */
+static PyObject *take_place(PyObject *entry)
+{
+    if (places == NULL || PyDict_GET_SIZE(places) == 0) {
+        return NULL;
+    }
+    PyObject *key = PyLong_FromVoidPtr(entry);
+    PyObject *place = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(places, key));
+    if (place != NULL && PyDict_DelItem(places, key) < 0) {
+        Py_CLEAR(place);
+    }
+    Py_XDECREF(key);
+    if (place == Py_None) {
+        Py_CLEAR(place);
+    }
+    return place;
+}
+
 /* Tells the listeners of one birth, unless that is over. -1 with an error set. */
-static int tell_of(PyObject *entry)
+static int tell_listeners(PyObject *entry)
 {
     if (!PyObject_TypeCheck(entry, entry_type) ||
         PyDict_GetItemWithError(bound[LIVE], read_slot(entry, key_offset)) != entry) {
@@ -48,6 +97,35 @@ static int tell_of(PyObject *entry)
         Py_DECREF(told);
     }
     return 0;
+}
+
+/* Tells the listeners of one birth, with where it was. -1 with an error set. */
+static int tell_of(PyObject *entry)
+{
+    PyObject *place = take_place(entry);
+    if (place == NULL) {
+        return PyErr_Occurred() ? -1 : tell_listeners(entry);
+    }
+    const struct torch_calls *calls = by_calls;
+    if (calls != NULL) {
+        calls->use(place);
+    }
+    int failed = tell_listeners(entry);
+    if (calls != NULL) {
+        calls->use(NULL);
+    }
+    Py_DECREF(place);
+    return failed;
+}
+
+PyObject *mode_tell_of(PyObject *module, PyObject *entry)
+{
+    (void)module;
+    if (entry_type == NULL || !PyObject_TypeCheck(entry, entry_type)) {
+        PyErr_SetString(PyExc_TypeError, "tell_of() takes an entry, after bind_births()");
+        return NULL;
+    }
+    return tell_of(entry) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 /* Tells the listeners of what was born on this thread. -1 with an error set. */

@@ -28,6 +28,7 @@ from ..scopes.leaks._recording import CACHES
 from ..scopes.leaks._sightings import Seen, Told, is_referenced, see
 from ..scopes.leaks._site import JUDGES, KEEPER, PASSING, THROUGH
 from ..scopes.leaks._watching import RELEASES, add_watcher
+from ._arena_sightings import ALIASES
 from ._torch_allocations import tell_late
 from ._torch_births import MODE, BirthMode
 from ._torch_calls import CALLS
@@ -264,6 +265,15 @@ def _identify(storage: Any) -> Told | None:
     return (("torch", storage._cdata), storage.nbytes()) if type(storage) is torch.UntypedStorage else None
 
 
+def _of_others() -> Iterator[int]:
+    """Where the memory of tensors is that PyTorch did not allocate: that of ``from_numpy``."""
+    references, _ = LOG.sightings(0, LOG.counts()[0])
+    for reference in references:
+        storage = reference()
+        if type(storage) is torch.UntypedStorage and not storage.resizable() and storage.device.type == "cpu":
+            yield storage.data_ptr()
+
+
 def _released(entry: Entry, _: DisposeScope | None) -> None:
     tensor = entry()
     storage = None if tensor is None else _storage_undisturbed(tensor)
@@ -307,4 +317,5 @@ def watch_memory(kind: Kind) -> None:
     register_module_buffer_registration_hook(_registered)
     CACHES.append(_cached_nbytes)
     RELEASES[id(kind)] = _released
+    ALIASES.append(_of_others)
     add_watcher(TorchWatcher(kind))

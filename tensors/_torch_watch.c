@@ -174,13 +174,15 @@ static PyObject *watch_calls(PyObject *module, PyObject *watch)
         PyErr_SetString(PyExc_RuntimeError, "watch_calls() is to be called after find_calls(), where that was so");
         return NULL;
     }
+    static struct torch_calls calls;
+    calls = (struct torch_calls){calls_are_running, sight_objects.log->remember, sight_objects.log->use};
     if (begins) {
         calls_begin();
     }
     else {
         calls_end();
     }
-    births->tell_by_calls(begins);
+    births->tell_by_calls(begins ? &calls : NULL);
     Py_RETURN_NONE;
 }
 

@@ -2,7 +2,7 @@
 
 #include "_torch_watch_sight.h"
 
-static PyObject *name_grad_fn, *name_base, *name_grad, *name_cdata, *name_torch;
+static PyObject *name_grad_fn, *name_base, *name_grad, *name_cdata, *name_torch, *name_resizable;
 
 int alone_make(void)
 {
@@ -11,7 +11,8 @@ int alone_make(void)
     name_grad = PyUnicode_InternFromString("_grad");
     name_cdata = PyUnicode_InternFromString("_cdata");
     name_torch = PyUnicode_InternFromString("torch");
-    return name_grad_fn == NULL || name_base == NULL || name_grad == NULL || name_cdata == NULL || name_torch == NULL ? -1 : 0;
+    name_resizable = PyUnicode_InternFromString("resizable");
+    return name_resizable == NULL || name_grad_fn == NULL || name_base == NULL || name_grad == NULL || name_cdata == NULL || name_torch == NULL ? -1 : 0;
 }
 
 /* Called by a tensor for each thing that it refers to: 1 to stop at any but its class. */
@@ -48,6 +49,13 @@ PyObject *alone(PyObject *module, PyObject *tensor)
         /* A sparse one, an opaque one. */
         PyErr_Clear();
         Py_RETURN_NONE;
+    }
+    /* What PyTorch has not allocated may be an array's. */
+    PyObject *resizable = PyObject_CallMethodNoArgs(storage, name_resizable);
+    Py_XDECREF(resizable);
+    if (resizable != Py_True) {
+        Py_DECREF(storage);
+        return resizable == NULL ? NULL : Py_NewRef(Py_None);
     }
     PyObject *address = PyObject_GetAttr(storage, name_cdata);
     Py_DECREF(storage);

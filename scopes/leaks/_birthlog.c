@@ -1,6 +1,7 @@
 /* The module `_birthlog`: see _birthlog.h for what it keeps, and _birthlog.pyi for what Python asks of it. */
 #include "_birthlog.h"
 #include "_birthlog_api.h"
+#include "_birthlog_remembered.h"
 
 #include <time.h>
 
@@ -248,6 +249,8 @@ static struct birthlog_api api = {
     .is_kept = samples_keep,
     .sight = births_sight_memory,
     .is_known = api_is_known,
+    .remember = remembered_here,
+    .use = remembered_use,
     .kind_number = api_kind_number,
     .device_number = api_device_number,
 };

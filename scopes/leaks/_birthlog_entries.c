@@ -1,5 +1,6 @@
 /* Births and deaths of resources, each by its entry of the identity set. */
 #include "_birthlog_births.h"
+#include "_birthlog_remembered.h"
 #include "_birthlog_slots.h"
 
 PyObject *log_disposals;
@@ -152,7 +153,10 @@ PyObject *births_born(PyObject *module, PyObject *entry)
     if (owner == NULL) {
         return NULL;
     }
-    uint16_t scope = scopes_number(owner);
+    uint16_t scope;
+    if (!remembered_scope(&scope)) {
+        scope = scopes_number(owner);
+    }
     Py_DECREF(owner);
     uint32_t site = sites_here(NULL, kind.name, device);
     if (site == UINT32_MAX || log_era != began_in || log_is_clearing) {

@@ -1,5 +1,5 @@
 /* The scopes of births, by the numbers of their names. */
-#include "_birthlog.h"
+#include "_birthlog_remembered.h"
 
 static PyObject *current_variable, *resolve_function;
 static PyObject *name_name, *name_direct;
@@ -49,6 +49,10 @@ static PyObject *current_scope(PyObject *scope)
 
 uint16_t scopes_current(void)
 {
+    uint16_t remembered;
+    if (remembered_scope(&remembered)) {
+        return remembered;
+    }
     PyObject *scope;
     if (PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
         PyErr_Clear();

@@ -1,5 +1,5 @@
 /* What each line made: how many were born there, how many live, and their bytes. */
-#include "_birthlog_sites.h"
+#include "_birthlog_remembered.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,11 @@ uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device)
 {
     struct place places[PLACES_AT_MOST];
     PyCodeObject *called;
-    int found = places_here(places, frames_wanted < PLACES_AT_MOST ? frames_wanted : PLACES_AT_MOST, &called);
+    uint32_t wanted = frames_wanted < PLACES_AT_MOST ? frames_wanted : PLACES_AT_MOST;
+    int found;
+    if (!remembered_places(places, wanted, &called, &found)) {
+        found = places_here(places, wanted, &called);
+    }
     if (found < 0) {
         return UINT32_MAX;
     }

@@ -1,9 +1,11 @@
 """Calls of PyTorch are seen without a mode, and to programs nothing is different meanwhile."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,6 +21,7 @@ with LeakDetector():
 if not CALLS.is_possible:
     pytest.skip("the compiled parts are missing", allow_module_level=True)
 
+KEPT: list[Any] = []
 HASHED_BEFORE = {torch.ones: "ones", torch.relu: "relu", torch.Tensor.add: "add", torch.nn.functional.linear: "linear"}
 
 
@@ -138,6 +141,48 @@ def test_births_in_a_scope_are_told_with_their_line_at_the_end_of_the_call(detec
         lines = {record.shape: record.site.line for record in snapshot if record.site is not None}
         assert lines[4,] == lines[3,] + 1
         scope.move_to_outer([kept, more])
+
+
+def test_what_no_call_tells_of_is_told_with_its_own_line_and_scope(detector: LeakDetector) -> None:
+    with ds.dispose_scope("step") as scope:
+        kept = scope.move_to_outer(torch.from_numpy(np.ones(5)))
+        line = sys._getframe().f_lineno - 1
+        more = torch.ones(2)
+    [record] = [one for one in detector.take_snapshot() if one.kind == "torch.Tensor" and one.state == "alive"]
+    assert record.site is not None
+    assert (record.site.line, record.scope, record.shape) == (line, "step", (5,))
+    assert len(kept) == 5
+    assert ds.is_disposed(more)
+
+
+def test_what_is_told_late_is_told_with_as_many_frames_as_are_wanted() -> None:
+    def inner() -> Any:
+        return torch.from_numpy(np.ones(3))
+
+    with LeakDetector(frames=2) as detector, ds.dispose_scope() as scope:
+        kept = scope.move_to_outer(inner())
+    [record] = [one for one in detector.take_snapshot() if one.kind == "torch.Tensor"]
+    assert [site.function.rpartition(".")[2] for site in record.frames] == ["inner", sys._getframe().f_code.co_name]
+    assert len(kept) == 3
+
+
+def test_memory_of_an_array_is_told_once_and_its_holder_is_found(detector: LeakDetector) -> None:
+    with ds.dispose_scope() as scope:
+        KEPT.append(scope.move_to_outer(torch.from_numpy(np.ones(500))))
+        KEPT.append(scope.move_to_outer(torch.from_numpy(np.ones(600)[50:])))
+    KEPT.append(torch.from_numpy(np.ones(700)))
+    KEPT.append(np.ones(800))
+    try:
+        leaks = [leak for leak in detector.report().leaks if leak.holder.find("KEPT") >= 0]
+        found = sorted((leak.records[0].kind, leak.nbytes, leak.holder.rpartition(".")[2]) for leak in leaks)
+        assert found == [
+            ("numpy.ndarray", 5600, "KEPT[2]"),
+            ("numpy.ndarray", 6400, "KEPT[3]"),
+            ("torch.Tensor", 4000, "KEPT[0]"),
+            ("torch.Tensor", 4400, "KEPT[1]"),
+        ]
+    finally:
+        KEPT.clear()
 
 
 def test_a_budget_is_kept_while_a_detector_is_open(detector: LeakDetector) -> None:
