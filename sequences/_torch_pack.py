@@ -12,22 +12,34 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..scopes._current import CURRENT
+from ..tensors._alignment import unserved
 from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of, inverse_of, steps_of
 from ._torch_births import born_fresh_packed, born_packed
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy, joined, rows_of
-from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, packed_with_graph
-from ._torch_watch import fast_dtypes, is_plain_cpu, needs_grad, plain_classes, unseen, unwatched
+from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, kernel_pad_sequence, packed_with_graph
+from ._torch_watch import (
+    BelowAutograd,
+    fast_dtypes,
+    is_plain_cpu,
+    needs_grad,
+    plain_classes,
+    unseen,
+    unwatched,
+)
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence"]
 
 # Measured; see benchmarks/bench_pack.py.
+_FEW: Final = 6
 _FEW_STEPS: Final = 8
 _SOME_STEPS: Final = 48
 _LONG: Final = 200
 
 _int64: Final = torch.int64
+_strided: Final = torch.strided
+_ones: Final[Callable[..., Tensor]] = torch.ones
 _grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 _squeeze_copy: Final[Callable[[Tensor, int], Tensor]] = cast(Any, torch).squeeze_copy
 # PyTorch's own constructor looks at the device of the batch sizes, which are on the CPU here.
@@ -37,7 +49,7 @@ _new: Final[Callable[..., PackedSequence]] = cast(Any, tuple).__new__
 def pack_sequence(sequences: list[Any], enforce_sorted: Any) -> PackedSequence:
     """As ``torch.nn.utils.rnn.pack_sequence``."""
     if sequences and plain_classes.issuperset(map(type, sequences)) and unwatched():
-        packed = unseen(_packed_sequences, (sequences, enforce_sorted))
+        packed = unserved(unseen, _packed_sequences, (sequences, enforce_sorted))
         if packed is not None:
             return packed if CURRENT.get() is None else born_fresh_packed(packed)
     check_one_device(named(sequences), "pack_sequence")
@@ -68,6 +80,10 @@ def _packed_sequences(given: tuple[list[Tensor], Any]) -> PackedSequence | None:
         return None
     if counts[-1] == counts[0]:
         return _packed_alike(sequences, order, int(counts[0]))
+    if len(lengths) <= _FEW and not needs_grad(sequences):
+        packed = _packed_few(sequences, counts, order)
+        if packed is not None:
+            return packed
     offsets = np.array(lengths).cumsum()
     offsets -= lengths
     if order is not None:
@@ -104,9 +120,33 @@ def _packed_alike(sequences: list[Tensor], order: Tensor | None, length: int) ->
     return _packed(data, from_numpy(sizes), order)
 
 
+def _packed_few(sequences: list[Tensor], counts: Index, order: Tensor | None) -> PackedSequence | None:
+    """As `_packed_sequences`, by the kernels that PyTorch's own function comes to; None where it is to call them."""
+    first = sequences[0]
+    if order is not None:
+        # The first of all decides on the dtype and the shape of all.
+        row = first.shape[1:]
+        if any([sequence.dtype is not first.dtype or sequence.shape[1:] != row for sequence in sequences]):  # noqa: C419
+            return None
+        places: Index = order.numpy()
+        sequences = [sequences[place] for place in places]
+    if not all([sequence.is_cpu for sequence in sequences]):  # noqa: C419  # a list is faster
+        return None
+    try:
+        with BelowAutograd():
+            padded = kernel_pad_sequence(sequences, False, 0.0, "right")
+            data, batch_sizes = kernel_pack(padded, from_numpy(counts), False)
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        return None
+    return _packed(data, batch_sizes, order)
+
+
 def _packed(data: Tensor, batch_sizes: Tensor, order: Tensor | None) -> PackedSequence:
-    back = None if order is None else from_numpy(inverse_of(order.numpy()))
-    return _new(PackedSequence, (data, batch_sizes, order, back))
+    return _new(PackedSequence, (data, batch_sizes, order, _inverse(order)))
+
+
+def _inverse(order: Tensor | None) -> Tensor | None:
+    return None if order is None else from_numpy(unserved(inverse_of, order.numpy()))
 
 
 def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sorted: Any) -> PackedSequence:
@@ -144,11 +184,13 @@ def _packed_batch(given: tuple[Tensor, Any, bool, Any]) -> PackedSequence | None
                 return packed
         elif gathers_packed(input, batch, time, order is None, batch_first):
             if is_plain_cpu(input) and input.numel() and _are_whole(lengths, batch, time, order is None):
-                back = None if order is None else from_numpy(inverse_of(order.numpy()))
+                back = _inverse(order)
                 if graph:
-                    data, batch_sizes = packed_with_graph(input, lengths, order, back, batch_first, time, True)
+                    data, batch_sizes = unserved(
+                        packed_with_graph, input, lengths, order, back, batch_first, time, True
+                    )
                 else:
-                    data, batch_sizes = gathered_rows(input, lengths, order, batch_first)
+                    data, batch_sizes = unserved(gathered_rows, input, lengths, order, batch_first)
                 return _new(PackedSequence, (data, batch_sizes, order, back))
         elif (
             graph
@@ -158,7 +200,7 @@ def _packed_batch(given: tuple[Tensor, Any, bool, Any]) -> PackedSequence | None
             and (order is None or order.numel() == batch)
         ):
             # PyTorch's own way back takes each step, ours each of the lengths, and a little more to begin with.
-            back = None if order is None else from_numpy(inverse_of(order.numpy()))
+            back = _inverse(order)
             data, batch_sizes = packed_with_graph(input, lengths, order, back, batch_first, time, False)
             if batch_sizes.shape[0] <= time:
                 return _new(PackedSequence, (data, batch_sizes, order, back))
@@ -185,7 +227,7 @@ def _packed_alone(
     """A batch of one sequence, with history: PyTorch's own way back takes each step. None where its length is wrong."""
     counts = cast("list[int]", cast(Any, lengths).tolist())
     length = counts[0] if len(counts) == 1 else 0
-    if not 0 < length <= time or not is_plain_cpu(input) or not input.numel():
+    if not 0 < length <= time or input.dtype not in fast_dtypes or input.layout is not _strided or not input.numel():
         return None
     if order is not None:
         data = input.flatten(0, 1).index_select(0, torch.arange(length))
@@ -193,4 +235,4 @@ def _packed_alone(
         data = _squeeze_copy(input, 0 if batch_first else 1)
     else:
         data = torch.cat((input.flatten(0, 1).narrow(0, 0, length),))
-    return _packed(data, torch.ones(length, dtype=torch.int64), order)
+    return _packed(data, _ones(length, dtype=_int64), order)

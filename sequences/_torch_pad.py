@@ -16,6 +16,7 @@ from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_pack import named
 from ._torch_rows import Index, apply_function, from_numpy, gather, joined, rows_of, split
+from ._torch_steps import kernel_pad_sequence as _kernel
 from ._torch_watch import (
     BelowAutograd,
     Undisturbed,
@@ -31,14 +32,12 @@ from ._torch_watch import (
 
 __all__ = ["pad_plain_sequences", "pad_sequence"]
 
-_C: Final[Any] = torch._C
 _stack: Final[Callable[..., Tensor]] = torch.stack
 _narrow_copy: Final[Callable[[Tensor, int, int, int], Tensor]] = cast(Any, torch).narrow_copy
 _strided: Final = torch.strided
 _grad_enabled: Final[Callable[[], bool]] = torch.is_grad_enabled
 _is_cpu: Final[Callable[[Tensor], bool]] = attrgetter("is_cpu")
 _NUMBERS: Final = frozenset({int, float})
-_kernel: Final[Callable[..., Tensor]] = _C._nn.pad_sequence
 
 # Measured; see benchmarks/bench_pack.py.
 _FEW: Final = 12

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..tensors._alignment import unserved
 from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy
@@ -73,18 +74,18 @@ def _padded(given: tuple[PackedSequence, bool, float, int | None]) -> tuple[Tens
         alone = _is_alone(data, batch_sizes, steps) if time == steps and fill == 0 else None
         if alone is not None:
             padded = _stack((data,), along if alone else 1 - along)
-            lengths = from_numpy(np.array([steps])) if alone else torch.ones(data.shape[0], dtype=torch.int64)
+            lengths = from_numpy(unserved(np.array, [steps])) if alone else torch.ones(data.shape[0], dtype=torch.int64)
         elif steps < _FEW_STEPS:
             padded, lengths = kernel_pad_with_graph(data, batch_sizes, batch_first, fill, time)
         elif not _are_whole(data, batch_sizes, back):
             return None
         else:
-            padded, lengths = padded_rows(data, batch_sizes, None, back, batch_first, fill, time)
+            padded, lengths = unserved(padded_rows, data, batch_sizes, None, back, batch_first, fill, time)
             return padded, lengths if back is None else lengths.index_select(0, back)
     elif gathers_padded(data, steps, back is None):
         if not is_plain_cpu(data) or not data.numel() or opened(packed) is None:
             return None
-        padded, lengths = padded_rows(data, batch_sizes, None, back, batch_first, fill, time)
+        padded, lengths = unserved(padded_rows, data, batch_sizes, None, back, batch_first, fill, time)
         return padded, lengths if back is None else lengths.index_select(0, back)
     else:
         padded, lengths = kernel_pad(data, batch_sizes, batch_first, fill, time)

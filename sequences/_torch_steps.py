@@ -24,6 +24,7 @@ __all__ = [
     "gathers_padded",
     "kernel_pack",
     "kernel_pad",
+    "kernel_pad_sequence",
     "kernel_pad_with_graph",
     "packed_rows",
     "packed_with_graph",
@@ -37,6 +38,9 @@ kernel_pad_with_graph: Final[Callable[[Tensor, Tensor, bool, float, int], tuple[
     _VF._pad_packed_sequence
 )
 """PyTorch's kernel: the padded batch in order of descending length, and these lengths."""
+
+kernel_pad_sequence: Final[Callable[..., Tensor]] = cast(Any, torch)._C._nn.pad_sequence
+"""PyTorch's kernel: the padded batch of sequences."""
 
 # Measured; see benchmarks/bench_pack.py.
 _MANY: Final = 16
@@ -84,8 +88,9 @@ def packed_with_graph(
     The kernel refuses lengths that are wrong, but for those beyond `time`: there are more batch sizes than steps then.
     """
     # PyTorch looks at each thing it is given: few of them make a shorter call.
-    data: Tensor = _apply_pack(padded, (lengths, order, back, batch_first, time, gathers))
-    return data, cast(Any, data.grad_fn).kept[0]
+    handed: list[Tensor] = []
+    data: Tensor = _apply_pack(padded, (lengths, order, back, batch_first, time, gathers, handed))
+    return data, handed[0]
 
 
 def padded_rows(
@@ -115,8 +120,9 @@ def padded_rows(
         The length of the result, at least that of the longest sequence.
     """
     if needs_grad((data,)):
-        padded: Tensor = _apply_pad(data, batch_sizes, order, back, batch_first, fill, time)
-        return padded, cast(Any, padded.grad_fn).lengths
+        handed: list[Tensor] = []
+        padded: Tensor = _apply_pad(data, (batch_sizes, order, back, batch_first, fill, time, handed))
+        return padded, handed[0]
     return _pad(data, batch_sizes, back, batch_first, fill, time)
 
 
@@ -212,26 +218,30 @@ def _added(grad: Tensor, added: bool) -> Tensor:
     return grad + 0 if added else grad
 
 
-# Lengths, order, its inverse, layout, steps, and whether by a gather.
-_Rest = tuple[Tensor, "Tensor | None", "Tensor | None", bool, int, bool]
+# Lengths, order, its inverse, layout, steps, whether by a gather, and where the batch sizes go.
+_Packing = tuple[Tensor, "Tensor | None", "Tensor | None", bool, int, bool, list[Tensor]]
 
 
 class _Pack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, rest: _Rest) -> Tensor:
-        lengths, order, _, batch_first, _, gathers = rest
+    def forward(ctx: Any, padded: Tensor, rest: _Packing) -> Tensor:
+        lengths, order, back, batch_first, time, gathers, handed = rest
         if gathers:
             data, batch_sizes = gathered_rows(padded, lengths, order, batch_first)
         else:
             if order is not None:
                 padded = padded.index_select(0 if batch_first else 1, order)
             data, batch_sizes = kernel_pack(padded, lengths, batch_first)
-        ctx.kept = batch_sizes, rest
+        # By PyTorch, because the handles that are handed out may be disposed before the way back is gone.
+        ctx.save_for_backward(batch_sizes, order, back)
+        ctx.rest = batch_first, time
+        handed.append(batch_sizes)
         return data
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        batch_sizes, (_, order, back, batch_first, time, _) = ctx.kept
+        batch_sizes, order, back = ctx.saved_tensors
+        batch_first, time = ctx.rest
         with Undisturbed():
             # Step after step, which is how the rows lie, whatever the layout: a view of that is no worse a gradient.
             padded, _ = padded_rows(_added(grads[0], order is not None), batch_sizes, order, back, False, 0.0, time)
@@ -240,32 +250,33 @@ class _Pack(torch.autograd.Function):
         return padded, None
 
 
+# Batch sizes, order, its inverse, layout, fill, steps, and where the lengths go.
+_Padding = tuple[Tensor, "Tensor | None", "Tensor | None", bool, float, int, list[Tensor]]
+
+
 class _Pad(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        data: Tensor,
-        batch_sizes: Tensor,
-        order: Tensor | None,
-        back: Tensor | None,
-        batch_first: bool,
-        fill: float,
-        time: int,
-    ) -> Tensor:
-        padded, ctx.lengths = _pad(data, batch_sizes, back, batch_first, fill, time)
-        ctx.rest = batch_sizes, order, back, batch_first
+    def forward(ctx: Any, data: Tensor, rest: _Padding) -> Tensor:
+        batch_sizes, order, back, batch_first, fill, time, handed = rest
+        padded, lengths = _pad(data, batch_sizes, back, batch_first, fill, time)
+        ctx.save_for_backward(order, back)
+        # Copied: PyTorch's own way back does not ask for them, so that they may be changed.
+        ctx.rest = batch_sizes.numpy().copy(), batch_first
+        handed.append(lengths)
         return padded
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        batch_sizes, order, back, batch_first = ctx.rest
+        order, back = ctx.saved_tensors
+        sizes, batch_first = ctx.rest
         if back is not None and order is None:
             order = from_numpy(inverse_of(back.numpy()))
         with Undisturbed():
             # PyTorch adds what comes back from the copy for each length.
-            added = back is not None or bool(batch_sizes[0] != batch_sizes[-1])
-            data, _ = packed_rows(_added(grads[0], added), ctx.lengths, order, back, batch_first)
-        return data, None, None, None, None, None, None
+            added = back is not None or bool(sizes[0] != sizes[-1])
+            lengths = from_numpy(batch_sizes_of(sizes))
+            data, _ = packed_rows(_added(grads[0], added), lengths, order, back, batch_first)
+        return data, None
 
 
 _apply_pack: Final[Callable[..., Tensor]] = apply_function(None, _Pack)

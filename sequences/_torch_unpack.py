@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
+from ..tensors._alignment import unserved
 from ..tensors._tensor import Tensor as OwnTensor
 from ._layout import batch_sizes_of
 from ._torch_births import born_fresh, born_tensors
@@ -28,7 +29,7 @@ def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """As ``torch.nn.utils.rnn.unpack_sequence``."""
     sequences: list[Tensor] | None = None
     if plain_classes.issuperset(type(member) for member in packed_sequences if member is not None) and unwatched():
-        sequences = unseen(_unpacked, packed_sequences)
+        sequences = unserved(unseen, _unpacked, packed_sequences)
     if sequences is not None:
         born_fresh(sequences)
     else:
@@ -79,7 +80,7 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> lis
             lengths = torch.as_tensor(lengths)
     sequences: list[Tensor] | None = None
     if type(padded_sequences) in plain_classes and type(lengths) is Tensor and unwatched():
-        sequences = unseen(_unpadded, (padded_sequences, lengths, batch_first))
+        sequences = unserved(unseen, _unpadded, (padded_sequences, lengths, batch_first))
     if sequences is not None:
         born_fresh(sequences)
     else:

@@ -9,9 +9,10 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..scopes._current import CURRENT
 from ._arena_arrival import ARENA
 
-__all__ = ["ALIGNMENT", "aligned", "alignment_of", "copies_made", "served"]
+__all__ = ["ALIGNMENT", "aligned", "alignment_of", "copies_made", "served", "unserved"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +32,14 @@ def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     if ARENA is None:
         return function(*args, **kwargs)
     result: R = ARENA.served(function, *args, **kwargs)
+    return result
+
+
+def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function so that the arrays it makes are no scope's: something else keeps them, and is what is owned."""
+    if ARENA is None or CURRENT.get() is None:
+        return function(*args, **kwargs)
+    result: R = ARENA.unserved(function, *args, **kwargs)
     return result
 
 

@@ -105,6 +105,7 @@ static PyMethodDef functions[] = {
     {"pass_time", pass_time, METH_O, NULL},
     {"reset", arena_reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))arena_served, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"unserved", (PyCFunction)(void (*)(void))arena_unserved, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"sites", arena_sites, METH_O, NULL},
     {"swap_handler", arena_swap_handler, METH_O, NULL},
     {"statistics", statistics, METH_NOARGS, NULL},

@@ -79,6 +79,9 @@ def reset() -> None:
 def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function with the arena serving this context."""
 
+def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function with NumPy's own handler where the arena serves this context; another one stays."""
+
 def close_account(scope: DisposeScope, outer: DisposeScope | None, /) -> tuple[int, int] | None:
     """Hand what a scope has in use to another, or to nobody: how many blocks and bytes; None if nothing was born."""
 

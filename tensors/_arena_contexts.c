@@ -128,6 +128,20 @@ PyObject *arena_swap_handler(PyObject *module, PyObject *wanted)
     return before;
 }
 
+/* Calls a function with its arguments under a handler; what served the context before, which is given up here, does so again. */
+static PyObject *call_before(PyObject *before, PyObject *handler, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
+{
+    PyObject *result = PyObject_Vectorcall(arguments[0], arguments + 1, (size_t)(count - 1), names);
+    if (before != handler) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(numpy_set_handler(before));
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_DECREF(before);
+    return result;
+}
+
 PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
 {
     (void)module;
@@ -136,16 +150,24 @@ PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t 
         return NULL;
     }
     PyObject *before = numpy_set_handler(handler_capsule);
-    if (before == NULL) {
+    return before == NULL ? NULL : call_before(before, handler_capsule, arguments, count, names);
+}
+
+PyObject *arena_unserved(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names)
+{
+    (void)module;
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "unserved() needs a function");
         return NULL;
     }
-    PyObject *result = PyObject_Vectorcall(arguments[0], arguments + 1, (size_t)(count - 1), names);
-    if (before != handler_capsule) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(numpy_set_handler(before));
-        PyErr_Restore(type, value, traceback);
+    PyObject *present = numpy_get_handler();
+    if (present == NULL) {
+        return NULL;
     }
-    Py_DECREF(before);
-    return result;
+    if (present != handler_capsule) {
+        return call_before(present, present, arguments, count, names);
+    }
+    Py_DECREF(present);
+    PyObject *before = numpy_set_handler(NULL);
+    return before == NULL ? NULL : call_before(before, NULL, arguments, count, names);
 }

@@ -13,6 +13,7 @@ PyObject *arena_reset(PyObject *module, PyObject *ignored);
 PyObject *arena_leave(PyObject *module, PyObject *scope);
 PyObject *arena_swap_handler(PyObject *module, PyObject *wanted);
 PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
+PyObject *arena_unserved(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
 
 /* _arena_owners.c */
 PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
