@@ -93,13 +93,11 @@ static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
 /* Where the tally is not that of the current scope, or nothing is parked. */
 static __attribute__((noinline)) void *serve_otherwise(size_t nbytes, bool zeroed)
 {
-    if (is_small(nbytes) && !tally_is_current()) {
-        void *address = shortcut_found(nbytes);
-        if (address != NULL) {
-            return zeroed ? memset(address, 0, nbytes) : address;
-        }
+    void *address = NULL;
+    if (is_small(nbytes)) {
+        address = tally_is_current() ? shortcut_unparked(nbytes, zeroed) : shortcut_found(nbytes, zeroed);
     }
-    return serve(nbytes, zeroed);
+    return address != NULL ? address : serve(nbytes, zeroed);
 }
 
 static void *serve_malloc(void *ctx, size_t size)
@@ -122,7 +120,7 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
 
 static __attribute__((noinline)) void give(void *ptr)
 {
-    if (shortcut_back(ptr)) {
+    if (shortcut_back_unparked(ptr) || shortcut_back(ptr)) {
         return;
     }
     if (guards_wanted) {

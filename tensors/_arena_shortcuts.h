@@ -1,12 +1,15 @@
-/* The shortest ways through the arena: small blocks that are parked, for scopes about which nothing is to be asked. Whoever
- * finds them closed takes the way of all blocks, in _arena_handler.c.
+/* The shortest ways through the arena: small blocks that are parked, or in slabs that have room, for scopes about which nothing
+ * is to be asked. Whoever finds them closed takes the way of all blocks, in _arena_handler.c.
  *
- * Called with the GIL held and without the arena's lock. A class parks nothing with guards, so that nothing is to be said about
- * guards here.
+ * Called with the GIL held, and without the arena's lock: where there is a tally, the GIL is that lock, and what is done here for
+ * the account of the tally touches no figure of an account. A class parks nothing with guards.
  */
 #ifndef DISPOSESCOPE_ARENA_SHORTCUTS_H
 #define DISPOSESCOPE_ARENA_SHORTCUTS_H
 
+#include <string.h>
+
+#include "_arena_guards.h"
 #include "_arena_lock.h"
 #include "_arena_scopes.h"
 #include "_arena_slabs.h"
@@ -41,8 +44,25 @@ static inline void *shortcut_tallied(size_t nbytes)
     return tally_birth(address, nbytes);
 }
 
-/* The same for an account that has to be found. */
-static inline void *shortcut_found(size_t nbytes)
+/* The same from a slab that has room, where nothing is parked. */
+static inline void *shortcut_unparked(size_t nbytes, bool zeroed)
+{
+    struct block *block;
+    bool dirty;
+    void *address = guards_wanted ? NULL : slabs_take_at_hand(slab_class(nbytes), &block, &dirty);
+    if (address == NULL) {
+        return NULL;
+    }
+    *block = (struct block){.word = (uintptr_t)tally.account, .nbytes = nbytes};
+    SHOW(address, nbytes);
+    if (zeroed && dirty) {
+        memset(address, 0, nbytes);
+    }
+    return tally_birth(address, nbytes);
+}
+
+/* A parked block for an account that has to be found. */
+static inline void *shortcut_found(size_t nbytes, bool zeroed)
 {
     struct account *account = scopes_plain_account();
     if (account == NULL) {
@@ -65,6 +85,9 @@ static inline void *shortcut_found(size_t nbytes)
     arena_unlock();
     if (address != NULL) {
         SHOW(address, nbytes);
+        if (zeroed) {
+            memset(address, 0, nbytes);
+        }
     }
     return address;
 }
@@ -86,7 +109,27 @@ static inline bool shortcut_back_tallied(void *address)
     return true;
 }
 
-/* The same for a block of any account. */
+/* The same where there is no place to park it. */
+static inline bool shortcut_back_unparked(void *address)
+{
+    struct region *slab = region_of(address);
+    if (guards_wanted || slab->kind != SLAB) {
+        return false;
+    }
+    struct block *block = &blocks_of(slab)[index_in(slab, address)];
+    if (block->word != (uintptr_t)tally.account) {
+        return false;
+    }
+    HIDE(address, slab->block_nbytes);
+    tally_death(block->nbytes);
+    struct region *doomed = slabs_give(slab, address);
+    if (doomed != NULL) {
+        regions_unmap(doomed);
+    }
+    return true;
+}
+
+/* The way back of a block of any account. */
 static inline bool shortcut_back(void *address)
 {
     struct region *region = region_of(address);

@@ -76,6 +76,15 @@ void *slabs_take(size_t class, struct block **block, bool *dirty, struct region 
         HIDE((char *)slab + slab->data_offset, slab->mapped - slab->data_offset);
         region_link(&with_room[class], slab);
     }
+    return slabs_take_at_hand(class, block, dirty);
+}
+
+void *slabs_take_at_hand(size_t class, struct block **block, bool *dirty)
+{
+    struct region *slab = with_room[class];
+    if (slab == NULL) {
+        return NULL;
+    }
     struct block *blocks = blocks_of(slab);
     uint32_t index;
     if (slab->free_head != 0) {

@@ -86,6 +86,9 @@ void slabs_begin(void);
  * are to be unmapped. NULL where the system refuses memory. */
 void *slabs_take(size_t class, struct block **block, bool *dirty, struct region **doomed);
 
+/* The same from a slab in use, without asking the system; NULL where none has room. */
+void *slabs_take_at_hand(size_t class, struct block **block, bool *dirty);
+
 /* Give a block back to its slab. Returns the regions to unmap. */
 struct region *slabs_give(struct region *slab, void *address);
 

@@ -101,6 +101,17 @@ def test_zeros_in_recycled_blocks_are_zero_to_the_last_byte() -> None:
     ds.empty_cache()
 
 
+def test_many_small_zeros_are_zero_in_fresh_blocks_and_in_recycled_ones() -> None:
+    with ds.dispose_scope():
+        for size in (10, 700, 20_000):
+            for _ in range(3):
+                arrays = [np.zeros(size, "u1") for _ in range(60)]
+                assert not any(array.any() for array in arrays)
+                for array in arrays:
+                    array[:] = 255
+                del array, arrays
+
+
 def test_opening_and_closing_many_scopes_does_not_grow_the_arena() -> None:
     def run(times: int) -> None:
         for _ in range(times):
