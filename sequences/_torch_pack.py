@@ -21,12 +21,11 @@ from ._torch_rows import Index, from_numpy, joined, rows_of
 from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, kernel_pad_sequence, packed_with_graph
 from ._torch_watch import (
     BelowAutograd,
+    aside,
     fast_dtypes,
     is_plain_cpu,
     needs_grad,
     plain_classes,
-    unseen,
-    unwatched,
 )
 
 __all__ = ["named", "pack_padded_sequence", "pack_sequence"]
@@ -48,8 +47,8 @@ _new: Final[Callable[..., PackedSequence]] = cast(Any, tuple).__new__
 
 def pack_sequence(sequences: list[Any], enforce_sorted: Any) -> PackedSequence:
     """As ``torch.nn.utils.rnn.pack_sequence``."""
-    if sequences and plain_classes.issuperset(map(type, sequences)) and unwatched():
-        packed = unserved(unseen, _packed_sequences, (sequences, enforce_sorted))
+    if sequences and plain_classes.issuperset(map(type, sequences)):
+        packed = unserved(aside, _packed_sequences, (sequences, enforce_sorted))
         if packed is not None:
             return packed if CURRENT.get() is None else born_fresh_packed(packed)
     check_one_device(named(sequences), "pack_sequence")
@@ -153,8 +152,8 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
     """As ``torch.nn.utils.rnn.pack_padded_sequence``; lengths may be anything that makes a tensor."""
     if type(lengths) is OwnTensor:
         lengths = torch.as_tensor(lengths.numpy())
-    if type(input) in plain_classes and type(batch_first) is bool and unwatched():
-        packed = unseen(_packed_batch, (input, lengths, batch_first, enforce_sorted))
+    if type(input) in plain_classes and type(batch_first) is bool:
+        packed = aside(_packed_batch, (input, lengths, batch_first, enforce_sorted))
         if packed is not None:
             return packed if CURRENT.get() is None else born_fresh_packed(packed)
     return born_packed(rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted))

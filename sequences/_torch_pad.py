@@ -12,6 +12,9 @@ from torch import Tensor
 from torch.nn.utils import rnn
 
 from ..scopes._current import CURRENT
+from ..scopes._entry import LIVE
+from ..scopes._instruments import LISTENERS
+from ..tensors._torch_modes import WATCHES
 from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_pack import named
@@ -32,6 +35,7 @@ from ._torch_watch import (
 
 __all__ = ["pad_plain_sequences", "pad_sequence"]
 
+_function_modes: Final[Callable[[], int]] = cast(Any, torch)._C._len_torch_function_stack
 _stack: Final[Callable[..., Tensor]] = torch.stack
 _narrow_copy: Final[Callable[[Tensor, int, int, int], Tensor]] = cast(Any, torch).narrow_copy
 _strided: Final = torch.strided
@@ -55,11 +59,14 @@ def pad_plain_sequences(sequences: Any, batch_first: Any, padding_value: Any, pa
     """As `pad_sequence`, of tensors of plain classes."""
     padded: Tensor | None = None
     # With few sequences PyTorch's kernel takes less than a handful of calls of Python's.
-    if only_ours_look_on():
+    if len(sequences) == 1 and not _function_modes() and not WATCHES and not LISTENERS:
+        # Nothing is made on the way that anybody could see.
+        padded = _padded_alone(sequences, batch_first, padding_value, padding_side)
+    elif only_ours_look_on():
         padded = unseen(_padded_sequences, (sequences, batch_first, padding_value, padding_side))
     if padded is None:
         return _padded_by_pytorch(sequences, batch_first, padding_value, padding_side)
-    if CURRENT.get() is not None:
+    if CURRENT.get() is not None and id(padded) not in LIVE:
         born_fresh((padded,))
     return padded
 
@@ -70,6 +77,24 @@ def _padded_by_pytorch(sequences: Any, batch_first: Any, padding_value: Any, pad
         padded = rnn.pad_sequence(sequences, batch_first, padding_value, padding_side)
     born_tensors(padded)
     return padded
+
+
+def _padded_alone(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+    """Of one sequence. None where it is not on the CPU."""
+    sequence = sequences[0]
+    if not sequence.is_cpu:
+        return None
+    if (
+        type(batch_first) is bool
+        and fill == 0
+        and (side == "right" or side == "left")
+        and sequence.dtype in fast_dtypes
+        and sequence.layout is _strided
+        and sequence.dim()
+        and not sequence.is_nested
+    ):
+        return _stack(sequences, 0 if batch_first else 1)
+    return _kernel(sequences, batch_first, fill, side)
 
 
 def _padded_sequences(given: tuple[Any, Any, Any, Any]) -> Tensor | None:
@@ -87,17 +112,7 @@ def _padded_sequences(given: tuple[Any, Any, Any, Any]) -> Tensor | None:
     if sequence is None:
         return None
     if len(sequences) == 1:
-        if (
-            type(batch_first) is bool
-            and fill == 0
-            and (side == "right" or side == "left")
-            and sequence.dtype in fast_dtypes
-            and sequence.layout is _strided
-            and sequence.dim()
-            and not sequence.is_nested
-        ):
-            return _stack(sequences, 0 if batch_first else 1)
-        return _kernel(sequences, batch_first, fill, side)
+        return _padded_alone(sequences, batch_first, fill, side)
     if graph:
         padded = _padded_with_graph(sequences, batch_first, fill, side)
         if padded is not None or not all(map(_is_cpu, sequences)):

@@ -16,7 +16,7 @@ from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy
 from ._torch_steps import gathers_padded, kernel_pad, kernel_pad_with_graph, padded_rows
-from ._torch_watch import is_plain_cpu, plain_classes, quietly, unseen, unwatched
+from ._torch_watch import aside, is_plain_cpu, plain_classes, quietly
 
 __all__ = ["check_packed", "opened", "pad_packed_sequence"]
 
@@ -39,9 +39,8 @@ def pad_packed_sequence(
         and type(padding_value) in _NUMBERS
         and (total_length is None or type(total_length) is int)
         and _is_plain(sequence)
-        and unwatched()
     ):
-        result = unseen(_padded, (sequence, batch_first, padding_value, total_length))
+        result = aside(_padded, (sequence, batch_first, padding_value, total_length))
     if result is not None:
         born_fresh(result)
     else:

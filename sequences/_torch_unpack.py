@@ -17,7 +17,7 @@ from ._torch_births import born_fresh, born_tensors
 from ._torch_inputs import check_one_device
 from ._torch_pad_packed import check_packed, opened
 from ._torch_rows import Index, separate
-from ._torch_watch import Undisturbed, is_plain_cpu, needs_grad, plain_classes, unseen, unwatched
+from ._torch_watch import Undisturbed, aside, is_plain_cpu, needs_grad, plain_classes
 
 # Measured; see benchmarks/bench_pack.py.
 _FEW: Final = 8
@@ -28,8 +28,8 @@ __all__ = ["unpack_sequence", "unpad_sequence"]
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """As ``torch.nn.utils.rnn.unpack_sequence``."""
     sequences: list[Tensor] | None = None
-    if plain_classes.issuperset(type(member) for member in packed_sequences if member is not None) and unwatched():
-        sequences = unserved(unseen, _unpacked, packed_sequences)
+    if plain_classes.issuperset(type(member) for member in packed_sequences if member is not None):
+        sequences = unserved(aside, _unpacked, packed_sequences)
     if sequences is not None:
         born_fresh(sequences)
     else:
@@ -79,8 +79,8 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: Any) -> lis
         with Undisturbed():
             lengths = torch.as_tensor(lengths)
     sequences: list[Tensor] | None = None
-    if type(padded_sequences) in plain_classes and type(lengths) is Tensor and unwatched():
-        sequences = unserved(unseen, _unpadded, (padded_sequences, lengths, batch_first))
+    if type(padded_sequences) in plain_classes and type(lengths) is Tensor:
+        sequences = unserved(aside, _unpadded, (padded_sequences, lengths, batch_first))
     if sequences is not None:
         born_fresh(sequences)
     else:

@@ -17,6 +17,7 @@ from ..tensors._torch_modes import WATCHES
 __all__ = [
     "BelowAutograd",
     "Undisturbed",
+    "aside",
     "fast_dtypes",
     "is_plain_cpu",
     "needs_grad",
@@ -99,9 +100,35 @@ def unseen(function: Callable[[Given], Made], given: Given) -> Made:
     if _function_modes() or LISTENERS:
         with Undisturbed():
             return function(given)
+    if _is_compiling():
+        return function(given)
     # Without a mode only this library sees births, where it is compiled.
     made: Made = _unborn(function, given)
     return made
+
+
+def _not_known(function: Callable[[Any], Any], given: Any) -> Any:
+    return NotImplemented
+
+
+_alone: Callable[[Callable[[Any], Any], Any], Any] = _not_known
+if TORCH_HOT is not None:
+    TORCH_HOT.bind_alone(
+        {"LISTENERS": LISTENERS, "WATCHES": WATCHES, "forward_ad": vars(_forward_ad), "transform": _transform}
+    )
+    _alone = TORCH_HOT.alone
+
+
+def aside(function: Callable[[Given], Made], given: Given) -> Made | None:
+    """As `unseen`; None where somebody looks on: see `unwatched`."""
+    if not _is_compiling():
+        made = _alone(function, given)
+        if made is not NotImplemented:
+            known: Made = made
+            return known
+        if unwatched():
+            return unseen(function, given)
+    return None
 
 
 def underived() -> bool:

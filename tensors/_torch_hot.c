@@ -3,6 +3,7 @@
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../scopes/_hot_module.h"
 #include "_torch_hot_api.h"
+#include "_torch_hot_alone.h"
 #include "_torch_hot_attributes.h"
 #include "_torch_hot_births.h"
 #include "_torch_hot_disposal.h"
@@ -18,6 +19,8 @@ static PyObject *is_bound(PyObject *module, PyObject *ignored)
 }
 
 static PyMethodDef functions[] = {
+    {"alone", (PyCFunction)(void (*)(void))alone_call, METH_FASTCALL, NULL},
+    {"bind_alone", alone_bind, METH_O, NULL},
     {"bind_births", births_bind, METH_O, NULL},
     {"bind_disposal", disposal_bind, METH_O, NULL},
     {"bind_seam", seam_bind, METH_O, NULL},

@@ -61,6 +61,12 @@ def is_bound() -> bool:
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
+def bind_alone(things: dict[str, Any], /) -> None:
+    """Get to know what `alone` needs, by the names that `sequences._torch_watch` gives."""
+
+def alone(function: Callable[[Any], Any], argument: Any, /) -> Any:
+    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences._torch_watch.unwatched`."""
+
 def handler_of(mode: object, /) -> Callable[..., Any]:
     """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `_torch_births.BirthMode`."""
 

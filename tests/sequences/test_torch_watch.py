@@ -1,0 +1,103 @@
+"""Who looks on sees PyTorch's own functions called, and what is made on the way is born nowhere."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import disposescope as ds
+from disposescope.sequences import _torch_watch
+from disposescope.sequences._torch_watch import aside
+from disposescope.tensors._torch_modes import WATCHES
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(params=["as it is", "in Python"], autouse=True)
+def way(request, monkeypatch):
+    if request.param == "in Python":
+        monkeypatch.setattr(_torch_watch, "_alone", _torch_watch._not_known)
+        monkeypatch.setattr(_torch_watch, "_unborn", _torch_watch._called)
+    return request.param
+
+
+def made(given):
+    return given + 1
+
+
+def test_where_nobody_looks_on_it_is_called():
+    assert aside(made, 1) == 2
+    with torch.inference_mode(), torch.no_grad():
+        assert aside(made, 1) == 2
+
+
+@pytest.mark.parametrize("mode", [Functions, Operators, torch.autograd.forward_ad.dual_level])
+def test_under_a_mode_it_is_not(mode):
+    with mode():
+        assert aside(made, 1) is None
+    assert aside(made, 1) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_in_a_transform_and_in_a_trace_it_is_not():
+    found = []
+
+    def function(x):
+        found.append(aside(made, 1))
+        return x * 2
+
+    torch.vmap(function)(torch.ones(2))
+    torch.func.grad(lambda x: function(x).sum())(torch.ones(2))
+    torch.jit.trace(function, torch.ones(2), check_trace=False)
+    assert found == [None] * 3
+
+
+def test_under_a_leak_detector_it_is_not():
+    WATCHES.append(object())
+    try:
+        assert aside(made, 1) is None
+    finally:
+        WATCHES.pop()
+
+
+def test_what_it_raises_is_raised_and_the_next_birth_is_one():
+    def fails(given):
+        raise ValueError(given)
+
+    with ds.dispose_scope() as scope:
+        with pytest.raises(ValueError, match="here"):
+            aside(fails, "here")
+        tensor = torch.ones(2)
+        assert scope.live == (tensor,)
+
+
+def test_what_is_made_on_the_way_is_born_nowhere(way):
+    if way == "in Python":
+        pytest.skip("there a mode is on the stack, or nobody sees births")
+    with ds.dispose_scope() as scope:
+        tensor = aside(lambda _: torch.ones(2) + 1, None)
+        assert scope.live == ()
+    assert tensor.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_one_sequence_that_is_padded_is_born_once(graph):
+    sequence = torch.randn(3, 2, requires_grad=graph)
+    with ds.dispose_scope() as scope:
+        padded = ds.pad_sequence([sequence])
+        assert scope.live == (padded,)
+        assert ds.statistics().created_in_scope == 1
+        assert torch.equal(padded[:, 0], sequence)
+    assert ds.is_disposed(padded)
