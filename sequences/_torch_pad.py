@@ -47,6 +47,9 @@ _NUMBERS: Final = frozenset({int, float})
 _FEW: Final = 12
 _SHORT: Final = 14_000
 
+# Sequences, layout, fill and side.
+_Given = tuple[Any, Any, Any, Any]
+
 
 def pad_sequence(sequences: Any, batch_first: Any, padding_value: Any, padding_side: Any) -> Tensor:
     """As ``torch.nn.utils.rnn.pad_sequence``."""
@@ -59,9 +62,12 @@ def pad_plain_sequences(sequences: Any, batch_first: Any, padding_value: Any, pa
     """As `pad_sequence`, of tensors of plain classes."""
     padded: Tensor | None = None
     # With few sequences PyTorch's kernel takes less than a handful of calls of Python's.
-    if len(sequences) == 1 and not _function_modes() and not WATCHES and not LISTENERS:
-        # Nothing is made on the way that anybody could see.
-        padded = _padded_alone(sequences, batch_first, padding_value, padding_side)
+    if not _function_modes() and not WATCHES and not LISTENERS:
+        # Within sight, where nothing is made on the way.
+        if len(sequences) == 1:
+            padded = _padded_alone(sequences, batch_first, padding_value, padding_side)
+        else:
+            padded = _padded_sequences((sequences, batch_first, padding_value, padding_side))
     elif only_ours_look_on():
         padded = unseen(_padded_sequences, (sequences, batch_first, padding_value, padding_side))
     if padded is None:
@@ -97,7 +103,7 @@ def _padded_alone(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Ten
     return _kernel(sequences, batch_first, fill, side)
 
 
-def _padded_sequences(given: tuple[Any, Any, Any, Any]) -> Tensor | None:
+def _padded_sequences(given: _Given) -> Tensor | None:
     """None where they are not all on the CPU, or there are none."""
     sequences, batch_first, fill, side = given
     graph = False
@@ -114,11 +120,11 @@ def _padded_sequences(given: tuple[Any, Any, Any, Any]) -> Tensor | None:
     if len(sequences) == 1:
         return _padded_alone(sequences, batch_first, fill, side)
     if graph:
-        padded = _padded_with_graph(sequences, batch_first, fill, side)
+        padded = unseen(_padded_with_graph, given)
         if padded is not None or not all(map(_is_cpu, sequences)):
             return padded
     elif len(sequences) >= _FEW:
-        padded = _gathered_padding(sequences, batch_first, fill, side)
+        padded = unseen(_gathered_padding, given)
         if padded is not None:
             return padded
     if graph or not unwatched():
@@ -142,8 +148,9 @@ def _is_usual(first: Tensor, batch_first: Any, fill: Any, side: Any) -> bool:
     )
 
 
-def _padded_with_graph(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+def _padded_with_graph(given: _Given) -> Tensor | None:
     """None where PyTorch's kernel shall say what is wrong, or broadcast, or convert."""
+    sequences, batch_first, fill, side = given
     first = sequences[0]
     if not _is_usual(first, batch_first, fill, side):
         return None
@@ -182,8 +189,9 @@ def _padded_with_graph(sequences: Any, batch_first: Any, fill: Any, side: Any) -
     return padded
 
 
-def _gathered_padding(sequences: Any, batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+def _gathered_padding(given: _Given) -> Tensor | None:
     """Without history. None where PyTorch's kernel is faster, or shall say what is wrong."""
+    sequences, batch_first, fill, side = given
     first = sequences[0]
     if not _is_usual(first, batch_first, fill, side) or not first.numel():
         return None

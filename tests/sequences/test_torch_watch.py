@@ -93,11 +93,12 @@ def test_what_is_made_on_the_way_is_born_nowhere(way):
 
 
 @pytest.mark.parametrize("graph", [False, True])
-def test_one_sequence_that_is_padded_is_born_once(graph):
-    sequence = torch.randn(3, 2, requires_grad=graph)
+@pytest.mark.parametrize("lengths", [(3,), (3, 2), (3, 3, 3), tuple(range(20, 0, -1))])
+def test_what_is_padded_is_born_once(lengths, graph):
+    sequences = [torch.randn(length, 2, requires_grad=graph) for length in lengths]
     with ds.dispose_scope() as scope:
-        padded = ds.pad_sequence([sequence])
+        padded = ds.pad_sequence(sequences)
         assert scope.live == (padded,)
         assert ds.statistics().created_in_scope == 1
-        assert torch.equal(padded[:, 0], sequence)
+        assert all(torch.equal(padded[: len(each), at], each) for at, each in enumerate(sequences))
     assert ds.is_disposed(padded)
