@@ -25,12 +25,10 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(params=["as it is", "in Python"], autouse=True)
-def way(request, monkeypatch):
-    if request.param == "in Python":
+@pytest.fixture(params=["in one call", "one by one"], autouse=True)
+def asked(request, monkeypatch):
+    if request.param == "one by one":
         monkeypatch.setattr(_torch_watch, "_alone", _torch_watch._not_known)
-        monkeypatch.setattr(_torch_watch, "_unborn", _torch_watch._called)
-    return request.param
 
 
 def made(given):
@@ -83,9 +81,7 @@ def test_what_it_raises_is_raised_and_the_next_birth_is_one():
         assert scope.live == (tensor,)
 
 
-def test_what_is_made_on_the_way_is_born_nowhere(way):
-    if way == "in Python":
-        pytest.skip("there a mode is on the stack, or nobody sees births")
+def test_what_is_made_on_the_way_is_born_nowhere():
     with ds.dispose_scope() as scope:
         tensor = aside(lambda _: torch.ones(2) + 1, None)
         assert scope.live == ()
