@@ -9,7 +9,8 @@ programs that call pandas and scikit-learn are measured where these are. In a te
     python benchmarks/bench_arena.py pairs [processes]
 
 The second has plain NumPy, scope and ``out=`` alternate in one process, a fresh one for each size, and shows medians of
-the ratios within a round: what a busy machine does to one of them it does to its neighbours as well.
+the ratios within a round: what a busy machine does to one of them it does to its neighbours as well. "in place" is the
+expression in a scope with ``+ b`` written as ``np.add(t, b, out=t)``, for which NumPy needs not look at the call stack.
 """
 
 from __future__ import annotations
@@ -135,15 +136,17 @@ def ratio(above: list[float], below: list[float]) -> float:
 
 
 def show_pairs(processes: int) -> None:
-    print("| case | plain | scope | scope / out= | scope / out= as is | out= as is |")
-    print("|---" * 6 + "|")
+    ratios = "scope / plain | scope / out= | scope / as is | as is / out= | as is / plain | in place / as is"
+    print(f"| case | plain | {ratios} |")
+    print("|---" * 8 + "|")
     for name, case, size in [("np.empty(16)", "empty", 128), *((f"{size:,} B", "expression", size) for size in SIZES)]:
-        floors = list(FLOORS) if case == "expression" else []
-        taken = pairs(case, size, ["plain", "scope", *floors], processes)
+        others = [*FLOORS, "scope in place"] if case == "expression" else []
+        taken = pairs(case, size, ["plain", "scope", *others], processes)
         shown = [f"{ratio(taken['scope'], taken['plain']):.3f}"]
-        if floors:
-            shown += [f"{ratio(taken['scope'], taken[floor]):.3f}" for floor in floors]
-            shown += [f"{ratio(taken[floors[1]], taken['plain']):.3f}"]
+        if others:
+            shown += [f"{ratio(taken['scope'], taken[floor]):.3f}" for floor in FLOORS]
+            shown += [f"{ratio(taken['out= as is'], taken[other]):.3f}" for other in ("out=", "plain")]
+            shown += [f"{ratio(taken['scope in place'], taken['out= as is']):.3f}"]
         print(f"| {name} | {statistics.median(taken['plain']) * 1e6:.2f} us | {' | '.join(shown)} |", flush=True)
 
 
