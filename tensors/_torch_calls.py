@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import torch
 
 from ._torch_extension import TORCH_HOT, TORCH_WATCH
+from ._torch_makers import backward_running
 from ._torch_modes import LOCAL, WATCHES
 
 __all__ = ["CALLS", "Calls"]
@@ -142,7 +143,7 @@ def _seen(call: Callable[..., Any], see: Callable[[Any, Any, Any, Any], object])
         result = call(operator, *args, **kwargs)
         if WATCHES and not torch.compiler.is_compiling():
             here = LOCAL.here
-            if here.compiled is None and not here.stepping:
+            if here.compiled is None and not here.stepping and backward_running() == -1:
                 see(result, operator, args, kwargs)
         return result
 

@@ -32,23 +32,25 @@ _NO_NUMBER: Final = 2**63
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
-    __slots__ = ("_handle", "_met", "_numbers", "_stride", "_thread")
+    __slots__ = ("_counts", "_met", "_numbers", "_stride", "_thread")
 
     def __init__(self) -> None:
-        self._handle: Any = None
+        self._counts = False
         self._forget()
 
+    def hear(self) -> None:
+        """Be told of all steps, once for the process: another thread may be going through the hooks at any time."""
+        register_optimizer_step_post_hook(self._stepped)
+
     def begin(self) -> None:
-        """Hear of steps from now on."""
-        if self._handle is None:
+        """Count steps from now on."""
+        if not self._counts:
             self._forget()
-            self._handle = register_optimizer_step_post_hook(self._stepped)
+            self._counts = True
 
     def end(self) -> None:
-        """Hear of none any more; what was heard of stays known."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        """Count none any more; what was counted stays known."""
+        self._counts = False
 
     def reached(self, tensor: Any) -> int:
         """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
@@ -87,6 +89,8 @@ class Steps:
         self._thread: int | None = None
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._counts:
+            return
         thread = threading.get_ident()
         if self._thread is None:
             self._thread = thread

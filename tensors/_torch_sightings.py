@@ -7,8 +7,7 @@ has it: views, graphs, NumPy and DLPack exports.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Iterator
-from sys import _getframe
-from types import CodeType, FrameType, MethodWrapperType
+from types import CodeType, MethodWrapperType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -18,10 +17,8 @@ from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_parameter_registration_hook,
 )
-from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..scopes._devices import device_name
 from ..scopes._memory import LET_OUT
 from ..scopes.leaks._log import LOG, ROWS, Row
 from ..scopes.leaks._recording import CACHES
@@ -33,8 +30,19 @@ from ._torch_allocations import tell_late
 from ._torch_births import MODE, BirthMode
 from ._torch_calls import CALLS
 from ._torch_extension import TORCH_WATCH
-from ._torch_makers import copies_a_module, keeps_births
-from ._torch_modes import LOCAL, add_mode, remove_mode
+from ._torch_handed_over import (
+    MODELS_OWN,
+    NAME,
+    UNDISTURBED,
+    assigned,
+    copying_a_module,
+    device_of,
+    exclude,
+    moved,
+    storage_undisturbed,
+)
+from ._torch_makers import keeps_births
+from ._torch_modes import LOCAL, WATCHES, add_mode, remove_mode
 from ._torch_passes import STEPS
 from ._torch_results import SIGHTINGS
 from ._torch_storage import storage_of
@@ -50,16 +58,15 @@ if TYPE_CHECKING:
 __all__ = ["watch_memory"]
 
 _C: Final[Any] = torch._C
-_Undisturbed: Final[Any] = _C.DisableTorchFunction
 _storage_of: Final[Callable[[Any], Any]] = _C.TensorBase.untyped_storage
 _nbytes_of: Final[Callable[[Any], int]] = torch.UntypedStorage.nbytes
 _backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
-_NAME: Final = "torch.Tensor"
 _PLAIN: Final = (bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout)
-_MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
-_GRADIENTS: Final = frozenset({"grad", "_grad"})
 _DEEPCOPY: Final[Any] = vars(Tensor)["__deepcopy__"]
 _BELOW: Final = 3
+_OURS: Final = (__name__, exclude.__module__)
+# What a call for a tensor without memory runs, written in Python.
+_KERNELS: Final = ("torch._decomp", "torch._meta_registrations", "torch._prims", "torch._refs")
 
 
 class Watch(TorchFunctionMode):
@@ -70,7 +77,7 @@ class Watch(TorchFunctionMode):
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         if type(func) is MethodWrapperType:
             if result is None and func.__name__ == "__set__" and len(args) > 1:
-                _assigned(getattr(func.__self__, "__name__", ""), *args[:2])
+                assigned(getattr(func.__self__, "__name__", ""), *args[:2])
         elif type(result) is Tensor:
             if func is _DEEPCOPY:
                 _see(result, func, args, kwargs)
@@ -83,7 +90,7 @@ class Watch(TorchFunctionMode):
 
 def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
     """Put the memory of a tensor down, unless an argument has it."""
-    with _Undisturbed():
+    with UNDISTURBED():
         storage = storage_of(tensor)
         if storage is None or LOG.recall_memory(storage) is not None:
             return
@@ -91,117 +98,63 @@ def _sight_in_python(tensor: Any, func: Any, args: Any, kwargs: Any) -> None:
         given += [one for argument in given if type(argument) in (list, tuple) for one in argument]
         if any(isinstance(one, Tensor) and storage_of(one) is storage for one in given):
             return
-        nbytes, device = storage.nbytes(), _device_of(storage)
+        nbytes, device = storage.nbytes(), device_of(storage)
     if nbytes and device is not None:
-        LOG.sight(storage, getattr(func, "__name__", None), nbytes, _NAME, device)
+        LOG.sight(storage, getattr(func, "__name__", None), nbytes, NAME, device)
 
 
 _sight: Final[Callable[[Any, Any, Any, Any], None]] = _sight_in_python if TORCH_WATCH is None else TORCH_WATCH.sight
 
 
-def _storage_undisturbed(tensor: Any) -> Any:
-    with _Undisturbed():
-        return storage_of(tensor)
-
-
-def _device_of(storage: Any) -> str | None:
-    device = storage.device
-    return None if device.type == "meta" else device_name(device)
-
-
 def _see(result: Any, func: Any = None, args: Any = (), kwargs: Any = None) -> None:
     """Put the memory of the tensors in what a call returned down."""
-    if func is _DEEPCOPY and _copies_a_module():
+    if func is _DEEPCOPY and copying_a_module():
         return
-    with _Undisturbed():
+    with UNDISTURBED():
         for tensor in _tensors_in(result, _BELOW):
-            _sight(tensor, func, args, kwargs)
+            # Where all calls are seen, so is what made the tensors that it wraps.
+            if not (WATCHES and type(tensor) is not Tensor and _is_hollow(tensor)):
+                _sight(tensor, func, args, kwargs)
+
+
+def _is_hollow(tensor: Any) -> bool:
+    """Whether the storage of a tensor of a subclass is for show: it wraps other tensors."""
+    storage = storage_of(tensor)
+    # A lazy copy would be made by asking.
+    if storage is None or device_of(storage) is None or _C._is_cow_tensor(tensor):
+        return False
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if issubclass(cls, Tensor):
-        if not issubclass(cls, _MODELS_OWN):
+        if not issubclass(cls, MODELS_OWN):
             yield tree
     elif levels and issubclass(cls, (list, tuple, dict)):
         for child in tree.values() if issubclass(cls, dict) else tree:
             yield from _tensors_in(child, levels - 1)
 
 
-def _copies_a_module() -> bool:
-    frame: FrameType | None = _getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy":
-            return copies_a_module(frame)
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("torch", _OURS):
-            return False
-        frame = frame.f_back
-    return False
-
-
-_OURS: Final = __name__.partition(".")[0]
-
-
 def _others(result: Any, op: Any, bound: Any, args: Any, kwargs: Any) -> None:
     """Put the memory of the tensors in what a call returned down: of subclasses, or in a dict."""
-    _see(result, op, (bound, args), kwargs)
-
-
-def _moved(tensor: Any, op: Any, bound: Any, args: Any, kwargs: Any) -> None:
-    """Put the memory down that a tensor was given, by ``set_``, where it is no other tensor's."""
-    given: list[Any] = [*args[:1], *(kwargs or {}).values()]
-    if not any(isinstance(one, Tensor) for one in given) and not _copies_a_module():
-        _see_unpickled(tensor)
-
-
-def _assigned(name: str, tensor: Any, value: Any) -> None:
-    """A tensor that is assigned to ``.grad`` belongs to the parameter; one that gets its hooks was just unpickled."""
-    if name in _GRADIENTS:
-        _exclude(value)
-    elif name == "_backward_hooks" or (name == "requires_grad" and _rebuilds(_getframe(1))):
-        _see_unpickled(tensor)
-
-
-def _rebuilds(frame: FrameType | None) -> bool:
-    """Whether code of PyTorch makes a tensor that another process handed over."""
-    while frame is not None and frame.f_globals is globals():
-        frame = frame.f_back
-    return frame is not None and frame.f_globals.get("__name__") == "torch.multiprocessing.reductions"
-
-
-def _see_unpickled(tensor: Any) -> None:
-    """Put the memory of a tensor down that ``torch.load`` or unpickling made of a storage, past the mode."""
-    if issubclass(type(tensor), _MODELS_OWN):
-        _exclude(tensor)
-        return
-    with _Undisturbed():
-        storage = storage_of(tensor) if isinstance(tensor, Tensor) else None
-        if storage is None or LOG.recall_memory(storage) is not None:
-            return
-        nbytes, device = storage.nbytes(), _device_of(storage)
-    if nbytes and device is not None:
-        # What was called is the function of PyTorch that the user's line did.
-        LOG.sight(storage, None, nbytes, _NAME, device)
-
-
-def _exclude(tensor: Any) -> None:
-    """Tell no more of the memory of a tensor: it is the model's."""
-    if isinstance(tensor, Tensor):
-        storage = _storage_undisturbed(tensor)
-        if storage is not None:
-            LOG.exclude(storage)
+    _see(result, op, (bound, *args) if type(args) is tuple else (bound, args), kwargs)
 
 
 def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
     if tensor is not None and LOG.counts()[3]:
-        _exclude(tensor)
+        exclude(tensor)
 
 
 def _judge(code: CodeType, module: str) -> int | None:
     """What code of PyTorch is to births."""
     if code is torch.overrides.handle_torch_function.__code__:
         return THROUGH
-    if module == __name__ or code is BirthMode.__torch_function__.__code__:
+    if module in _OURS or code is BirthMode.__torch_function__.__code__ or module.startswith(_KERNELS):
         return PASSING
     if module.startswith("torch.nn.parameter") or code.co_name == "flatten_parameters" or keeps_births(module, code):
         return KEEPER
@@ -250,14 +203,14 @@ class TorchWatcher:
         if entry.kind is not self.kind:
             return None
         tensor = entry()
-        storage = None if tensor is None else _storage_undisturbed(tensor)
+        storage = None if tensor is None else storage_undisturbed(tensor)
         row: Row | None = None if storage is None else LOG.recall_memory(storage)
         return row
 
     def seen(self, after: int, until: int, but: Container[Hashable]) -> tuple[list[Seen], Rows]:
         """The memory of a window that is there now."""
         references, rows = LOG.sightings(after, until)
-        return see(_NAME, but, _identify, is_referenced, references, rows, _escape if LOG.escapes() else None)
+        return see(NAME, but, _identify, is_referenced, references, rows, _escape if LOG.escapes() else None)
 
 
 def _identify(storage: Any) -> Told | None:
@@ -276,7 +229,7 @@ def _of_others() -> Iterator[int]:
 
 def _released(entry: Entry, _: DisposeScope | None) -> None:
     tensor = entry()
-    storage = None if tensor is None else _storage_undisturbed(tensor)
+    storage = None if tensor is None else storage_undisturbed(tensor)
     if storage is not None:
         LOG.escape(storage)
 
@@ -290,7 +243,7 @@ def _let_out(array: Any) -> None:
     """An array was moved out: where it is an alias of a tensor, its memory is meant to be there."""
     while isinstance(array, np.ndarray):
         array = array.base
-    storage = _storage_undisturbed(array) if isinstance(array, Tensor) else None
+    storage = storage_undisturbed(array) if isinstance(array, Tensor) else None
     if storage is not None:
         LOG.let_out(storage)
 
@@ -306,16 +259,17 @@ def _cached_nbytes() -> int:
 
 def watch_memory(kind: Kind) -> None:
     """Watch PyTorch's memory whenever a detector is open, from now on."""
-    ROWS[id(kind)] = (_NAME, None, _storage_undisturbed, "", False)
+    ROWS[id(kind)] = (NAME, None, storage_undisturbed, "", False)
     if TORCH_WATCH is not None:
         TORCH_WATCH.bind(
-            LOG.api, Tensor, _storage_of, _nbytes_of, _device_of, _NAME, "cpu:0",
+            LOG.api, Tensor, _storage_of, _nbytes_of, device_of, NAME, "cpu:0",
         )  # fmt: skip
-    CALLS.find(_see, _others, _moved, _assigned)
+    CALLS.find(_see, _others, moved, assigned)
     JUDGES.append(_judge)
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)
     CACHES.append(_cached_nbytes)
     RELEASES[id(kind)] = _released
     ALIASES.append(_of_others)
+    STEPS.hear()
     add_watcher(TorchWatcher(kind))

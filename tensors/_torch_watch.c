@@ -15,7 +15,7 @@
 #include "_torch_watch_sight.h"
 
 static const struct torch_hot_api *births;
-static PyObject *others, *moved, *assigned, *name_of_moving;
+static PyObject *others, *moved, *assigned, *name_of_moving, *name_of_making, *name_of_applying;
 
 /* ------------------------------------------------------------------ calls */
 
@@ -43,6 +43,10 @@ static bool may_have_tensors(PyObject *result)
 /* Puts the memory of all tensors in a result down. -1 with an exception. */
 static int sight_all(PyObject *result, PyObject *op, const struct call *call, int levels)
 {
+    if (call->name == name_of_applying && Py_REFCNT(result) > 1 && !PyTuple_Check(result)) {
+        /* A function of the program returned what it has elsewhere too, and had perhaps; what its calls make is seen there. */
+        return 0;
+    }
     if (Py_IS_TYPE(result, sight_objects.tensor_type)) {
         return sight(result, op, call);
     }
@@ -65,9 +69,17 @@ static int sight_all(PyObject *result, PyObject *op, const struct call *call, in
     return failed;
 }
 
+/* Whether a tensor is made of an object of some Python class, as a storage is: then it may have memory that was there. */
+static bool makes_of_object(const struct call *call)
+{
+    return call->name == name_of_making && call->arguments != NULL && PyTuple_GET_SIZE(call->arguments) == 1 &&
+           PyType_HasFeature(Py_TYPE(PyTuple_GET_ITEM(call->arguments, 0)), Py_TPFLAGS_HEAPTYPE);
+}
+
 static int call_is_over(const struct call *call, PyObject *result)
 {
-    bool is_tensor = Py_IS_TYPE(result, sight_objects.tensor_type), moves = call->name == name_of_moving;
+    bool is_tensor = Py_IS_TYPE(result, sight_objects.tensor_type);
+    bool moves = call->name == name_of_moving || makes_of_object(call);
     /* What works in place makes nothing, but gives a tensor other memory perhaps. */
     if ((is_tensor && result == call->self && !moves) || (!is_tensor && !may_have_tensors(result)) ||
         !sight_objects.log->is_open() || births->runs_backward()) {
@@ -78,7 +90,7 @@ static int call_is_over(const struct call *call, PyObject *result)
         return undisturbed;
     }
     /* Where nobody is to see functions called, somebody called a function of a library who is to see that. */
-    PyObject *op = moves || births->is_disabled() ? NULL : call->name;
+    PyObject *op = call->name == name_of_moving || births->is_disabled() ? NULL : call->name;
     int before = births->disable();
     int failed = moves ? ask_python(moved, call, op, result) : sight_all(result, op, call, 3);
     failed = failed < 0 ? failed : births->tell_of_births();
@@ -213,7 +225,9 @@ PyMODINIT_FUNC PyInit__torch_watch(void)
     return NULL;
 #else
     name_of_moving = PyUnicode_InternFromString("set_");
-    if (name_of_moving == NULL || sight_make() < 0 || alone_make() < 0) {
+    name_of_making = PyUnicode_InternFromString("Tensor");
+    name_of_applying = PyUnicode_InternFromString("apply");
+    if (name_of_moving == NULL || name_of_making == NULL || name_of_applying == NULL || sight_make() < 0 || alone_make() < 0) {
         return NULL;
     }
     return PyModule_Create(&definition);

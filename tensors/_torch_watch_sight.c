@@ -62,7 +62,10 @@ int sight(PyObject *tensor, PyObject *op, const struct call *call)
         if (device >= 0) {
             failed = sight_objects.log->sight(storage, op, nbytes, sight_objects.kind, (uint16_t)device);
         }
-        else {
+        else if (PyErr_Occurred()) {
+            failed = PyErr_ExceptionMatches(PyExc_Exception) ? 0 : -1;
+        }
+        if (failed == 0) {
             PyErr_Clear();
         }
     }

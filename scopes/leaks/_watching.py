@@ -69,6 +69,7 @@ _lock: Final = threading.RLock()
 _open: Final[list[Window]] = []
 _era = 0
 """How often watching has begun."""
+_PASS_NAMES: Final[dict[Mark | None, str]] = {}
 _known: Final[set[weakref.ref[Any]]] = set()
 """All windows that somebody can ask: when the last has gone, what is known is forgotten."""
 
@@ -194,19 +195,18 @@ def _forget_window(
     reference: weakref.ref[Any],
     known: set[weakref.ref[Any]] = _known,
     disposals: dict[Any, Any] = DISPOSALS,
-    log: Any = LOG,
+    pass_names: dict[Mark | None, str] = _PASS_NAMES,
+    clear_log: Callable[[], None] = LOG.clear,
 ) -> None:
+    # Without globals: the last window may go with the interpreter.
     known.discard(reference)
     if not known:
         disposals.clear()
-        _PASS_NAMES.clear()
-        log.clear()
+        pass_names.clear()
+        clear_log()
 
 
 # ------------------------------------------------------------------ what the scopes tell
-
-
-_PASS_NAMES: Final[dict[Mark | None, str]] = {}
 
 
 @final

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from disposescope.scopes.leaks import LeakDetector
+from disposescope.scopes.leaks._log import LOG
 
 torch: Any = pytest.importorskip("torch")
 
@@ -64,9 +65,23 @@ def test_a_deep_graph_can_be_released_after_the_search() -> None:
     assert [kind for kind, _ in leaks_of(go_on)] == ["graph"]
 
 
-def test_no_optimizer_is_listened_to_once_the_detector_is_closed() -> None:
-    hooks = import_module("torch.optim.optimizer")._global_optimizer_post_hooks
-    before = len(hooks)
+def test_no_step_is_counted_once_the_detector_is_closed() -> None:
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with LeakDetector():
-        assert len(hooks) == before + 1
-    assert len(hooks) == before
+        before = LOG.counts()[1]
+        optimizer.step()
+        assert LOG.counts()[1] == before + 1
+    optimizer.step()
+    assert LOG.counts()[1] == before + 1
+
+
+def test_a_detector_that_opens_leaves_the_hooks_of_steps_alone() -> None:
+    """Another thread may be going through them."""
+    with LeakDetector():
+        """PyTorch has been met now."""
+    hooks = import_module("torch.optim.optimizer")._global_optimizer_post_hooks
+    before = list(hooks)
+    with LeakDetector():
+        assert list(hooks) == before
+    assert list(hooks) == before

@@ -1,0 +1,143 @@
+"""Memory that was there is told of no birth, by whatever way a tensor came to it."""
+
+import copy
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from disposescope.scopes.leaks import LeakDetector
+from disposescope.tensors._torch_calls import CALLS
+from tests.leaks.births import op_of
+
+
+class Own(torch.Tensor):
+    pass
+
+
+@pytest.fixture(params=["calls", "mode"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    with LeakDetector():
+        """PyTorch has been met now."""
+    if not CALLS.is_possible and request.param == "calls":
+        pytest.skip("the compiled parts are missing")
+    monkeypatch.setattr(CALLS, "is_possible", request.param == "calls")
+    return str(request.param)
+
+
+@pytest.fixture
+def old(way: str) -> Any:
+    return torch.arange(24.0).reshape(4, 6).clone()
+
+
+@pytest.fixture
+def detector(way: str, old: Any) -> Iterator[LeakDetector]:
+    with LeakDetector() as detector:
+        yield detector
+
+
+def told(detector: LeakDetector) -> list[tuple[str, int]]:
+    return sorted((op_of(seen) or "", seen.nbytes) for seen in detector.memory() if seen.kind == "torch.Tensor")
+
+
+def test_hooks_on_a_tensor_that_was_there_are_no_birth(old: Any, detector: LeakDetector) -> None:
+    old.requires_grad_()
+    old.register_hook(abs)
+    old._backward_hooks = None
+    assert told(detector) == []
+
+
+def test_a_storage_that_was_there_is_not_born_with_another_tensor(old: Any, detector: LeakDetector) -> None:
+    kept = [
+        torch.empty(0).set_(old.untyped_storage()),
+        torch.Tensor(old.untyped_storage()),
+        copy.copy(old),
+    ]
+    assert told(detector) == []
+    assert all(tensor.untyped_storage() is old.untyped_storage() for tensor in kept)
+
+
+def test_a_storage_that_nobody_has_is_born_with_its_first_tensor(old: Any, detector: LeakDetector) -> None:
+    file = io.BytesIO()
+    torch.save([old, old[1:]], file)
+    file.seek(0)
+    kept = [torch.load(file), torch.Tensor(torch.UntypedStorage(64)) if CALLS.is_possible else None]
+    assert [nbytes for _, nbytes in told(detector)] == [64, 96] if CALLS.is_possible else [96]
+    assert len(kept) == 2
+
+
+def test_views_of_a_subclass_are_no_births(old: Any, detector: LeakDetector) -> None:
+    own = old.as_subclass(Own)
+    kept = [
+        *torch.broadcast_tensors(own, own[:1]),
+        *torch.meshgrid([own[0], own[1]], indexing="ij"),
+        *torch.atleast_3d(own, own),
+    ]
+    assert told(detector) == []
+    assert {type(tensor) for tensor in kept} == {Own}
+
+
+def test_a_function_of_the_program_that_returns_what_it_keeps_makes_no_birth(old: Any, detector: LeakDetector) -> None:
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return old
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient
+
+    result = Keeps.apply(torch.ones(4, 6, requires_grad=True))
+    assert ("apply", 96) not in told(detector)
+    assert result.shape == (4, 6)
+
+
+def test_gradients_that_operators_make_are_no_births(old: Any, detector: LeakDetector) -> None:
+    class Doubles(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return torch.ops.aten.mul.Tensor(x, 2)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            made.append(torch.ops.aten.mul.Tensor(gradient, 2))
+            return made[-1]
+
+    made: list[Any] = []
+    old.requires_grad_()
+    Doubles.apply(old).sum().backward()
+    assert ("mul.Tensor", 96) not in told(detector)
+    assert len(made) == 1
+
+
+def test_parameters_that_get_memory_are_no_births(old: Any, detector: LeakDetector) -> None:
+    with torch.device("meta"):
+        module = torch.nn.Linear(3, 3)
+    module.to_empty(device="cpu")
+    assert told(detector) == []
+
+
+def test_what_wraps_tensors_has_no_memory_of_its_own(way: str, old: Any, detector: LeakDetector) -> None:
+    if way == "mode":
+        pytest.skip("a mode does not see what it wraps")
+    own = old.as_subclass(Own)
+    nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(3, 2)], layout=torch.jagged)
+    twice = nested * 2
+    assert [nbytes for op, nbytes in told(detector) if "mul" in op] == [twice.values().nbytes]
+    more = own * 2
+    assert ("mul", more.nbytes) in told(detector)
+
+
+def test_an_interrupt_is_not_lost(old: Any, detector: LeakDetector, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(storage: Any) -> Any:
+        raise KeyboardInterrupt
+
+    meta = torch.ones(3, device="meta")
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.UntypedStorage, "device", property(interrupt), raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            meta.clone()
+    assert meta.clone().shape == (3,)
