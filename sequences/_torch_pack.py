@@ -18,7 +18,14 @@ from ._layout import batch_sizes_of, inverse_of, steps_of
 from ._torch_births import born_fresh_packed, born_packed
 from ._torch_inputs import check_one_device
 from ._torch_rows import Index, from_numpy, joined, rows_of
-from ._torch_steps import gathered_rows, gathers_packed, kernel_pack, kernel_pad_sequence, packed_with_graph
+from ._torch_steps import (
+    gathered_rows,
+    gathers_packed,
+    gathers_with_graph,
+    kernel_pack,
+    kernel_pad_sequence,
+    packed_with_graph,
+)
 from ._torch_watch import (
     BelowAutograd,
     aside,
@@ -181,7 +188,9 @@ def _packed_batch(given: tuple[Tensor, Any, bool, Any]) -> PackedSequence | None
             packed = _packed_alone(input, lengths, order, batch_first, time)
             if packed is not None:
                 return packed
-        elif gathers_packed(input, batch, time, order is None, batch_first):
+        elif gathers_packed(input, batch, time, order is None, batch_first) and (
+            not graph or gathers_with_graph(input, time, order is None, batch_first)
+        ):
             if is_plain_cpu(input) and input.numel() and _are_whole(lengths, batch, time, order is None):
                 back = _inverse(order)
                 if graph:

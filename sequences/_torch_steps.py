@@ -22,6 +22,7 @@ __all__ = [
     "gathered_rows",
     "gathers_packed",
     "gathers_padded",
+    "gathers_with_graph",
     "kernel_pack",
     "kernel_pad",
     "kernel_pad_sequence",
@@ -45,6 +46,7 @@ kernel_pad_sequence: Final[Callable[..., Tensor]] = cast(Any, torch)._C._nn.pad_
 # Measured; see benchmarks/bench_pack.py.
 _MANY: Final = 16
 _FEW_STEPS: Final = 8
+_BACK_STEPS: Final = 16
 _MANY_STEPS: Final = 64
 _NARROW: Final = 32
 _WIDE: Final = 128
@@ -151,6 +153,14 @@ def gathers_packed(padded: Tensor, batch: int, time: int, ordered: bool, batch_f
     if ordered and not batch_first:
         return time >= _MANY_STEPS and nbytes >= _WIDE * time * batch
     return nbytes >= _LARGE
+
+
+def gathers_with_graph(padded: Tensor, time: int, ordered: bool, batch_first: bool) -> bool:
+    """Whether that holds for both ways, there and back, where PyTorch's kernel brings a way back of its own."""
+    nbytes = padded.numel() * padded.element_size()
+    if not ordered:
+        return time >= _BACK_STEPS or nbytes >= (_LARGE // 2 if batch_first else 2 * _LARGE)
+    return time >= _MANY_STEPS or (time >= _BACK_STEPS and nbytes < 4 * _LARGE)
 
 
 def gathers_padded(data: Tensor, steps: int, ordered: bool) -> bool:
