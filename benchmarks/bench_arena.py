@@ -7,10 +7,12 @@ programs that call pandas and scikit-learn are measured where these are. In a te
 
     python benchmarks/bench_arena.py [all | expression | programs] [processes]
     python benchmarks/bench_arena.py pairs [processes]
+    python benchmarks/bench_arena.py counts
 
 The second has plain NumPy, scope and ``out=`` alternate in one process, a fresh one for each size, and shows medians of
 the ratios within a round: what a busy machine does to one of them it does to its neighbours as well. "in place" is the
 expression in a scope with ``+ b`` written as ``np.add(t, b, out=t)``, for which NumPy needs not look at the call stack.
+The third shows what a birth, a death and leaving a scope cost by the number of arrays.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,12 +153,51 @@ def show_pairs(processes: int) -> None:
         print(f"| {name} | {statistics.median(taken['plain']) * 1e6:.2f} us | {' | '.join(shown)} |", flush=True)
 
 
+def seconds_by_count(what: str, count: int) -> list[float]:
+    """Of leaving a scope after so many births, or with so many arrays alive; of a birth and a death beside so many."""
+    import disposescope as ds
+
+    def birth_and_death(times: int) -> None:
+        for _ in range(times):
+            np.empty(100, "u1")
+
+    taken = []
+    for _ in range(9):
+        with ds.dispose_scope(), ds.dispose_scope() as scope:
+            held = [np.empty(100, "u1") for _ in range(1 if what == "born" else count)]
+            birth_and_death(count if what == "born" else 1)
+            for _ in range(20):  # what lies long ago in the caches of the processor is no part of it
+                with ds.dispose_scope():
+                    birth_and_death(1)
+            start = time.perf_counter()
+            birth_and_death(1000) if what == "beside" else scope.close()
+            taken.append((time.perf_counter() - start) / (1000 if what == "beside" else 1))
+            del held
+    return taken
+
+
+def show_counts() -> None:
+    counts = (1, 1_000, 100_000, 1_000_000)
+    print(f"| | {' | '.join(f'{count:,}' for count in counts)} |")
+    print("|---" * (len(counts) + 1) + "|")
+    for what, shown in (
+        ("born", "leaving a scope in which so many arrays were born and freed"),
+        ("alive", "leaving one in which so many are alive"),
+        ("beside", "a birth and a death beside so many that are alive"),
+    ):
+        medians = [statistics.median(seconds_by_count(what, count)) for count in counts]
+        print(f"| {shown} | {' | '.join(f'{seconds * 1e6:.2f} us' for seconds in medians)} |", flush=True)
+
+
 def main(what: str = "all", processes: str = "3") -> None:
     others, times = list(peers()), int(processes)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
     print(f"Python {platform.python_version()}, NumPy {np.__version__}; peers: {', '.join(others) or 'none'}\n")
     if what == "pairs":
         show_pairs(times)
+        return
+    if what == "counts":
+        show_counts()
         return
     if what != "programs":
         sides = ["scope", *FLOORS, *others]
