@@ -142,7 +142,7 @@ static bool find_method(PyObject *descriptor, PyObject *name)
     }
     /* The table lives as long as the descriptor. */
     Py_INCREF(descriptor);
-    methods[count_of_methods++] = (struct method){entry, entry->ml_meth, Py_NewRef(name)};
+    methods[count_of_methods++] = (struct method){entry, entry->ml_meth, Py_XNewRef(name)};
     return true;
 }
 
@@ -158,7 +158,7 @@ static bool find_function(PyObject *function, PyObject *name)
     if (count_of_functions == PLACES / 2) {
         return false;
     }
-    *place = (struct function){(PyCFunctionObject *)Py_NewRef(function), Py_NewRef(name)};
+    *place = (struct function){(PyCFunctionObject *)Py_NewRef(function), Py_XNewRef(name)};
     count_of_functions++;
     return true;
 }
@@ -168,9 +168,10 @@ static int find_functions(PyObject *pairs)
     bool fit = true;
     for (Py_ssize_t i = 0; fit && i < PyList_GET_SIZE(pairs); i++) {
         PyObject *function, *name;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(pairs, i), "OU", &function, &name)) {
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(pairs, i), "OO", &function, &name)) {
             return -1;
         }
+        name = name == Py_None ? NULL : name;
         if (PyCFunction_CheckExact(function)) {
             fit = find_function(function, name);
         }

@@ -12,6 +12,7 @@
 
 /* A call that is over; all is borrowed. */
 struct call {
+    /* What was called; NULL for what makes views alone. */
     PyObject *name;
     /* What the function was bound to, which may be NULL, and its arguments: a tuple, the only one, or NULL; a dict, or NULL. */
     PyObject *self, *arguments, *named;
@@ -23,7 +24,7 @@ typedef int (*told_of_call)(const struct call *call, PyObject *result);
 /* Told of what is assigned to an attribute. -1 with an exception. */
 typedef int (*told_of_assignment)(PyObject *name, PyObject *tensor, PyObject *value);
 
-/* Take a list of pairs, of a function or method and what it is called, a list of attributes, and what `slots_find` takes: once in
+/* Take a list of pairs, of a function or method and what it is called, a string or None for one that makes views alone, a list of attributes, and what `slots_find` takes: once in
  * a process. 1; 0 where one of them is not as it should be, and -1 with an exception. */
 int calls_find(PyObject *functions, PyObject *attributes, PyObject *items, PyObject *constructors, told_of_call call,
                told_of_assignment assignment);

@@ -26,11 +26,32 @@ _C: Final[Any] = torch._C
 _ops: Final[Any] = import_module("torch._ops")
 _base: Final[Any] = _C.TensorBase.__dict__
 _MODULES: Final = ("_fft", "_linalg", "_nested", "_nn", "_sparse", "_special")
-_ATTRIBUTES: Final = ("grad", "_grad", "_backward_hooks", "requires_grad")
+# Not those that are read at every step: of what is assigned to a gradient `_torch_results.give_up` hears.
+_ATTRIBUTES: Final = ("_backward_hooks",)
 _FUNCTIONS: Final = (BuiltinFunctionType, ClassMethodDescriptorType, MethodDescriptorType)
 # What hands out memory of an array, or of something else; what is asked of a tensor that was returned; and what
 # makes an object for another that is there.
 _LEFT_OUT: Final = frozenset({"__new__", "from_numpy", "frombuffer", "numpy", "untyped_storage"})
+# What returns no tensor, and so do those whose names ask a question.
+_TELLS: Final = frozenset(
+    {
+        "__bool__", "__complex__", "__contains__", "__float__", "__index__", "__int__", "__len__", "allclose",
+        "backward", "data_ptr", "dense_dim", "dim", "element_size", "equal", "get_device", "item", "ndimension",
+        "nelement", "numel", "register_hook", "retain_grad", "size", "sparse_dim", "storage_offset", "stride",
+        "tolist",
+    }
+)  # fmt: skip
+_QUESTIONS: Final = ("is_", "has_", "_is_")
+# What gives views of memory that is there.
+_VIEWS: Final = frozenset(
+    {
+        "adjoint", "alias", "as_strided", "broadcast_to", "chunk", "detach", "diagonal", "dsplit", "expand",
+        "expand_as", "hsplit", "moveaxis", "movedim", "narrow", "permute", "select", "split", "split_with_sizes",
+        "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "transpose", "unbind", "unflatten", "unfold",
+        "unsqueeze", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "view", "view_as",
+        "view_as_complex", "view_as_real", "vsplit",
+    }
+)  # fmt: skip
 _OF_CLASSES: Final = ("_make", "_dtensor")
 # Operators, by the names of the functions behind them.
 _OPERATORS: Final = {"radd": "add", "rmul": "mul", "truediv": "div", "mod": "remainder", "rmatmul": "matmul"}
@@ -39,8 +60,11 @@ _SAME: Final = frozenset(
 )
 
 
-def _name_of(function: Any) -> str:
+def _name_of(function: Any) -> str | None:
+    """What a function is called in a report; None for one that gives views alone, and makes no memory."""
     name: str = function.__name__
+    if name in _VIEWS:
+        return None
     bare = name.strip("_") if name.startswith("__") and name.endswith("__") else ""
     return _OPERATORS.get(bare, bare) if bare in _OPERATORS or bare in _SAME else name
 
@@ -60,7 +84,8 @@ def _functions_in(names: dict[str, Any]) -> Iterator[Any]:
         if (
             isinstance(function, _FUNCTIONS)
             and name not in _LEFT_OUT
-            and not name.startswith((*_OF_CLASSES, "is_", "has_", "_is_"))
+            and name not in _TELLS
+            and not name.startswith((*_OF_CLASSES, *_QUESTIONS))
         ):
             yield function
 

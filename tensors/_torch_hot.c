@@ -39,7 +39,7 @@ static PyMethodDef functions[] = {
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_torch_hot", .m_size = -1, .m_methods = functions};
 
 static const struct torch_hot_api api = {
-    births_are_seen, state_runs_backward, state_is_disabled, state_disable, state_enable, seam_is_undisturbed, mode_tell,
+    births_are_seen, state_runs_backward, state_disable, state_enable, seam_is_undisturbed, seam_may_have_untold, mode_tell,
     mode_tell_by_calls,
 };
 

@@ -19,14 +19,15 @@ struct torch_calls {
 struct torch_hot_api {
     /* Whether births are seen at the allocation: without that none of the others may be called. */
     bool (*births_are_seen)(void);
-    /* Whether a backward pass runs on the calling thread, and whether nobody there is to see functions called. */
+    /* Whether a backward pass runs on the calling thread. */
     bool (*runs_backward)(void);
-    bool (*is_disabled)(void);
-    /* Lets nobody there see them, and gives back what was so before. */
-    int (*disable)(void);
+    /* Lets nobody there see functions called, and gives back what was so before; whether nobody was to see them then, either. */
+    int (*disable)(bool *disabled_before);
     void (*enable)(int before);
     /* Whether neither an optimizer steps on it nor a compiled function runs. -1 with an error set. */
     int (*is_undisturbed)(void);
+    /* Whether there may be births on any thread to tell of. */
+    bool (*are_births_untold)(void);
     /* Tells of the births on it, unless that is left to the mode. -1 with an error set. */
     int (*tell_of_births)(void);
     /* Who calls that after each call of PyTorch's from now on; NULL for nobody. */

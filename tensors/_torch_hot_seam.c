@@ -142,11 +142,17 @@ int seam_is_undisturbed(void) { return ask_here(is_undisturbed); }
 int seam_has_mode(void) { return ask_here(has_mode); }
 int seam_has_untold(void) { return ask_here(has_untold); }
 
+/* Whether one was added since a thread told of its own: it may be another's. */
+static bool added;
+
+bool seam_may_have_untold(void) { return added; }
+
 PyObject *seam_take_untold(void)
 {
     PyObject *here = state_here(), *none = here == NULL ? NULL : PyList_New(0);
     PyObject *untold = none == NULL ? NULL : Py_NewRef(get(here, HERE_UNTOLD));
     if (untold != NULL) {
+        added = false;
         put(here, HERE_UNTOLD, none);
     }
     Py_XDECREF(none);
@@ -159,6 +165,7 @@ int seam_add_untold(PyObject *entry)
     PyObject *here = state_here();
     PyObject *untold = here == NULL ? NULL : get(here, HERE_UNTOLD);
     int failed = untold == NULL ? -1 : PyList_CheckExact(untold) ? PyList_Append(untold, entry) : 0;
+    added = true;
     Py_XDECREF(here);
     return failed;
 }

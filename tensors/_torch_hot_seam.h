@@ -20,6 +20,8 @@ int seam_is_undisturbed(void);
 int seam_has_mode(void);
 /* Whether births on it are still to be told of. -1 with an error set. */
 int seam_has_untold(void);
+/* Whether there may be some on any thread. */
+bool seam_may_have_untold(void);
 /* Their entries, a new list: no others are to be told of then. NULL with an error set. */
 PyObject *seam_take_untold(void);
 /* Adds the entry of one. -1 with an error set. */

@@ -89,14 +89,16 @@ int state_find(PyObject *paths, unsigned long key)
 }
 
 bool state_runs_backward(void) { return graph_task() != -1; }
-bool state_is_disabled(void) { return all_disabled(); }
 bool state_is_particular(void) { return graph_task() != -1 || all_disabled() || is_included(transforms); }
 
-int state_disable(void)
+int state_disable(bool *disabled_before)
 {
     enum { ALL_DISABLED = 2 };
     int before = disabled_state();
-    set_disabled_state(ALL_DISABLED);
+    *disabled_before = before == ALL_DISABLED;
+    if (!*disabled_before) {
+        set_disabled_state(ALL_DISABLED);
+    }
     return before;
 }
 

@@ -13,12 +13,12 @@ int state_find(PyObject *paths, unsigned long key);
 /* Whether what is made now is no birth: in a backward pass, in a transform, or where nobody is to see functions called. */
 bool state_is_particular(void);
 
-/* Two reasons for that: a backward pass runs; nobody is to see functions called. */
+/* One reason for that: a backward pass runs. */
 bool state_runs_backward(void);
-bool state_is_disabled(void);
 
-/* Lets nobody see functions called, no mode and no class; returns what was so before, to be given back. */
-int state_disable(void);
+/* Lets nobody see functions called, no mode and no class; returns what was so before, to be given back, and tells whether that was
+ * the same. */
+int state_disable(bool *disabled_before);
 void state_enable(int before);
 
 /* Whether a function mode is on the stack of the calling thread; -1 where PyTorch cannot be asked. */

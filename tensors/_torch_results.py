@@ -17,7 +17,17 @@ from ._torch_charges import refusal_of
 from ._torch_disposal import Spare, can_be_disposed
 from ._torch_makers import births_count
 
-__all__ = ["KIND", "SIGHTINGS", "births_in", "flattened", "give_up", "given_to_a_grad", "is_born", "is_known"]
+__all__ = [
+    "GIVEN_UP",
+    "KIND",
+    "SIGHTINGS",
+    "births_in",
+    "flattened",
+    "give_up",
+    "given_to_a_grad",
+    "is_born",
+    "is_known",
+]
 
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
@@ -27,6 +37,9 @@ KIND: Final[list[Kind]] = []
 
 SIGHTINGS: Final[list[Callable[[Any, Any, Any, Any], object]]] = []
 """Told of what compiled functions and transforms return, and their arguments, while a leak detector is open."""
+
+GIVEN_UP: Final[list[Callable[[Any], object]]] = []
+"""Told of what is given up, while a leak detector is open."""
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
@@ -111,6 +124,8 @@ def given_to_a_grad(func: Any, args: Any) -> None:
 
 def give_up(tensor: object) -> None:
     """Let no scope own a tensor: it is the model's."""
+    for told in GIVEN_UP:
+        told(tensor)
     entry = entry_of(tensor)
     if entry is not None and entry.owner is not None and entry.unit is None:
         entry.owner.detach(tensor)

@@ -44,7 +44,7 @@ from ._torch_handed_over import (
 from ._torch_makers import keeps_births
 from ._torch_modes import LOCAL, WATCHES, add_mode, remove_mode
 from ._torch_passes import STEPS
-from ._torch_results import SIGHTINGS
+from ._torch_results import GIVEN_UP, SIGHTINGS
 from ._torch_storage import storage_of
 from ._torch_zeroing import ZEROING
 
@@ -186,6 +186,7 @@ class TorchWatcher:
         STEPS.begin()
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
+            GIVEN_UP.append(exclude)
             LET_OUT.append(_let_out)
 
     def end(self) -> None:
@@ -194,6 +195,7 @@ class TorchWatcher:
         CALLS.end()
         remove_mode(LOCAL.here, WATCH)
         SIGHTINGS.clear()
+        GIVEN_UP.clear()
         LET_OUT.clear()
         STEPS.end()
         ZEROING.end()

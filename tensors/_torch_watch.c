@@ -80,9 +80,9 @@ static int call_is_over(const struct call *call, PyObject *result)
 {
     bool is_tensor = Py_IS_TYPE(result, sight_objects.tensor_type);
     bool moves = call->name == name_of_moving || makes_of_object(call);
-    /* What works in place makes nothing, but gives a tensor other memory perhaps. */
-    if ((is_tensor && result == call->self && !moves) || (!is_tensor && !may_have_tensors(result)) ||
-        !sight_objects.log->is_open() || births->runs_backward()) {
+    /* What works in place makes nothing, but gives a tensor other memory perhaps. Of views only their births are told. */
+    if ((is_tensor && result == call->self && !moves) || (call->name == NULL && !births->are_births_untold()) ||
+        (!is_tensor && !may_have_tensors(result)) || !sight_objects.log->is_open() || births->runs_backward()) {
         return 0;
     }
     int undisturbed = births->is_undisturbed();
@@ -90,9 +90,10 @@ static int call_is_over(const struct call *call, PyObject *result)
         return undisturbed;
     }
     /* Where nobody is to see functions called, somebody called a function of a library who is to see that. */
-    PyObject *op = call->name == name_of_moving || births->is_disabled() ? NULL : call->name;
-    int before = births->disable();
-    int failed = moves ? ask_python(moved, call, op, result) : sight_all(result, op, call, 3);
+    bool disabled;
+    int before = births->disable(&disabled);
+    PyObject *op = call->name == name_of_moving || disabled ? NULL : call->name;
+    int failed = moves ? ask_python(moved, call, op, result) : call->name == NULL ? 0 : sight_all(result, op, call, 3);
     failed = failed < 0 ? failed : births->tell_of_births();
     births->enable(before);
     return failed;

@@ -20,7 +20,7 @@ def bind(
 
 def find_calls(
     api: object,
-    functions: list[tuple[Any, str]],
+    functions: list[tuple[Any, str | None]],
     attributes: list[Any],
     items: Any,
     constructors: list[type],
@@ -36,7 +36,7 @@ def find_calls(
     api : capsule
         That of ``_torch_hot``.
     functions : list of tuple
-        Compiled functions and method descriptors, with what they are to be called.
+        Compiled functions and method descriptors, with what they are to be called; None where one gives views alone.
     attributes : list
         Descriptors of attributes that can be assigned.
     items : slot wrapper
