@@ -41,6 +41,12 @@ static _Thread_local int running;
 
 void calls_begun(void) { running++; }
 
+PyObject *calls_ended(PyObject *result)
+{
+    running--;
+    return result;
+}
+
 PyObject *calls_over(const struct call *call, PyObject *result)
 {
     running--;

@@ -31,6 +31,8 @@ int calls_find(PyObject *functions, PyObject *attributes, PyObject *items, PyObj
 
 /* A call begins: `calls_over` ends it. */
 void calls_begun(void);
+/* One is over that there is nothing to tell of; returns the result. */
+PyObject *calls_ended(PyObject *result);
 /* Tells of a call that is over, if it returned something; takes the reference to that, and returns it or NULL. */
 PyObject *calls_over(const struct call *call, PyObject *result);
 

@@ -8,7 +8,6 @@ compiled part, or PyTorch is another than it knows, a mode sees the calls of eac
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from types import BuiltinFunctionType, ClassMethodDescriptorType, GetSetDescriptorType, MethodDescriptorType
@@ -17,8 +16,7 @@ from typing import Any, Final, final
 import torch
 
 from ._torch_extension import TORCH_HOT, TORCH_WATCH
-from ._torch_makers import backward_running
-from ._torch_modes import LOCAL, WATCHES
+from ._torch_modes import WATCHES
 
 __all__ = ["CALLS", "Calls"]
 
@@ -107,7 +105,6 @@ class Calls:
 
     def find(
         self,
-        see: Callable[[Any, Any, Any, Any], object],
         others: Callable[[Any, Any, Any, Any, Any], object],
         moved: Callable[[Any, Any, Any, Any, Any], object],
         assigned: Callable[[str, Any, Any], object],
@@ -116,8 +113,6 @@ class Calls:
 
         Parameters
         ----------
-        see : callable
-            Told of what an operator of ``torch.ops`` returned: the result, the operator, its arguments.
         others : callable
             Told of a result that has other tensors in it than PyTorch's own: the result, what was called, what it was
             bound to, its arguments and those by keyword.
@@ -140,7 +135,8 @@ class Calls:
             self.is_possible = TORCH_WATCH.find_calls(
                 TORCH_HOT.api, functions, attributes, items, constructors, others, moved, assigned
             )
-            self._called = [(cls, theirs, _seen(theirs, see)) for cls, theirs in operators]
+            if self.is_possible:
+                self._called = [(cls, theirs, TORCH_WATCH.operator_method(cls, theirs)) for cls, theirs in operators]
 
     def begin(self) -> bool:
         """See what they return from now on, on every thread; tells whether that is possible here."""
@@ -160,19 +156,6 @@ class Calls:
             for cls, theirs, ours in self._called:
                 if cls.__call__ is ours:
                     cls.__call__ = theirs
-
-
-def _seen(call: Callable[..., Any], see: Callable[[Any, Any, Any, Any], object]) -> Callable[..., Any]:
-    @functools.wraps(call)
-    def called(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-        result = call(operator, *args, **kwargs)
-        if WATCHES and not torch.compiler.is_compiling():
-            here = LOCAL.here
-            if here.compiled is None and not here.stepping and backward_running() == -1:
-                see(result, operator, args, kwargs)
-        return result
-
-    return called
 
 
 CALLS: Final = Calls()

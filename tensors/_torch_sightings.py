@@ -266,7 +266,7 @@ def watch_memory(kind: Kind) -> None:
         TORCH_WATCH.bind(
             LOG.api, Tensor, _storage_of, _nbytes_of, device_of, NAME, "cpu:0",
         )  # fmt: skip
-    CALLS.find(_see, _others, moved, assigned)
+    CALLS.find(_others, moved, assigned)
     JUDGES.append(_judge)
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)

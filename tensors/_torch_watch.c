@@ -9,6 +9,7 @@
 
 #include "../scopes/leaks/_birthlog_api.h"
 #include "_torch_calls.h"
+#include "_torch_calls_operators.h"
 #include "_torch_hot_api.h"
 #include "_torch_watch_alone.h"
 #include "_torch_watch_names.h"
@@ -31,13 +32,6 @@ static int ask_python(PyObject *function, const struct call *call, PyObject *op,
     PyObject *done = PyObject_Vectorcall(function, arguments, 5, NULL);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
-}
-
-/* Whether something may be a tensor, or have some in it: most of what is none is of a class that is no Python class. */
-static bool may_have_tensors(PyObject *result)
-{
-    return PyTuple_Check(result) || PyList_CheckExact(result) || PyDict_CheckExact(result) ||
-           (PyType_HasFeature(Py_TYPE(result), Py_TPFLAGS_HEAPTYPE) && PyObject_TypeCheck(result, sight_objects.tensor_type));
 }
 
 /* Puts the memory of all tensors in a result down. -1 with an exception. */
@@ -206,11 +200,22 @@ static PyObject *are_calls_watched(PyObject *module, PyObject *ignored)
     return PyBool_FromLong(calls_are_watched());
 }
 
+static PyObject *operator_method(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2 || !PyType_Check(arguments[0]) || sight_objects.log == NULL) {
+        PyErr_SetString(PyExc_TypeError, "operator_method() takes a class and its method, after bind()");
+        return NULL;
+    }
+    return operators_method((PyTypeObject *)arguments[0], arguments[1]);
+}
+
 static PyMethodDef functions[] = {
     {"alone", alone, METH_O, NULL},
     {"are_calls_watched", are_calls_watched, METH_NOARGS, NULL},
     {"bind", bind, METH_VARARGS, NULL},
     {"find_calls", find_calls, METH_VARARGS, NULL},
+    {"operator_method", (PyCFunction)(void (*)(void))operator_method, METH_FASTCALL, NULL},
     {"sight", (PyCFunction)(void (*)(void))put_down, METH_FASTCALL, NULL},
     {"watch_calls", watch_calls, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -56,6 +56,9 @@ def watch_calls(watch: bool, /) -> None:
 def are_calls_watched() -> bool:
     """Whether that is so now."""
 
+def operator_method(cls: type, before: Callable[..., Any], /) -> Any:
+    """A method for a class of operators that calls another one, and puts the memory of what it returned down."""
+
 def sight(tensor: Any, func: Any, args: Any, kwargs: Any, /) -> None:
     """Put the memory of a tensor down, unless an argument has it. `func` is what was called, or its name."""
 

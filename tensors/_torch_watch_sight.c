@@ -5,6 +5,13 @@
 struct sight_objects sight_objects;
 static PyObject *name_is_cpu, *name_nbytes;
 
+bool may_have_tensors(PyObject *result)
+{
+    /* Most of what is none is of a class that is no Python class. */
+    return PyTuple_Check(result) || PyList_CheckExact(result) || PyDict_CheckExact(result) ||
+           (PyType_HasFeature(Py_TYPE(result), Py_TPFLAGS_HEAPTYPE) && PyObject_TypeCheck(result, sight_objects.tensor_type));
+}
+
 int sight_make(void)
 {
     name_is_cpu = PyUnicode_InternFromString("is_cpu");

@@ -21,6 +21,9 @@ extern struct sight_objects sight_objects;
 
 int sight_make(void);
 
+/* Whether something may be a tensor, or have some in it. */
+bool may_have_tensors(PyObject *result);
+
 /* Put the memory of a tensor down, unless an argument of the call that returned it has it. What was called is `op`, or the function
  * of a library that the line called where it is NULL. -1 with an exception. */
 int sight(PyObject *tensor, PyObject *op, const struct call *call);

@@ -133,6 +133,31 @@ def test_operators_that_are_looked_up_by_name_are_seen(detector: LeakDetector) -
     assert len(kept) == 2
 
 
+def test_operators_take_arguments_in_every_way(detector: LeakDetector) -> None:
+    x = torch.ones(3)
+    assert torch.ops.aten.add(x, other=x, alpha=2)[0] == 3
+    assert torch.ops.aten.add.Tensor(self=x, other=x)[0] == 2
+    assert len(torch.ops.aten.cat.default([x] * 3, dim=0)) == 9
+    assert torch.ops.aten.sum.dim_IntList(x, [0]) == 3
+    with pytest.raises(RuntimeError, match="aten::add"):
+        torch.ops.aten.add.Tensor(x)
+    with pytest.raises(RuntimeError):
+        torch.ops.aten.relu(x, nothing=1)
+    assert ops_of(detector) == ["ones"]
+    with pytest.raises(RuntimeError, match="no more"):
+        [TORCH_WATCH.operator_method(torch._ops.OpOverload, len) for _ in range(3)]
+    with pytest.raises(TypeError, match="class"):
+        TORCH_WATCH.operator_method(1, len)
+
+
+def test_what_is_compiled_while_a_detector_is_open_has_operators(detector: LeakDetector) -> None:
+    def program(x: Any) -> Any:
+        return torch.ops.aten.relu(x) + torch.ops.aten.neg.default(x)
+
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(3)), program(torch.ones(3)))
+
+
 def test_births_in_a_scope_are_told_with_their_line_at_the_end_of_the_call(detector: LeakDetector) -> None:
     with ds.dispose_scope() as scope:
         kept = torch.ones(3)
