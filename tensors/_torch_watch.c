@@ -79,7 +79,8 @@ static int call_is_over(const struct call *call, PyObject *result)
         (!is_tensor && !may_have_tensors(result)) || !sight_objects.log->is_open() || births->runs_backward()) {
         return 0;
     }
-    int undisturbed = births->is_undisturbed();
+    /* What a loader's worker hands over is given its memory while births wait for the batch. */
+    int undisturbed = call->name == name_of_moving ? 1 : births->is_undisturbed();
     if (undisturbed <= 0) {
         return undisturbed;
     }

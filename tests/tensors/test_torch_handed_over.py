@@ -141,3 +141,12 @@ def test_an_interrupt_is_not_lost(old: Any, detector: LeakDetector, monkeypatch:
         with pytest.raises(KeyboardInterrupt):
             meta.clone()
     assert meta.clone().shape == (3,)
+
+
+def test_batches_of_a_worker_are_seen_outside_of_every_scope() -> None:
+    data = torch.utils.data.TensorDataset(torch.arange(12.0))
+    with LeakDetector() as detector:
+        kept = list(torch.utils.data.DataLoader(data, batch_size=4, num_workers=1))
+        found = [seen.nbytes for seen in detector.memory() if seen.kind == "torch.Tensor"]
+    assert found == [16] * 3
+    assert len(kept) == 3
