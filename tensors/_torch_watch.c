@@ -72,11 +72,10 @@ static bool makes_of_object(const struct call *call)
 
 static int call_is_over(const struct call *call, PyObject *result)
 {
-    bool is_tensor = Py_IS_TYPE(result, sight_objects.tensor_type);
     bool moves = call->name == name_of_moving || makes_of_object(call);
     /* What works in place makes nothing, but gives a tensor other memory perhaps. Of views only their births are told. */
-    if ((is_tensor && result == call->self && !moves) || (call->name == NULL && !births->are_births_untold()) ||
-        (!is_tensor && !may_have_tensors(result)) || !sight_objects.log->is_open() || births->runs_backward()) {
+    if ((result == call->self && !moves) || (call->name == NULL && !births->are_births_untold()) || !may_have_tensors(result) ||
+        !sight_objects.log->is_open() || births->runs_backward()) {
         return 0;
     }
     /* What a loader's worker hands over is given its memory while births wait for the batch. */

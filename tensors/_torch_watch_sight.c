@@ -8,7 +8,7 @@ static PyObject *name_is_cpu, *name_nbytes;
 bool may_have_tensors(PyObject *result)
 {
     /* Most of what is none is of a class that is no Python class. */
-    return PyTuple_Check(result) || PyList_CheckExact(result) || PyDict_CheckExact(result) ||
+    return Py_IS_TYPE(result, sight_objects.tensor_type) || PyTuple_Check(result) || PyList_CheckExact(result) || PyDict_CheckExact(result) ||
            (PyType_HasFeature(Py_TYPE(result), Py_TPFLAGS_HEAPTYPE) && PyObject_TypeCheck(result, sight_objects.tensor_type));
 }
 

@@ -80,13 +80,18 @@ class LeakDetector:
 
     def __enter__(self) -> Self:
         with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                self._window = Window(self._frames, self._sample_nbytes)
-                self._window.open()
+            if self._depth == 0:
+                window = Window(self._frames, self._sample_nbytes)
+                window.open()
+                self._window = window
                 if self._timeline_s is not None:
-                    self._recorder = Recorder(self._timeline_s)
-                    self._recorder.start()
+                    try:
+                        self._recorder = Recorder(self._timeline_s)
+                        self._recorder.start()
+                    except BaseException:
+                        window.close()
+                        raise
+            self._depth += 1
         return self
 
     def __exit__(

@@ -112,16 +112,21 @@ class Window:
         if AWAITED:
             look_for_arrivals()
         with _lock:
-            _known.add(weakref.ref(self, _forget_window))
-            _open.append(self)
-            _adjust()
-            self.after = LOG.counts()[0]
-            if len(_open) == 1:
-                _era += 1
-                OPENINGS.begin()
-                LISTENERS.append(_LISTENER)
-                _watch_threads()
-                _watch_this_thread()
+            try:
+                _known.add(weakref.ref(self, _forget_window))
+                _open.append(self)
+                _adjust()
+                self.after = LOG.counts()[0]
+                if len(_open) == 1:
+                    _era += 1
+                    OPENINGS.begin()
+                    LISTENERS.append(_LISTENER)
+                    _watch_threads()
+                    _watch_this_thread()
+            except BaseException:
+                # An interrupt: nobody will close it.
+                self.close()
+                raise
 
     def close(self) -> None:
         """End: watch no more, where nobody else does."""
@@ -282,9 +287,16 @@ _thread_class: Final[Any] = threading.Thread
 
 
 def _watch_this_thread() -> None:
-    _here.era = _era
-    for watcher in WATCHERS:
-        watcher.begin()
+    # Not while another thread opens or closes a window: what began after its end would have none. The next scope here
+    # asks again.
+    if _lock.acquire(blocking=False):
+        try:
+            if _open:
+                _here.era = _era
+                for watcher in WATCHERS:
+                    watcher.begin()
+        finally:
+            _lock.release()
 
 
 def _watch_threads() -> None:
@@ -301,6 +313,8 @@ def _watch_threads() -> None:
 
 
 def _leave_threads() -> None:
+    if not _bootstrap:
+        return
     original, ours = _bootstrap
     if _thread_class._bootstrap_inner is ours:
         _thread_class._bootstrap_inner = original

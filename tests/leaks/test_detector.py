@@ -9,7 +9,9 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes._instruments import LISTENERS
-from disposescope.scopes.leaks import LeakDetector, live_tensors, take_snapshot
+from disposescope.scopes.leaks import LeakDetector, _watching, live_tensors, take_snapshot
+from disposescope.scopes.leaks._recording import Recorder
+from disposescope.scopes.leaks._watching import is_watching
 
 
 def test_what_is_born_inside_and_alive_is_recorded() -> None:
@@ -225,3 +227,66 @@ def test_a_repr_tells_the_state() -> None:
         kept = ds.zeros(1)
         assert repr(detector) == "<LeakDetector open, knows 1 births>"
     assert len(kept) == 1
+
+
+class Interrupted:
+    """A watcher that is interrupted when it begins."""
+
+    kind = None
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+        raise KeyboardInterrupt
+
+    def end(self) -> None:
+        self.begun -= 1
+
+
+def test_an_interrupt_while_a_detector_is_opened_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = Interrupted()
+    bootstrap = threading.Thread._bootstrap_inner
+    detector = LeakDetector()
+    with monkeypatch.context() as patched:
+        patched.setattr(_watching, "WATCHERS", [*_watching.WATCHERS, watcher])
+        with pytest.raises(KeyboardInterrupt):
+            detector.__enter__()
+        assert not is_watching()
+        assert watcher.begun == 0
+    assert threading.Thread._bootstrap_inner is bootstrap
+    with detector:
+        kept = ds.zeros(3)
+        assert len(detector.take_snapshot()) == 1
+    assert not is_watching()
+    assert len(kept) == 3
+
+
+def test_an_interrupt_while_a_second_one_is_opened_leaves_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def adjust() -> None:
+        raise KeyboardInterrupt
+
+    with LeakDetector() as detector:
+        with monkeypatch.context() as patched:
+            patched.setattr(Recorder, "start", lambda recorder: adjust())
+            with pytest.raises(KeyboardInterrupt):
+                LeakDetector(timeline_s=0.1).__enter__()
+        assert is_watching()
+        kept = ds.zeros(3)
+        assert len(detector.take_snapshot()) == 1
+    assert not is_watching()
+    assert len(kept) == 3
+
+
+def test_a_thread_that_starts_while_another_closes_the_last_detector_watches_nothing() -> None:
+    started = []
+    with LeakDetector():
+        _watching._lock.acquire()
+        try:
+            thread = threading.Thread(target=lambda: started.append(_watching._here.era))
+            thread.start()
+            thread.join(60)
+        finally:
+            _watching._lock.release()
+    assert started == [0]
