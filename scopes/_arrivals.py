@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.abc
+import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
@@ -16,6 +18,10 @@ __all__ = ["AWAITED", "await_module", "look_for_arrivals", "modules_seen"]
 
 AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]] = {}
 """For the name of a module that the program may import, what to do once it has."""
+
+_LOCKS: Final[dict[str, threading.RLock]] = {}
+_under_way: Final[set[str]] = set()
+_held: Final[list[threading.RLock]] = []
 
 modules_seen: Final[list[int]] = [0]
 """How many modules there were at the last look: a scope looks again only when the number has changed."""
@@ -31,21 +37,53 @@ def await_module(name: str, teach: Callable[[], None]) -> None:
 
 
 def look_for_arrivals() -> None:
-    """Teach the library the frameworks that the program has imported since the last look."""
-    modules_seen[0] = len(sys.modules)
+    """Teach the library the frameworks that the program has imported since the last look.
+
+    A framework is taught once. Who looks meanwhile, on another thread, waits until it is known.
+    """
+    seen = len(sys.modules)
     for name in list(AWAITED):
         module = sys.modules.get(name)
         # A module that is being imported is there already, half made: it is taught at a later look.
         if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
             _teach(name)
         elif module is not None:
-            modules_seen[0] = 0
+            seen = 0
+    # Not before: until then others have to look, and to wait.
+    modules_seen[0] = seen
     _watch_imports()
 
 
 def _teach(name: str) -> None:
-    for teach in AWAITED.pop(name, ()):
-        teach()
+    with _LOCKS.setdefault(name, threading.RLock()):
+        if name in _under_way:
+            # What is taught looks itself.
+            return
+        _under_way.add(name)
+        try:
+            taught = 0
+            while taught < len(teachers := AWAITED.get(name, ())):
+                taught += 1
+                teachers[taught - 1]()
+        finally:
+            _under_way.discard(name)
+            AWAITED.pop(name, None)
+
+
+def _wait_for_teachers() -> None:
+    for lock in list(_LOCKS.values()):
+        lock.acquire()
+        _held.append(lock)
+
+
+def _go_on() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    # A child would wait forever for a thread that it does not have.
+    os.register_at_fork(before=_wait_for_teachers, after_in_parent=_go_on, after_in_child=_go_on)
 
 
 def _watch_imports() -> None:

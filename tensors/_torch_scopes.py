@@ -102,12 +102,13 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
 def see_births(kind: Kind) -> None:
     """Watch every thread on which a scope is entered from now on, and this one where one is open."""
     KIND.append(kind)
+    # Before anything is seen: another thread may make tensors in a scope meanwhile.
+    enter, leave = _seam()
     if see_allocations(kind):
         keep_what_hooks_save(TORCH_HOT.unborn)
     else:
         MODE.learn()
         keep_what_hooks_save(None)
-    enter, leave = _seam()
     ENTERED.append(enter)
     LEFT.append(leave)
     if hasattr(os, "register_at_fork"):

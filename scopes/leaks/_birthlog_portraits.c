@@ -148,6 +148,10 @@ static int portray_all(struct studio *studio, PyObject *dead, PyObject *disposal
         if (is_plain(thing, dead, disposals)) {
             record = portrayed(studio, &sitter, thing, &rows->rows[i], &gone);
         }
+        if (record == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
+            /* Another thread disposes it, perhaps: Python finds out. */
+            PyErr_Clear();
+        }
         if (record == NULL && !gone && !PyErr_Occurred()) {
             record = portrayed_in_python(others, thing, (PyObject *)rows, i);
         }

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, final
 
 from .._entry import DEAD, LIVE, Entry
+from .._errors import DisposedError
 from .._parts import device_of_entry, storages_of
 from ._log import DISPOSALS, LOG, Row
 from ._records import Record
@@ -91,18 +92,26 @@ class Studio:
             return None
         kind = entry.kind
         storages: dict[Hashable, int] = {}
-        if alive and entry.members:
-            storages_of(entry, storages)
-        elif alive:
-            storages.update(kind.storages(resource))
-        if alive and kind.layout is not None:
-            layout = kind.layout(resource)
+        facts: SiteFacts | None = None if row is None else self.sites(row[0])
+        device: str | None = None
+        try:
+            if alive and entry.members:
+                storages_of(entry, storages)
+            elif alive:
+                storages.update(kind.storages(resource))
+            if alive and kind.layout is not None:
+                layout = kind.layout(resource)
+            if alive:
+                device = device_of_entry(entry) if facts is None else facts.device
+        except DisposedError:
+            # Another thread disposes it at this moment.
+            alive = False
+            storages.clear()
         del resource
         if disposal is not None:
             self.disposals[entry] = disposal.closings
         nbytes = sum(storages.values())
         owner = entry.owner
-        facts: SiteFacts | None = None if row is None else self.sites(row[0])
         return Record(
             kind=kind.name,
             shape=None if layout is None else layout[0],
@@ -117,7 +126,7 @@ class Studio:
             generation=None if row is None else self._closings - row[3],
             state="alive" if alive else "disposed",
             frames=() if facts is None else facts.frames,
-            device=None if not alive else device_of_entry(entry) if facts is None else facts.device,
+            device=device if alive else None,
             op=None if facts is None else facts.op,
         )
 

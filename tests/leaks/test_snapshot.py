@@ -1,8 +1,11 @@
 """Snapshots count bytes once for each storage, and compare."""
 
+from contextlib import nullcontext
+
 import pytest
 
 import disposescope as ds
+from disposescope.scopes._kinds import Kind, add_kind
 from disposescope.scopes.leaks import LeakDetector, take_snapshot
 
 
@@ -117,3 +120,39 @@ def test_a_snapshot_can_be_reported_when_its_detector_has_gone() -> None:
         [leak] = snapshot.report().leaks
     assert (leak.count, leak.trend) == (3, None), "the other's growth is not this one's"
     assert len(kept) == 43
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_what_another_thread_disposes_at_that_moment_is_told_as_disposed(watched: bool) -> None:
+    class Fading:
+        gone = False
+
+        def dispose(self) -> None:
+            self.gone = True
+
+    def storages(thing: Fading) -> tuple[tuple[object, int], ...]:
+        if thing.gone:
+            raise ds.DisposedError("it is gone", resource=thing)
+        return ((id(thing), 10),)
+
+    add_kind(
+        Kind(
+            cls=Fading,
+            name="Fading",
+            release=Fading.dispose,
+            storages=storages,
+            device=lambda thing: None,
+            describe=lambda thing: "Fading",
+        )
+    )
+    with LeakDetector() if watched else nullcontext() as detector:
+        thing = Fading()
+        with ds.dispose_scope() as scope:
+            scope.attach(thing)
+            # As another thread leaves it between two looks: released, and not yet taken out of the living.
+            thing.gone = True
+            snapshot = take_snapshot() if detector is None else detector.take_snapshot()
+            [record] = [record for record in snapshot if record.kind == "Fading"]
+            assert (record.state, record.nbytes, record.storages) == ("disposed", 0, ())
+            thing.gone = False
+            scope.detach(thing)

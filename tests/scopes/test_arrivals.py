@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
+import time
+import types
 
 import pytest
 
@@ -70,3 +74,80 @@ def test_nothing_is_imported_for_its_sake(framework):
         ds.zeros(3)
     assert name not in sys.modules
     assert taught == []
+
+
+@pytest.fixture
+def awaited(monkeypatch):
+    """The name of a module that is there, and of which nothing has been taught."""
+    name = "another_framework_of_this_test"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    yield name
+    _arrivals.AWAITED.pop(name, None)
+
+
+def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited):
+    begun, go_on, order = threading.Event(), threading.Event(), []
+
+    def teach():
+        begun.set()
+        assert go_on.wait(60)
+        with ds.dispose_scope():
+            order.append("taught")
+        _arrivals.await_module(awaited, lambda: order.append("taught more"))
+
+    def enter(name):
+        with ds.dispose_scope():
+            order.append(name)
+
+    _arrivals.await_module(awaited, teach)
+    threads = [threading.Thread(target=enter, args=(name,)) for name in ("first", "second")]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    threads[1].join(0.05)
+    assert order == []
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert order[:2] == ["taught", "taught more"]
+    assert sorted(order[2:]) == ["first", "second"]
+    assert awaited not in _arrivals.AWAITED
+
+
+def test_a_framework_that_cannot_be_taught_is_not_tried_again(awaited):
+    tried = []
+
+    def teach():
+        tried.append(awaited)
+        raise RuntimeError("another version")
+
+    _arrivals.await_module(awaited, teach)
+    with pytest.raises(RuntimeError, match="another version"), ds.dispose_scope():
+        pass
+    with ds.dispose_scope():
+        pass
+    assert tried == [awaited]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_can_be_taught_that_was_forked_while_another_thread_taught(awaited):
+    begun = threading.Event()
+
+    def teach():
+        begun.set()
+        time.sleep(0.05)
+
+    def enter():
+        with ds.dispose_scope():
+            pass
+
+    _arrivals.await_module(awaited, teach)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        with ds.dispose_scope():
+            os._exit(int(awaited in _arrivals.AWAITED))
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()

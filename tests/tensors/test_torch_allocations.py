@@ -618,3 +618,37 @@ def test_what_pytorch_makes_in_python_for_its_caller_is_the_callers(monkeypatch)
         assert len(scope) == 0
         made = torch.zeros(3, device="meta")
         assert scope.live == (made,)
+
+
+FIRST_SCOPES = """
+import sys, threading, torch
+import disposescope as ds
+sys.setswitchinterval(1e-6)
+barrier, failures = threading.Barrier(5), []
+
+def work(number):
+    x = torch.ones(8)
+    barrier.wait()
+    try:
+        for _ in range(50):
+            with ds.dispose_scope() as scope:
+                y = (x + number).relu()[:3] * 2
+                kept = scope.move_to_outer(torch.stack([y, y]))
+            assert kept.shape == (2, 3) and ds.is_disposed(y)
+    except BaseException as error:
+        failures.append(repr(error))
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(5)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(failures)
+"""
+
+
+def test_threads_that_enter_the_first_scopes_at_once_all_see_births():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FIRST_SCOPES], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
