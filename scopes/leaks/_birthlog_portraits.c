@@ -89,6 +89,10 @@ static PyObject *portrayed(struct studio *studio, struct sitter *sitter, PyObjec
                        : sitter->layout == Py_None ? Py_NewRef(Py_None)
                                                    : PyObject_CallOneArg(sitter->layout, resource);
     Py_DECREF(resource);
+    if (layout == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        /* Another thread disposes it, perhaps: Python finds out. */
+        PyErr_Clear();
+    }
     PyObject *record = NULL, *told = NULL, *zero = NULL, *nbytes = NULL;
     if (layout == NULL || !PyTuple_CheckExact(storages) || PyTuple_GET_SIZE(storages) > 1 ||
         !(layout == Py_None || (PyTuple_CheckExact(layout) && PyTuple_GET_SIZE(layout) == 3))) {
@@ -147,10 +151,6 @@ static int portray_all(struct studio *studio, PyObject *dead, PyObject *disposal
         bool gone = false;
         if (is_plain(thing, dead, disposals)) {
             record = portrayed(studio, &sitter, thing, &rows->rows[i], &gone);
-        }
-        if (record == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
-            /* Another thread disposes it, perhaps: Python finds out. */
-            PyErr_Clear();
         }
         if (record == NULL && !gone && !PyErr_Occurred()) {
             record = portrayed_in_python(others, thing, (PyObject *)rows, i);
