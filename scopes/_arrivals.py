@@ -19,9 +19,8 @@ __all__ = ["AWAITED", "await_module", "look_for_arrivals", "modules_seen"]
 AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]] = {}
 """For the name of a module that the program may import, what to do once it has."""
 
-_LOCKS: Final[dict[str, threading.RLock]] = {}
+_teaching: Final = threading.RLock()
 _under_way: Final[set[str]] = set()
-_held: Final[list[threading.RLock]] = []
 
 modules_seen: Final[list[int]] = [0]
 """How many modules there were at the last look: a scope looks again only when the number has changed."""
@@ -55,7 +54,7 @@ def look_for_arrivals() -> None:
 
 
 def _teach(name: str) -> None:
-    with _LOCKS.setdefault(name, threading.RLock()):
+    with _teaching:
         if name in _under_way:
             # What is taught looks itself.
             return
@@ -70,20 +69,9 @@ def _teach(name: str) -> None:
             AWAITED.pop(name, None)
 
 
-def _wait_for_teachers() -> None:
-    for lock in list(_LOCKS.values()):
-        lock.acquire()
-        _held.append(lock)
-
-
-def _go_on() -> None:
-    while _held:
-        _held.pop().release()
-
-
 if hasattr(os, "register_at_fork"):
     # A child would wait forever for a thread that it does not have.
-    os.register_at_fork(before=_wait_for_teachers, after_in_parent=_go_on, after_in_child=_go_on)
+    os.register_at_fork(before=_teaching.acquire, after_in_parent=_teaching.release, after_in_child=_teaching.release)
 
 
 def _watch_imports() -> None:
