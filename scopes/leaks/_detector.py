@@ -82,15 +82,15 @@ class LeakDetector:
         with self._lock:
             if self._depth == 0:
                 window = Window(self._frames, self._sample_nbytes)
+                recorder = None if self._timeline_s is None else Recorder(self._timeline_s)
                 window.open()
-                self._window = window
-                if self._timeline_s is not None:
+                if recorder is not None:
                     try:
-                        self._recorder = Recorder(self._timeline_s)
-                        self._recorder.start()
+                        recorder.start()
                     except BaseException:
                         window.close()
                         raise
+                self._window, self._recorder = window, recorder
             self._depth += 1
         return self
 
