@@ -56,8 +56,14 @@ int mode_remember(PyObject *entry, PyObject *place)
         return -1;
     }
     PyObject *key = PyLong_FromVoidPtr(entry);
-    /* One at the same address may have gone untold. */
-    int failed = key == NULL ? -1 : PyDict_SetItem(places, key, place == NULL ? Py_None : place);
+    int failed = key == NULL ? -1 : 0;
+    if (failed == 0 && place != NULL) {
+        failed = PyDict_SetItem(places, key, place);
+    }
+    else if (failed == 0 && (failed = PyDict_Contains(places, key)) > 0) {
+        /* One at the same address has gone untold. */
+        failed = PyDict_DelItem(places, key);
+    }
     Py_XDECREF(key);
     return failed;
 }
@@ -74,9 +80,6 @@ static PyObject *take_place(PyObject *entry)
         Py_CLEAR(place);
     }
     Py_XDECREF(key);
-    if (place == Py_None) {
-        Py_CLEAR(place);
-    }
     return place;
 }
 
