@@ -15,22 +15,18 @@ import pytest
 import disposescope as ds
 from disposescope.tensors._arena_arrival import ARENA
 from tests.programs import run_program
+from tests.tensors.arrays import address_of
 
 pytestmark = pytest.mark.skipif(ARENA is None or ARENA.debug, reason="there is no arena, or with guards")
 
 on_linux = pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="the system tells of memory in other ways")
 
 
-def address(array: Any) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where
-
-
 @pytest.mark.parametrize("size", [256, 300, 450, 513, 641, 1000, 4097, 9000, 33_000, 81_920, 100_000, 131_072])
 def test_at_most_a_quarter_of_a_small_block_is_slack(size: int) -> None:
     with ds.dispose_scope():
         held = [np.empty(size, "u1") for _ in range(32)]
-        places = sorted(address(array) for array in held)
+        places = sorted(address_of(array) for array in held)
         nearest = min(after - before for before, after in itertools.pairwise(places))
         assert size <= nearest <= size * 1.25
 
@@ -49,8 +45,8 @@ def test_a_large_block_is_reused_for_what_nearly_fills_it_and_not_for_less() -> 
     with ds.dispose_scope():
         ds.empty_cache()
         for size, is_reused in ((1_000_000, True), (950_000, True), (700_000, False)):
-            where = address(np.empty(1_000_000, "u1"))
-            assert (address(np.empty(size, "u1")) == where) is is_reused
+            where = address_of(np.empty(1_000_000, "u1"))
+            assert (address_of(np.empty(size, "u1")) == where) is is_reused
             ds.empty_cache()
 
 
@@ -80,7 +76,7 @@ def test_large_pages_are_advised_for_large_blocks_alone() -> None:
                 first = line.split()[0]
                 if "-" in first and not first.endswith(":"):
                     begin, end = (int(part, 16) for part in first.split("-"))
-                    inside = begin <= address(array) < end
+                    inside = begin <= address_of(array) < end
                 elif inside and first == "VmFlags:":
                     return line.split()
         return []

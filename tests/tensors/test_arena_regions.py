@@ -13,13 +13,9 @@ import pytest
 import disposescope as ds
 from disposescope.tensors._arena_arrival import ARENA
 from tests.programs import run_program
+from tests.tensors.arrays import address_of
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
-
-
-def address(array: Any) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 511, 513, 4097, 100_000, 131_072, 131_073, 5_000_000])
@@ -27,7 +23,7 @@ def test_every_array_born_in_a_scope_begins_at_a_multiple_of_64_and_zeros_are_ze
     with ds.dispose_scope():
         for _ in range(3):
             arrays = [np.empty(size, "u1"), np.ones(size, "u1"), np.zeros(size, "u1"), np.array(3.0)]
-            assert [address(array) % 64 for array in arrays] == [0] * 4
+            assert [address_of(array) % 64 for array in arrays] == [0] * 4
             assert not arrays[2].any()
             arrays[0][:] = 255
             del arrays
@@ -92,10 +88,10 @@ def test_zeros_in_recycled_blocks_are_zero_to_the_last_byte() -> None:
     with ds.dispose_scope():
         for size in (1, 100, 5000, 200_000, (32 << 20) - 1, 32 << 20, (40 << 20) + 77):
             array = np.full(size, 255, "u1")
-            where = address(array)
+            where = address_of(array)
             del array
             array = np.zeros(size, "u1")
-            assert address(array) == where
+            assert address_of(array) == where
             assert not array.any()
             del array
     ds.empty_cache()
@@ -175,7 +171,7 @@ def test_large_arrays_lie_at_different_distances_from_each_other() -> None:
     # At one distance, a multiple of a power of two, they would contend for the same sets of the caches.
     with ds.dispose_scope():
         arrays = [np.empty(1_000_000 + k) for k in range(4)]
-        assert len({address(array) % 4096 for array in arrays}) == 4
+        assert len({address_of(array) % 4096 for array in arrays}) == 4
 
 
 def test_a_large_array_may_fill_its_block_to_the_last_byte() -> None:
