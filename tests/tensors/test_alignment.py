@@ -191,8 +191,3 @@ def test_asarray_aligns_every_kind_of_input_and_changes_no_value(kind: str, tmp_
                 if not shared:
                     with pytest.raises(ValueError, match="a copy is aligned"):
                         ds.asarray(given, align="error")
-
-
-def address_of(array: Any) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where
