@@ -7,7 +7,7 @@ the start of loading to the moment when its table can be searched, over 5 loads 
 import statistics
 from pathlib import Path
 
-from disposescope.scopes.leaks.reporters._html import html_of
+from disposescope.leaks.reporters.html_page import html_of
 from tests.browser import Page, needs_chromium
 from tests.leaks.example_reports import big_report, training_report
 

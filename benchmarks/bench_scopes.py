@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._births import born
-from disposescope.scopes._kinds import Kind, add_kind
-from disposescope.tensors._handle import unborn, wrap
+from disposescope.scopes.kinds import Kind, add_kind
+from disposescope.scopes.ownership import born
+from disposescope.tensors.tensor.tensor import unborn, wrap
 
 
 class Plain:

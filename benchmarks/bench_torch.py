@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.tensors import _torch_disposal
+from disposescope.tensors.torch import disposal as _torch_disposal
 
 torch = pytest.importorskip("torch", reason="measures PyTorch")
 nn = torch.nn
@@ -124,13 +124,15 @@ def disposals(rounds: int = 9) -> None:
 
     By the clock of the thread: a run of many is longer than a slice of a busy machine.
     """
-    spare, husk, dead = (getattr(_torch_disposal, name) for name in ("Spare", "_HUSK", "DisposedTorchTensor"))
+    spare, placeholder, dead = (
+        getattr(_torch_disposal, name) for name in ("Spare", "_PLACEHOLDER", "DisposedTorchTensor")
+    )
     make, swap = torch.Tensor._make_subclass, torch._C._swap_tensor_impl
 
     def floor(tensors: list[torch.Tensor]) -> float:
         started = time.thread_time()
         for tensor in tensors:
-            other = make(spare, husk)
+            other = make(spare, placeholder)
             swap(tensor, other)
             other.__class__ = torch.Tensor
             tensor.__class__ = dead

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError as _NotInstalled
 from importlib.metadata import version as _version
 from os import environ as _environ
 
+from .leaks import LeakDetector, Record, Snapshot, assert_no_leaks, live_tensors, take_snapshot
 from .scopes import (
     ArenaUse,
     DeviceMismatchError,
@@ -42,7 +43,6 @@ from .scopes import (
     statistics,
     tidy,
 )
-from .scopes.leaks import LeakDetector, Record, Snapshot, assert_no_leaks, live_tensors, take_snapshot
 from .sequences import (
     PackedSequence,
     ScopedCollate,
@@ -146,6 +146,6 @@ __all__ = [
 ]
 
 if _environ.get("PYTHONDISPOSESCOPE"):
-    from .scopes.leaks._environment import obey_environment as _obey_environment
+    from .leaks.running.environment import obey_environment as _obey_environment
 
     _obey_environment()

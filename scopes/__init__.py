@@ -1,7 +1,7 @@
 """Scopes: blocks of code that own what is born in them. This floor knows no tensor: it knows kinds."""
 
-from ._current import current_scope
-from ._errors import (
+from .context import current_scope
+from .errors import (
     DeviceMismatchError,
     DisposedError,
     DisposeScopeError,
@@ -14,12 +14,11 @@ from ._errors import (
     ScopeNestingError,
     UnknownKindError,
 )
-from ._kinds import register_kind
-from ._memory import ArenaUse
-from ._scope import DisposeScope
-from ._statistics import DeviceStatistics, Statistics
-from ._tidy import tidy
-from ._verbs import attach, detach, dispose, is_disposed, move_to_outer, owner_of, reset_statistics, statistics
+from .framework import ArenaUse
+from .functions import attach, detach, dispose, is_disposed, move_to_outer, owner_of, reset_statistics, statistics
+from .kinds import register_kind
+from .scope import DisposeScope, tidy
+from .statistics import DeviceStatistics, Statistics
 
 dispose_scope = DisposeScope
 

@@ -1,18 +1,15 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
-from . import _arena_service as _arena_service
-from . import _arena_sightings as _arena_sightings
-from . import _array_edges as _array_edges
-from . import _jax_arrival as _jax_arrival
-from . import _object_arrays as _object_arrays
-from . import _torch_arrival as _torch_arrival
-from ._arena_statistics import ArenaStatistics, arena_statistics
-from ._cache import empty_cache
-from ._constructors import arange, empty, full, ones, tensor, zeros
-from ._exchange import asarray, from_dlpack
-from ._exports import ExportedStorage, exported_storages
-from ._graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
-from ._tensor import Tensor
+# Each of these registers itself when it is imported.
+from .jax import install as jax_install  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .numpy import storage as numpy_storage  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .numpy.statistics import ArenaStatistics, arena_statistics, empty_cache
+from .tensor import arena_service as tensor_arena_service  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .tensor import watching as tensor_watching  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
+from .tensor.tensor import ExportedStorage, Tensor, exported_storages
+from .torch import install as torch_install  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from .torch.graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
 
 __all__ = [
     "ArenaStatistics",

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import disposescope as ds
-from disposescope.scopes._current import CURRENT
-from disposescope.scopes._entry import LIVE
-from disposescope.scopes._instruments import LISTENERS
-from disposescope.scopes._releases import release
-from disposescope.scopes.leaks import LeakDetector, Snapshot, assert_no_leaks
+from disposescope.leaks import LeakDetector, Snapshot, assert_no_leaks
+from disposescope.scopes.context import CURRENT
+from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.identity import LIVE, release
 
 SEARCH_LIMITS = {"time_limit_s": 60.0, "object_limit": 10**8}
 

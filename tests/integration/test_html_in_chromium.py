@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from disposescope.scopes.leaks import Report
-from disposescope.scopes.leaks._facts import Process
-from disposescope.scopes.leaks._merging import merged
-from disposescope.scopes.leaks.reporters._html import html_of
+from disposescope.leaks import Report
+from disposescope.leaks.report.report import Process
+from disposescope.leaks.reporters.html_page import html_of
+from disposescope.leaks.saved.files import merged
 from tests.browser import Page, needs_chromium
 from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
 

@@ -57,7 +57,7 @@ def lines_of_the_example() -> dict[str, int]:
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.run(
-        [sys.executable, "-m", "disposescope.scopes.leaks.commands", "run", *args],
+        [sys.executable, "-m", "disposescope.leaks.commands", "run", *args],
         cwd=LEAKY.parent,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOOR = Path(disposescope.__file__).parent
 ROOMS = {
     room: Path(importlib.import_module(f"disposescope.{room}").__path__[0])
-    for room in ("scopes", "sequences", "tensors")
+    for room in ("scopes", "leaks", "sequences", "tensors")
 }
 SOURCES = {
     f"{room}/{source.relative_to(folder)}": source
@@ -125,7 +125,7 @@ def test_the_rooms_import_each_other_relatively(name: str) -> None:
     assert imported_absolutely(SOURCES[name]).isdisjoint({"disposescope", *ROOMS})
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("scopes/")])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith(("scopes/", "leaks/"))])
 def test_scopes_knows_no_tensor_library(name: str) -> None:
     process_and_plugin = {"psutil", "pytest"}  # the memory of the process, and the plugin that pytest loads
     assert imported_absolutely(SOURCES[name]) <= sys.stdlib_module_names | process_and_plugin

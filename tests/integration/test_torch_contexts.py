@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.tensors._torch_extension import TORCH_HOT
+from disposescope.tensors.torch.extension import TORCH_COMPILED
 
-MODES = 1 if TORCH_HOT is None else 0
+MODES = 1 if TORCH_COMPILED is None else 0
 """How many modes a scope needs."""
 
 

@@ -78,6 +78,49 @@ def test_batches_come_as_torch_packed_sequences_and_go_with_their_scope(
         assert all(map(ds.is_disposed, seen))
 
 
+def packed_plainly(samples: list[Any]) -> Any:
+    return rnn.pack_sequence([sample["text"] for sample in samples], enforce_sorted=False)
+
+
+def packed_in_a_dict(samples: list[Any]) -> dict[str, Any]:
+    return {"text": packed_plainly(samples), "more": [torch.tensor([sample["label"] for sample in samples])]}
+
+
+@pytest.mark.parametrize(("workers", "context"), CONTEXTS)
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize(("collate", "each"), [(packed_plainly, 1), (packed_in_a_dict, 2)])
+def test_what_a_plain_loader_packs_is_one_resource(
+    workers: int, context: str | None, pin_memory: bool, collate: Any, each: int
+) -> None:
+    loader = data.DataLoader(
+        SAMPLES, batch_size=2, collate_fn=collate, num_workers=workers, multiprocessing_context=context,
+        pin_memory=pin_memory,
+    )  # fmt: skip
+    kept: list[Any] = []
+    labels: list[Any] = []
+    with ds.dispose_scope() as scope:
+        ds.reset_statistics()
+        for batch in loader:
+            packed = batch if collate is packed_plainly else batch["text"]
+            kept.append(packed)
+            if collate is packed_in_a_dict:
+                labels += batch["more"]
+            assert len(scope) == each * len(kept)
+            assert {ds.owner_of(resource) for resource in (packed, *packed)} == {scope}
+            now = ds.statistics()
+            assert now.live == now.created_in_scope - now.disposed_in_scope == len(scope)
+        del batch, packed
+        ds.dispose(kept[0].batch_sizes)
+        assert all(map(ds.is_disposed, (kept[0], *kept[0])))
+        assert len(scope) == each * len(kept) - 1
+        assert [len(rnn.unpack_sequence(packed)) for packed in kept[1:]] == [2, 2, 1]
+    assert all(ds.is_disposed(resource) for packed in kept for resource in (packed, *packed))
+    for _batch in ds.scoped_batches(loader):
+        current = ds.current_scope()
+        assert current is not None
+        assert len(current) == each
+
+
 class Stream(data.IterableDataset):
     def __iter__(self) -> Any:
         return (torch.full((length,), length) for length in LENGTHS)

@@ -175,7 +175,7 @@ def test_without_torch_nothing_of_it_is_imported(tmp_path):
         with ds.dispose_scope():
             pass
         assert not [name for name in sys.modules if name.partition(".")[0] == "torch"]
-        assert "disposescope.tensors._torch" not in sys.modules
+        assert "disposescope.tensors.torch.adapter" not in sys.modules
         """
     )
     done = run(tmp_path, program)

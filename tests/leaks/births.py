@@ -3,9 +3,8 @@
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks._log import LOG, Row
-from disposescope.scopes.leaks._sightings import Seen
-from disposescope.scopes.leaks._site import Mark
+from disposescope.leaks.births.log import LOG, Row, Seen
+from disposescope.scopes.sites import Mark
 
 arrays_are_seen = pytest.mark.skipif(
     not ds.arena_statistics().available or LOG.api is None, reason="the arena tells plain arrays to the compiled log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from disposescope.scopes.leaks import (
+from disposescope.leaks import (
     Band,
     Excerpt,
     Leak,

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector, assert_no_leaks, take_snapshot
+from disposescope.leaks import LeakDetector, assert_no_leaks, take_snapshot
 
 
 def test_a_clean_block_passes() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._current import CURRENT, resolve
-from disposescope.scopes._entries import LIVE, Entry
-from disposescope.scopes.leaks import _log
-from disposescope.scopes.leaks._birthlog_python import BirthLog
-from disposescope.scopes.leaks._log import LOG
-from disposescope.scopes.leaks._site import rank_of
+from disposescope.leaks.births import log as _log
+from disposescope.leaks.births.log import LOG, BirthLog
+from disposescope.scopes.context import CURRENT, resolve
+from disposescope.scopes.identity import LIVE, Entry
+from disposescope.scopes.sites import rank_of
 
 
 class Anchor:

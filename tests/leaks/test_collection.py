@@ -2,7 +2,7 @@
 
 import gc
 
-from disposescope.scopes.leaks._collection import collection_paused
+from disposescope.leaks.detector.collection import collection_paused
 
 
 def test_no_collection_starts_meanwhile_and_the_thresholds_come_back() -> None:

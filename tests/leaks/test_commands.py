@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = [sys.executable, "-m", "disposescope.scopes.leaks.commands"]
+COMMANDS = [sys.executable, "-m", "disposescope.leaks.commands"]
 LEAK = "import disposescope as ds\nKEPT = [ds.zeros((1000, 10))[:1]]\n"
 
 
@@ -197,7 +197,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, LEAK))
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "disposescope.scopes.leaks.commands", "show", "leaks.json"]
+    command = [sys.executable, "-m", "disposescope.leaks.commands", "show", "leaks.json"]
     done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment())
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")

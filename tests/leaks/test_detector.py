@@ -8,10 +8,11 @@ import weakref
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._instruments import LISTENERS
-from disposescope.scopes.leaks import LeakDetector, _watching, live_tensors, take_snapshot
-from disposescope.scopes.leaks._recording import Recorder
-from disposescope.scopes.leaks._watching import is_watching
+from disposescope.leaks import LeakDetector, live_tensors, take_snapshot
+from disposescope.leaks.detector import watching as _watching
+from disposescope.leaks.detector.recording import Recorder
+from disposescope.leaks.detector.watching import is_watching
+from disposescope.scopes.framework import LISTENERS
 
 
 def test_what_is_born_inside_and_alive_is_recorded() -> None:

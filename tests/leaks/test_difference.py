@@ -9,10 +9,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disposescope.scopes.leaks import Leak, Process, Report
-from disposescope.scopes.leaks._difference import Change, Difference, difference_of
-from disposescope.scopes.leaks._merging import merged
-from disposescope.scopes.leaks.reporters._difference_text import difference_json_of, difference_text_of
+from disposescope.leaks import Leak, Process, Report
+from disposescope.leaks.report.difference import Change, Difference, difference_of
+from disposescope.leaks.reporters.difference_text import difference_json_of, difference_text_of
+from disposescope.leaks.saved.files import merged
 from tests.leaks.example_reports import EVAL, STEP, leak, training_report
 
 

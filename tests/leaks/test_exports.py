@@ -18,12 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disposescope.scopes.leaks import Band, Leak, LiveSite, Pass, Process, ProgramFacts, Report, Sample, Timeline
-from disposescope.scopes.leaks._merging import merged
-from disposescope.scopes.leaks.reporters._csv import COLUMNS, csv_of
-from disposescope.scopes.leaks.reporters._memory_viz import memory_viz_of
-from disposescope.scopes.leaks.reporters._perfetto import perfetto_of
-from disposescope.scopes.leaks.reporters._speedscope import speedscope_of
+from disposescope.leaks import Band, Leak, LiveSite, Pass, Process, ProgramFacts, Report, Sample, Timeline
+from disposescope.leaks.reporters.csv_table import COLUMNS, csv_of
+from disposescope.leaks.reporters.memory_viz import memory_viz_of
+from disposescope.leaks.reporters.perfetto import perfetto_of
+from disposescope.leaks.reporters.speedscope import speedscope_of
+from disposescope.leaks.saved.files import merged
 from tests.leaks.example_reports import (
     MAIN,
     MODULE,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disposescope.scopes.leaks._growth import trend_of, trend_of_births
+from disposescope.leaks.verdicts.growth import trend_of, trend_of_births
 
 seeds = st.integers(0, 2**32)
 

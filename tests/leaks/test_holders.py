@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._holders import Holders
-from disposescope.scopes.leaks._log import LOG
-from disposescope.scopes.leaks._references import references_to
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import LOG
+from disposescope.leaks.holders.holders import Holders
+from disposescope.leaks.holders.references import references_to
 from tests.leaks.births import arrays_are_seen
 
 HERE = f"module {__name__}"
@@ -447,7 +447,7 @@ def test_a_search_ends_at_its_limits() -> None:
 
 
 def test_references_are_counted_without_our_own() -> None:
-    from disposescope.scopes._entries import entry_of
+    from disposescope.scopes.identity import entry_of
 
     one = tensor()
     entry = entry_of(one)
@@ -463,7 +463,7 @@ def test_references_are_counted_without_our_own() -> None:
 
 
 def shown(file: str) -> str:
-    from disposescope.scopes.leaks._site import shown
+    from disposescope.scopes.sites import shown
 
     return shown(file)
 

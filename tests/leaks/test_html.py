@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from disposescope.scopes.leaks import ProgramFacts, Report
-from disposescope.scopes.leaks.reporters import _html
-from disposescope.scopes.leaks.reporters._html import html_of, title_of
-from disposescope.scopes.leaks.reporters._packing import LEAK_FIELDS, RECORD_FIELDS, SITE_FIELDS, packed
+from disposescope.leaks import ProgramFacts, Report
+from disposescope.leaks.reporters import html_page as _html
+from disposescope.leaks.reporters.html_page import LEAK_FIELDS, RECORD_FIELDS, SITE_FIELDS, html_of, packed, title_of
 from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import Leak, LeakDetector, Report
+from disposescope.leaks import Leak, LeakDetector, Report
 from tests.leaks.births import arrays_are_seen
 
 pytestmark = arrays_are_seen

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector, Report
+from disposescope.leaks import LeakDetector, Report
 
 BOX: dict[str, Any] = {}
 

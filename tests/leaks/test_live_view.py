@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks._openings import OPENINGS
-from disposescope.scopes.leaks.commands import _live
-from disposescope.scopes.leaks.commands._live import Lines, Table, live_view, stack_lines
-from disposescope.scopes.leaks.commands._numbers import growth_of_text, nbytes_of_text, seconds_of_text
+from disposescope.leaks.births.open_scopes import OPENINGS
+from disposescope.leaks.commands import live as _live
+from disposescope.leaks.commands.arguments import growth_of_text, nbytes_of_text, seconds_of_text
+from disposescope.leaks.commands.live import Lines, Table, live_view, stack_lines
 
 
 class Terminal(io.StringIO):

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks._facts import Process
-from disposescope.scopes.leaks._merging import merged
-from disposescope.scopes.leaks._report import Report, UnusedSuppression
+from disposescope.leaks.report.report import Process, Report, UnusedSuppression
+from disposescope.leaks.saved.files import merged
 
 KEPT: list[object] = []
 

@@ -3,7 +3,7 @@
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
+from disposescope.leaks import LeakDetector
 
 KEPT: list[object] = []
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._entries import DEAD
-from disposescope.scopes.leaks._log import LOG
-from disposescope.scopes.leaks._portraits import Studio
-from disposescope.scopes.leaks._rows import RowList, joined
-from disposescope.scopes.leaks._sightings import Seen, is_referenced, see, see_in_python
+from disposescope.leaks.births.log import LOG, RowList, Seen, is_referenced, joined, see, see_in_python
+from disposescope.leaks.births.record_builder import RecordBuilder
+from disposescope.scopes.identity import DEAD
 
 
 class Owned:
@@ -53,9 +51,9 @@ def test_resources_of_all_sorts() -> None:
                 step.move_to_outer([owned, pair])
         scalar = ds.tensor(1.5)
         entries, rows = LOG.entries(0, 1 << 60)
-        many, one_by_one = Studio(5), Studio(5)
-        records, subjects, kept = many.portray(entries, rows)
-        others, other_subjects, other_kept = one_by_one.portray_in_python(entries, rows)
+        many, one_by_one = RecordBuilder(5), RecordBuilder(5)
+        records, subjects, kept = many.build_records(entries, rows)
+        others, other_subjects, other_kept = one_by_one.build_records_in_python(entries, rows)
         assert ageless(records) == ageless(others)
         assert (subjects, list(kept)) == (other_subjects, list(other_kept))
         assert (many.numbers, many.disposals) == (one_by_one.numbers, one_by_one.disposals)
@@ -113,8 +111,10 @@ def test_memory_that_is_seen() -> None:
         assert [(piece.identity, piece.nbytes, piece.kind, piece.device) for piece in pieces] == [
             (id(anchors[1]), 100, "kind", "cpu:0")
         ]
-        many, one_by_one = Studio(5), Studio(5)
-        assert ageless(many.portray_memory(pieces, rows)) == ageless(one_by_one.portray_memory_in_python(others, rows))
+        many, one_by_one = RecordBuilder(5), RecordBuilder(5)
+        assert ageless(many.build_memory_records(pieces, rows)) == ageless(
+            one_by_one.build_memory_records_in_python(others, rows)
+        )
         assert many.numbers == one_by_one.numbers == {LOG.key_of(id(anchors[1])): 0}
         [piece] = pieces
         assert piece() is piece
@@ -184,8 +184,8 @@ def test_what_goes_wrong_in_the_middle_is_raised() -> None:
         entries, rows = LOG.entries(0, 1 << 60)
         known = LOG.sightings(0, 1 << 60)
         record: Any = type(ds.take_snapshot().records[0])
-        studio = Studio(0)
-        given = [record, {}, studio.sites, 0.0, 0, DEAD, {}, studio.record, entries, rows]
+        record_builder = RecordBuilder(0)
+        given = [record, {}, record_builder.sites, 0.0, 0, DEAD, {}, record_builder.record, entries, rows]
         for place, wrong, expected in (
             (2, fail, ZeroDivisionError),
             (2, lambda _number: None, TypeError),
@@ -197,18 +197,18 @@ def test_what_goes_wrong_in_the_middle_is_raised() -> None:
             asked = [*given]
             asked[place] = wrong
             with pytest.raises(expected):
-                LOG.portray(*asked)
+                LOG.build_records(*asked)
         for identify, expected in (
             (fail, ZeroDivisionError),
             (lambda _thing: 7, TypeError),
             (lambda _: (1, 2, 3), TypeError),
         ):
             with pytest.raises(expected):
-                LOG.see(Seen, "kind", studio.sites, (), identify, is_referenced, *known, None)
+                LOG.see(Seen, "kind", record_builder.sites, (), identify, is_referenced, *known, None)
         with pytest.raises(TypeError):
-            LOG.see(None, "kind", studio.sites, (), None, is_referenced, *known, None)
+            LOG.see(None, "kind", record_builder.sites, (), None, is_referenced, *known, None)
         with pytest.raises(TypeError):
-            LOG.portray_memory(record, {}, studio.sites, 0.0, 0, Seen, [anchor], known[1])
+            LOG.build_memory_records(record, {}, record_builder.sites, 0.0, 0, Seen, [anchor], known[1])
         with pytest.raises(TypeError):
             LOG.is_in_use(1)
         with pytest.raises(TypeError):

@@ -40,7 +40,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
         installed = any(point.name == "disposescope" for point in importlib.metadata.entry_points(group="pytest11"))
     except importlib.metadata.PackageNotFoundError:
         installed = False
-    plugin = [] if installed else ["-p", "disposescope.scopes.leaks._pytest"]
+    plugin = [] if installed else ["-p", "disposescope.leaks.running.pytest_plugin"]
 
     def run_tests(text: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(text)

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._recording import AT_MOST, Thinned
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.detector.recording import Thinned
+from disposescope.leaks.report.timeline import AT_MOST
 
 
 def test_samples_passes_and_scopes_are_recorded() -> None:

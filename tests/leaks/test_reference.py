@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from disposescope.scopes.leaks import reporters
-from disposescope.scopes.leaks._leak import LeakKind
-from disposescope.scopes.leaks.commands._main import VERBS
-from disposescope.scopes.leaks.reporters._json import schema
+from disposescope.leaks import reporters
+from disposescope.leaks.commands.main import VERBS
+from disposescope.leaks.report.leaks import LeakKind
+from disposescope.leaks.reporters.json_report import schema
 
 PAGE = Path(__file__).parents[2] / "docs" / "leak-report.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -44,8 +44,8 @@ def test_every_field_of_the_json_is_there() -> None:
 
 
 def test_the_toml_is_read(tmp_path: Path) -> None:
-    from disposescope.scopes.leaks._baseline import read_baseline
-    from disposescope.scopes.leaks._suppressions import suppressions_of
+    from disposescope.leaks.saved.baseline import read_baseline
+    from disposescope.leaks.saved.settings_file import suppressions_of
 
     file = tmp_path / ".leak-report.toml"
     found = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)

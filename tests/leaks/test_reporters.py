@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from disposescope.scopes import leaks
-from disposescope.scopes.leaks import (
+from disposescope import leaks
+from disposescope.leaks import (
     Band,
     Excerpt,
     Leak,
@@ -26,8 +26,8 @@ from disposescope.scopes.leaks import (
     Trend,
     UnusedSuppression,
 )
-from disposescope.scopes.leaks.reporters._json import ReportFileError, json_of, report_from_json, schema
-from disposescope.scopes.leaks.reporters._text import bytes_text, text_of
+from disposescope.leaks.report.report import bytes_text, text_of
+from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
 
 SITE = Site("train.py", 31, "Trainer.step")
 

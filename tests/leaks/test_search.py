@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._entry import entry_of
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._holders import Holders, Reason
-from disposescope.scopes.leaks._subject import Subject
-from disposescope.tensors._storage import storage_of
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import Subject
+from disposescope.leaks.holders.holders import Holders, Reason
+from disposescope.scopes.identity import entry_of
+from disposescope.tensors.numpy.storage import storage_of
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"
@@ -233,7 +233,7 @@ def test_the_callback_of_a_weak_reference_and_cached_values_hold() -> None:
 
 def test_a_plain_array_is_found_by_its_memory_also_behind_views(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is used in full cannot be pinned: a search has not to go on for it, and does here.
-    monkeypatch.setattr("disposescope.scopes.leaks._search._AFTER_THE_LAST_S", 60.0)
+    monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST_S", 60.0)
     array = np.zeros(1000)
     identity, nbytes = storage_of(array)
     watch = weakref.ref(array)
@@ -270,7 +270,7 @@ def test_a_report_keeps_nothing_alive() -> None:
 
 def test_a_search_that_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = tensor_in(lambda tensor: BOX.setdefault("batch", tensor))
-    monkeypatch.setattr("disposescope.scopes.leaks._holders.user_roots", lambda: 1 / 0)
+    monkeypatch.setattr("disposescope.leaks.holders.holders.user_roots", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         asked(entry)
     BOX.clear()

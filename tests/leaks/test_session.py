@@ -104,7 +104,7 @@ def work(ending):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
-    from disposescope.scopes.leaks import _session
+    from disposescope.leaks.running import session as _session
     os.environ["FOLDER"] = str(_session._SESSIONS[0]._folder)
     context = multiprocessing.get_context(sys.argv[1])
     process = context.Process(target=work, args=(sys.argv[2],))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector, Site
-from disposescope.scopes.leaks._site import mark_of, site_of
+from disposescope.leaks import LeakDetector, Site
+from disposescope.scopes.sites import mark_of, site_of
 
 
 def line_above() -> int:
@@ -83,7 +83,7 @@ def test_nothing_is_told_of_no_mark() -> None:
     [
         ("/usr/bin/leak-report", ""),
         ("<frozen runpy>", None),
-        ("/lib/disposescope/scopes/leaks/commands/__main__.py", "disposescope.scopes.leaks.commands"),
+        ("/lib/disposescope/leaks/commands/__main__.py", "disposescope.leaks.commands"),
     ],
 )
 def test_what_runs_a_program_is_no_part_of_its_stack(file: str, package: str | None) -> None:

@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._kinds import Kind, add_kind
-from disposescope.scopes.leaks import LeakDetector, take_snapshot
+from disposescope.leaks import LeakDetector, take_snapshot
+from disposescope.scopes.kinds import Kind, add_kind
 
 
 def test_the_bytes_of_one_storage_count_once() -> None:

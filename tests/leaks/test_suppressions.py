@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import Leak, Report, Site
-from disposescope.scopes.leaks._baseline import beyond_baseline, read_baseline, write_baseline
-from disposescope.scopes.leaks._leak import fingerprint_of
-from disposescope.scopes.leaks._settings_file import SuppressionError, find_settings
-from disposescope.scopes.leaks._suppressions import Suppression, suppressed_by, suppressions_of
-from disposescope.scopes.leaks.commands import main
-from disposescope.scopes.leaks.reporters._json import json_of
+from disposescope.leaks import Leak, Report, Site
+from disposescope.leaks.commands import main
+from disposescope.leaks.report.leaks import fingerprint_of
+from disposescope.leaks.reporters.json_report import json_of
+from disposescope.leaks.saved.baseline import beyond_baseline, read_baseline, write_baseline
+from disposescope.leaks.saved.settings_file import (
+    Suppression,
+    SuppressionError,
+    find_settings,
+    suppressed_by,
+    suppressions_of,
+)
 
 KEPT: list[object] = []
 

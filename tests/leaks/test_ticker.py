@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from disposescope.scopes.leaks._ticker import Ticker
+from disposescope.leaks.detector.recording import Ticker
 
 
 def test_it_calls_until_it_is_stopped() -> None:

@@ -5,12 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from disposescope.scopes.leaks import ProgramFacts, Report
-from disposescope.scopes.leaks._merging import merged
-from disposescope.scopes.leaks._timeline import AT_MOST, Band, Pass, Sample, Timeline
-from disposescope.scopes.leaks._timelines import timelines_together
-from disposescope.scopes.leaks.reporters._json import json_of, report_from_json
-from disposescope.scopes.leaks.reporters._text import text_of
+from disposescope.leaks import ProgramFacts, Report
+from disposescope.leaks.report.report import text_of
+from disposescope.leaks.report.timeline import AT_MOST, Band, Pass, Sample, Timeline
+from disposescope.leaks.reporters.json_report import json_of, report_from_json
+from disposescope.leaks.saved.files import merged, timelines_together
 from tests.leaks.example_reports import training_report
 
 

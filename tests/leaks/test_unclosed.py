@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector, Report, Sample
-from disposescope.scopes.leaks._native import native_trend
+from disposescope.leaks import LeakDetector, Report, Sample
+from disposescope.leaks.verdicts.without_tensors import native_trend
 
 BOX: dict[str, Any] = {}
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from disposescope.scopes.leaks import Process
-from disposescope.scopes.leaks.commands import main
-from disposescope.scopes.leaks.commands._export import FORMATS
-from disposescope.scopes.leaks.reporters._html import html_of
-from disposescope.scopes.leaks.reporters._json import json_of, report_from_json
+from disposescope.leaks import Process
+from disposescope.leaks.commands import main
+from disposescope.leaks.commands.export import FORMATS
+from disposescope.leaks.reporters.html_page import html_of
+from disposescope.leaks.reporters.json_report import json_of, report_from_json
 from tests.leaks.example_reports import training_report
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = [sys.executable, "-m", "disposescope.scopes.leaks.commands"]
+COMMANDS = [sys.executable, "-m", "disposescope.leaks.commands"]
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +166,7 @@ def test_names_that_are_no_text_are_written_as_escapes(folder: Path) -> None:
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = f"'{sys.executable}' -m disposescope.scopes.leaks.commands html run.json -o - | head -c 20"
+    command = f"'{sys.executable}' -m disposescope.leaks.commands html run.json -o - | head -c 20"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         capture_output=True,

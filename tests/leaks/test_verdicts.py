@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import Leak, LeakDetector, Report, _search
+from disposescope.leaks import Leak, LeakDetector, Report
+from disposescope.leaks.holders import search as _search
 from tests.leaks.births import arrays_are_seen
 
 BOX: dict[str, Any] = {}
@@ -124,7 +125,7 @@ def test_a_small_view_that_pins_much_is_a_view() -> None:
 
 
 def test_a_view_is_told_also_where_looking_through_the_heap_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("disposescope.scopes.leaks._search._AFTER_THE_LAST_S", 0.0)
+    monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST_S", 0.0)
     with ds.LeakDetector() as detector:
         BOX["preview"] = ds.zeros(12_500_000)[:5]
         [leak] = detector.report(time_limit_s=60).leaks

@@ -12,7 +12,7 @@ import types
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _arrivals
+from disposescope.scopes import kinds as _arrivals
 
 
 @pytest.fixture

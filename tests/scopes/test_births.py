@@ -8,8 +8,9 @@ import threading
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _births, _estates
-from disposescope.scopes._entries import LIVE, entry_of
+from disposescope.scopes import identity as dead_composites
+from disposescope.scopes import ownership as _births
+from disposescope.scopes.identity import LIVE, entry_of
 from tests.scopes.toys import PACKED, TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
 
 
@@ -173,7 +174,7 @@ def born_whole(request, monkeypatch):
     if request.param == "as it is":
         return _births.born_whole
     monkeypatch.setattr(_births, "part", _births.part_in_python)
-    monkeypatch.setattr(_estates, "HOT", None)
+    monkeypatch.setattr(dead_composites, "COMPILED", None)
     return _births.born_whole_in_python
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._compiled import HOT
-from disposescope.scopes._entries import LIVE
+from disposescope.scopes.extension import COMPILED
+from disposescope.scopes.identity import LIVE
 
-compiled_only = pytest.mark.skipif(HOT is None, reason="the extension was not built, or is not wanted")
+compiled_only = pytest.mark.skipif(COMPILED is None, reason="the extension was not built, or is not wanted")
 
 PROGRAM = """
 import random
 import sys
 import disposescope as ds
-from disposescope.scopes._births import born
-from disposescope.scopes._entries import DEAD, LIVE
-from disposescope.scopes._instruments import LISTENERS
-from disposescope.scopes._kinds import Kind, add_kind
+from disposescope.scopes.ownership import born
+from disposescope.scopes.identity import DEAD, LIVE
+from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.kinds import Kind, add_kind
 
 class Thing:
     def __init__(self, number):
@@ -43,7 +43,8 @@ log = []
 class Listener:
     def born(self, entry):
         numbers[entry] = entry().number
-        log.append(("born", numbers[entry], entry.owner and entry.owner.name, entry.unit, entry.members, entry.counted))
+        in_scope = entry.counted is entry.home.period
+        log.append(("born", numbers[entry], entry.owner and entry.owner.name, entry.unit, entry.members, in_scope))
     def moved(self, entry, source, target):
         log.append(("moved", numbers[entry], source and source.name, target and target.name))
     def disposed(self, entry, owner):
@@ -123,7 +124,7 @@ def test_programs_by_chance_do_the_same_step_by_step_compiled_and_in_python():
 
 
 def test_the_environment_asks_for_python_alone():
-    told = "import disposescope; from disposescope.scopes._compiled import HOT; print(HOT is None)"
+    told = "import disposescope; from disposescope.scopes.extension import COMPILED; print(COMPILED is None)"
     assert run(told, DISPOSESCOPE_PURE_PYTHON="1") == "True\n"
 
 
@@ -161,16 +162,16 @@ atexit.register(lambda: kept.append(ds.zeros(3)))
 def test_what_is_no_entry_is_refused():
     for wrong in (None, 1, object()):
         with pytest.raises(TypeError):
-            HOT.died(wrong)
+            COMPILED.died(wrong)
         with pytest.raises(TypeError):
-            HOT.release(wrong)
+            COMPILED.release(wrong)
     with pytest.raises(TypeError):
-        HOT.release_newest([], [])
+        COMPILED.release_newest([], [])
     with pytest.raises(RuntimeError, match="once in a process"):
-        HOT.bind({})
+        COMPILED.bind({})
     kind: Any = None
     with ds.dispose_scope() as scope, pytest.raises(TypeError, match="weak reference"):
-        HOT.born(1, kind)
+        COMPILED.born(1, kind)
     assert len(scope) == 0
     assert all(entry() is not None for entry in list(LIVE.values()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disposescope.scopes._devices import CURRENT_INDEX, device_name
+from disposescope.scopes.kinds import CURRENT_INDEX, device_name
 
 
 @pytest.mark.parametrize(

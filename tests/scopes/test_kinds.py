@@ -7,8 +7,8 @@ from unittest import mock
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _kinds
-from disposescope.scopes._kinds import kind_of, kind_of_type
+from disposescope.scopes import kinds as _kinds
+from disposescope.scopes.kinds import kind_of, kind_of_type
 from tests.scopes.toys import Disposable, Toy, owned_by
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _pages
+from disposescope.scopes import options as _pages
 
 needs_glibc = pytest.mark.skipif(not _pages.available(), reason="a setting of the GNU C library")
 
@@ -50,16 +50,16 @@ def test_nested_scopes_ask_once_each_and_the_last_one_returns(monkeypatch: pytes
     with ds.dispose_scope(keep_pages=True):
         with ds.dispose_scope(keep_pages=True) as inner:
             inner.close()
-        assert _pages._askers == 1
+        assert len(_pages._askers) == 1
         assert not trims
-    assert _pages._askers == 0
+    assert len(_pages._askers) == 0
     assert trims == [True]
 
 
 @needs_glibc
 def test_a_scope_that_was_never_entered_has_nothing_to_return() -> None:
     ds.dispose_scope(keep_pages=True).close()
-    assert _pages._askers == 0
+    assert len(_pages._askers) == 0
 
 
 def test_another_c_library_is_told_in_one_line_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +71,14 @@ def test_another_c_library_is_told_in_one_line_and_nothing_changes(monkeypatch: 
         assert not scope.closed
     assert not _pages.available()
     assert not _pages.trim()
-    assert _pages._askers == 0
+    assert len(_pages._askers) == 0
 
 
 @needs_glibc
 def test_the_decorator_keeps_the_option() -> None:
     @ds.dispose_scope(keep_pages=True)
     def asked() -> int:
-        return _pages._askers
+        return len(_pages._askers)
 
     assert asked() == 1
-    assert _pages._askers == 0
+    assert len(_pages._askers) == 0

@@ -5,21 +5,25 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _composites, _deaths, _ownership, _releases, _verbs
-from disposescope.scopes._compiled import HOT
-from disposescope.scopes._entries import DEAD, LIVE, entry_of, track
-from disposescope.scopes._kinds import Kind
-from disposescope.scopes._releases import release_in_python
-from tests.scopes.toys import TOY, Disposable, Pair, Toy, counts, tables_are_sound
+from disposescope.scopes import composites as _composites
+from disposescope.scopes import functions as _verbs
+from disposescope.scopes import identity as _deaths
+from disposescope.scopes import identity as _releases
+from disposescope.scopes import ownership as _ownership
+from disposescope.scopes.extension import COMPILED
+from disposescope.scopes.identity import DEAD, LIVE, entry_of, release_in_python, track
+from disposescope.scopes.kinds import Kind, add_kind
+from tests.scopes.toys import TOY, Disposable, Pair, Toy, counts, fails, recorded, tables_are_sound
 
 RELEASES = [pytest.param(release_in_python, id="python")]
-if HOT is not None:
-    RELEASES.append(pytest.param(HOT.release, id="compiled"))
+if COMPILED is not None:
+    RELEASES.append(pytest.param(COMPILED.release, id="compiled"))
 
 Release = Callable[..., BaseException | None]
 
@@ -239,6 +243,136 @@ def test_a_tuple_that_two_threads_gather_at_once_is_one_composite():
         assert packed in scope
         assert len(scope) == 1
     assert ds.is_disposed(packed)
+
+
+class TestAReleaseThatFails:
+    """It leaves its resource alive, unowned and not disposed."""
+
+    class Fragile:
+        def __init__(self, release: Callable[[], object]) -> None:
+            self.release = release
+
+        def dispose(self) -> None:
+            self.release()
+
+    class Slotted:
+        __slots__ = ("release",)
+
+        def __init__(self, release: Callable[[], object]) -> None:
+            self.release = release
+
+        def dispose(self) -> None:
+            self.release()
+
+    @pytest.fixture(autouse=True)
+    def others(self) -> int:
+        """How many of other tests live on, because classes are registered for good."""
+        return ds.statistics().live
+
+    def fails(self) -> None:
+        raise OSError("busy")
+
+    @pytest.mark.parametrize("cls", [Fragile, Slotted])
+    def test_of_a_users_object(self, cls: Any):
+        released: list[int] = []
+        thing = cls(self.fails)
+        with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            scope.attach(thing)
+        assert not ds.is_disposed(thing)
+        assert ds.owner_of(thing) is None
+        assert thing not in scope
+        thing.release = lambda: released.append(1)
+        ds.dispose(thing)
+        assert released == [1]
+        assert ds.is_disposed(thing) is (cls is self.Fragile)
+        assert tables_are_sound()
+
+    def test_of_a_toy_that_dies_later(self, others: int):
+        toy = fails(OSError("busy"))
+        with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            scope.attach(toy)
+        assert counts() == {"created_unscoped": 1, "attached": 1, "detached": 1, "live": others + 1}
+        assert id(toy) not in DEAD
+        del toy
+        # The error that it raises each time has a traceback, in which the toy is.
+        gc.collect()
+        now = ds.statistics()
+        assert (now.created_unscoped, now.attached, now.detached, now.disposed_unscoped) == (1, 1, 1, 1)
+        assert now.live == others
+        assert tables_are_sound()
+
+    def test_by_dispose(self, others: int):
+        toy = fails(OSError("busy"))
+        for times in (1, 2):
+            with pytest.raises(ExceptionGroup):
+                ds.dispose(toy)
+            assert toy.releases == times
+            assert counts() == {"created_unscoped": 1, "live": others + 1}
+
+    def test_of_a_member(self, others: int):
+        first, last, broken = Toy(1), Toy(2), fails(OSError("busy"))
+        with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            pair = scope.attach(Pair(first, broken, last))
+        assert ds.is_disposed(pair)
+        assert (first.releases, broken.releases, last.releases) == (1, 1, 1)
+        assert not ds.is_disposed(broken)
+        assert ds.statistics().live == others + 1
+        with pytest.raises(ExceptionGroup):
+            ds.dispose(broken)
+        assert broken.releases == 2
+        assert tables_are_sound()
+
+    def test_of_a_composite(self, others: int):
+        class Whole:
+            def __init__(self, *members: object) -> None:
+                self.members = members
+
+        def release(whole: Whole) -> None:
+            if busy:
+                raise OSError("busy")
+
+        ds.register_kind(Whole, release=release, members=lambda whole: whole.members)
+        busy = True
+        toy, broken = Toy(1), fails(OSError("busy"))
+        whole = Whole(toy, broken)
+        with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            scope.attach(whole)
+        assert not ds.is_disposed(whole)
+        assert ds.is_disposed(toy)
+        assert not ds.is_disposed(broken)
+        assert ds.statistics().live == others + 1
+        busy = False
+        with pytest.raises(ExceptionGroup):
+            ds.dispose(whole)
+        assert ds.is_disposed(whole)
+        assert (toy.releases, broken.releases) == (1, 2)
+        assert not ds.is_disposed(broken)
+        assert ds.statistics().live == others + 1
+        assert tables_are_sound()
+
+    def test_of_a_resource_that_says_it_is_disposed(self, others: int):
+        """What its release raised came after that, as an interrupt does."""
+
+        class Late:
+            is_gone = False
+
+        def release(late: Late) -> None:
+            late.is_gone = True
+            raise OSError("late")
+
+        add_kind(replace(TOY, cls=Late, name="Late", release=release, is_disposed=lambda late: late.is_gone))
+        late = Late()
+        with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            scope.attach(late)
+        assert ds.is_disposed(late)
+        now = ds.statistics()
+        assert (now.attached, now.disposed_in_scope, now.detached, now.live) == (1, 1, 0, others)
+
+    def test_is_told_to_listeners(self):
+        toy = fails(OSError("busy"))
+        with recorded() as recorder, pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
+            scope.attach(toy)
+        assert recorder.events[-3:-1] == [("disposed", "Faulty", scope), ("moved", "Faulty", scope, None)]
 
 
 def after(function: Callable[..., Any], call: int, work: Callable[[], object]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import disposescope as ds
-from tests.scopes.toys import Disposable, Packed, Pair, Toy, counts, fails
+from tests.scopes.toys import Disposable, Packed, Pair, Toy, counts, fails, recorded
 
 
 class TestEveryStep:
@@ -89,7 +89,7 @@ class TestEveryStep:
         with pytest.raises(ExceptionGroup):
             with ds.dispose_scope():
                 _faulty = fails(ValueError("x"))
-        assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
+        assert counts() == {"created_in_scope": 1, "detached": 1, "live": 1}
 
     def test_of_refused_calls(self):
         with ds.dispose_scope(strict=True) as scope:
@@ -328,3 +328,65 @@ class TestThreads:
             assert ds.statistics(process=True).created_unscoped - before == 300
         finally:
             sys.setswitchinterval(switching)
+
+    def test_what_another_thread_disposes_while_it_is_attached_is_not_counted_as_attached(self, meanwhile):
+        first, second = Toy(), Toy()
+        with ds.dispose_scope() as scope:
+            meanwhile(lambda: ds.dispose(second))
+            scope.attach([first, second])
+            assert list(scope.live) == [first]
+        assert counts(process=True) == {
+            "created_unscoped": 2,
+            "attached": 1,
+            "disposed_in_scope": 1,
+            "disposed_unscoped": 1,
+        }
+
+    def test_what_is_attached_to_a_scope_that_another_thread_closes_is_detached(self, meanwhile):
+        first, second = Toy(), Toy()
+        with ds.dispose_scope() as scope:
+            meanwhile(scope.close)
+            scope.attach([first, second])
+        assert ds.is_disposed(first)
+        assert ds.owner_of(second) is None
+        assert counts(process=True) == {
+            "created_unscoped": 2,
+            "attached": 2,
+            "detached": 1,
+            "disposed_in_scope": 1,
+            "live": 1,
+        }
+
+    def test_what_another_thread_disposes_while_somebody_counts_is_not_counted(self):
+        class Vanishing(Toy):
+            @property
+            def device(self):
+                self_disposed.append(self.run(ds.dispose, self))
+                raise ds.DisposedError("disposed meanwhile")
+
+            run = TestThreads.run
+            device = device.setter(lambda self, device: None)
+
+        self_disposed = []
+        _vanishing, _kept = Vanishing(nbytes=3), Toy(nbytes=5)
+        now = ds.statistics()
+        assert (now.live, now.live_nbytes) == (1, 5)
+        assert self_disposed == [None]
+
+
+@pytest.fixture
+def meanwhile():
+    """Have another thread do something when the first of several resources has been attached."""
+    with recorded() as recorder:
+
+        def do(work):
+            def moved(entry, source, target):
+                del recorder.moved
+                thread = threading.Thread(target=work)
+                thread.start()
+                thread.join()
+
+            recorder.moved = moved
+
+        ds.reset_statistics(process=True)
+        yield do

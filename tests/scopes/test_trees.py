@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -18,6 +19,7 @@ import weakref
 from unittest import mock
 
 import attrs
+import numpy as np
 import pytest
 
 import disposescope as ds
@@ -446,7 +448,7 @@ class TestUnknownTypes:
             looked_at += 1
             return original(node)
 
-        with mock.patch("disposescope.scopes._trees.gc.get_referents", counting):
+        with mock.patch("disposescope.scopes.tree_walk.gc.get_referents", counting):
             with ds.dispose_scope() as scope:
                 scope.move_to_outer(large)
         assert looked_at < 50_000
@@ -578,7 +580,158 @@ class Trapped:
         raise AssertionError(f"asked for {name}")
 
 
+RAN = []
+"""What ran of the code of the objects that a walk met."""
+
+
+def records(name):
+    def special(*_args, **_options):
+        RAN.append(name)
+        raise RuntimeError(f"{name} was run")
+
+    return special
+
+
+SPECIALS = (
+    "__getattribute__", "__getattr__", "__setattr__", "__delattr__", "__dir__", "__iter__", "__next__", "__len__",
+    "__bool__", "__hash__", "__eq__", "__repr__", "__str__", "__call__", "__contains__", "__getitem__", "__index__",
+    "__reduce_ex__", "__copy__", "__enter__", "__array__", "__dlpack__",
+)  # fmt: skip
+
+
+class Metatrap(type):
+    """The class of a class that notes whoever asks it."""
+
+    def __getattribute__(cls, name):
+        RAN.append(f"class attribute {name}")
+        return super().__getattribute__(name)
+
+    __instancecheck__ = records("__instancecheck__")
+    __subclasscheck__ = records("__subclasscheck__")
+
+
+def trap(kind=object, metaclass=type, **more):
+    """A class whose every property and special method is noted and raises, derived from a given one."""
+    notes = {name: records(name) for name in SPECIALS}
+    for name in ("prop", "data", "shape", "device", "dispose", "dtype", "members", "grad_fn", "__class__"):
+        notes[name] = property(records(f"property {name}"))
+    if kind is object:
+        notes["__init__"] = lambda self, held=None: object.__setattr__(self, "held", held)
+    return metaclass("Noting", (kind,), notes | more)
+
+
+Noting = trap()
+NotingEverything = trap(metaclass=Metatrap)
+NotingDict = trap(dict)
+NotingList = trap(list)
+NotingTuple = trap(tuple)
+NotingSet = trap(set, __hash__=object.__hash__)
+NotingDeque = trap(collections.deque)
+NotingModule = trap(types.ModuleType, __init__=types.ModuleType.__init__)
+NotingArray = trap(np.ndarray)
+NotingDataclass = trap(Plain)
+NotingAttrs = trap(DefinedOpen)
+NotingSlots = trap(Slotted)
+NotingFields = trap(__slots__=("held",), __init__=lambda self, held: type(self).held.__set__(self, held))
+
+
+def built(cls, *args):
+    """An instance that was made by the base of a class, whose attributes nobody may set."""
+    base = cls.__base__
+    made = base.__new__(cls, *args) if base in (tuple, np.ndarray) else base.__new__(cls)
+    if base not in (tuple, np.ndarray):
+        base.__init__(made, *args)
+    return made
+
+
+def held_by_fields(cls, toy):
+    made = object.__new__(cls)
+    if "__slots__" in vars(cls.__base__) or "__slots__" in vars(cls):
+        next(vars(base)["x"] for base in cls.__mro__ if "x" in vars(base)).__set__(made, toy)
+    else:
+        vars(Plain)["__dict__"].__get__(made).update(x=toy)
+    return made
+
+
+NOTING_CONTAINERS = {
+    "dict": lambda toy: built(NotingDict, {"a": toy}),
+    "list": lambda toy: built(NotingList, [toy]),
+    "tuple": lambda toy: built(NotingTuple, (toy,)),
+    "set": lambda toy: built(NotingSet, [toy]),
+    "deque": lambda toy: built(NotingDeque, [toy]),
+    "dataclass": lambda toy: held_by_fields(NotingDataclass, toy),
+    "dataclass with slots": lambda toy: held_by_fields(NotingSlots, toy),
+}
+NOTING_LEAVES = {
+    "object": lambda: Noting(),
+    "object of a noting class": lambda: built(NotingEverything),
+    "module": lambda: NotingModule("noting"),
+    "array": lambda: np.ndarray.__new__(NotingArray, (3,)),
+    "attrs": lambda: object.__new__(NotingAttrs),
+    "dataclass": lambda: object.__new__(NotingDataclass),
+}
+VERBS = {
+    "move_to_outer": lambda scope, tree: scope.move_to_outer(tree),
+    "compact": lambda scope, tree: scope.move_to_outer(tree, compact=True),
+    "move_to": lambda scope, tree: scope.move_to(scope.outer, tree),
+    "attach": lambda scope, tree: scope.attach(tree),
+    "detach": lambda scope, tree: scope.detach(tree),
+    "dispose_everything_but": lambda scope, tree: scope.dispose_everything_but(tree),
+    "dispose": lambda _, tree: ds.dispose(tree),
+    "tidy": lambda _, tree: ds.tidy(lambda: tree),
+}
+
+
 class TestNobodysCodeRuns:
+    @pytest.fixture(autouse=True)
+    def _nothing_ran(self):
+        RAN.clear()
+        yield
+        assert RAN == []
+
+    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("leaf", NOTING_LEAVES)
+    def test_not_of_a_leaf(self, leaf, verb):
+        with ds.dispose_scope(), ds.dispose_scope() as scope:
+            thing = NOTING_LEAVES[leaf]()
+            RAN.clear()
+            for tree in (thing, [thing], {"a": (thing,)}, Plain(thing)):
+                VERBS[verb](scope, tree)
+
+    @pytest.mark.parametrize("leaf", NOTING_LEAVES)
+    def test_not_of_what_is_asked_for(self, leaf):
+        with ds.dispose_scope() as scope:
+            thing = NOTING_LEAVES[leaf]()
+            RAN.clear()
+            _ = thing in scope
+            for ask in (ds.owner_of, ds.is_disposed):
+                with contextlib.suppress(ds.UnknownKindError):
+                    ask(thing)
+
+    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("container", NOTING_CONTAINERS)
+    def test_not_of_a_container_of_a_users_own(self, container, verb):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
+            toy = Toy(1)
+            VERBS[verb](scope, NOTING_CONTAINERS[container](toy))
+            assert ds.is_disposed(toy) == (verb == "dispose")
+            assert (toy in outer) == (verb in ("move_to_outer", "compact", "move_to"))
+
+    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("cls", [Noting, NotingEverything])
+    def test_not_of_an_object_that_hides_a_resource(self, cls, verb):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
+            toys = [Toy(1), Toy(2)]
+            thing = object.__new__(cls)
+            object.__setattr__(thing, "held", toys[1])
+            RAN.clear()
+            refusing = contextlib.nullcontext() if verb == "tidy" else pytest.raises(ds.UnknownKindError)
+            with refusing:
+                VERBS[verb](scope, [toys[0], thing])
+            assert owned_by(scope, *toys)
+            assert len(outer) == 0
+            assert [toy.value for toy in toys] == [1, 2]
+
     def test_not_of_an_object_of_unknown_type(self):
         with ds.dispose_scope() as scope:
             trap = Trap()
@@ -613,6 +766,70 @@ class TestNobodysCodeRuns:
         with ds.dispose_scope() as scope:
             scope.attach(thing)
             assert len(scope) == 0
+
+
+class Failing(Mapped):
+    def __getitem__(self, key):
+        raise RuntimeError("on the way")
+
+
+class Endless(Mapped):
+    def __iter__(self):
+        yield from self._items_of_it
+        raise RuntimeError("on the way")
+
+
+class FailingComposite:
+    pass
+
+
+def _no_members(_composite):
+    raise RuntimeError("on the way")
+
+
+ds.register_kind(FailingComposite, members=_no_members)
+
+
+class TestAWalkThatRaises:
+    @pytest.mark.parametrize("verb", sorted(VERBS.keys() - {"tidy"}))
+    @pytest.mark.parametrize("failing", [Failing, Endless])
+    def test_changes_nothing(self, failing, verb):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
+            foreign, unowned = outer.attach(Toy(1)), scope.detach(Toy(2))
+            toys = [Toy(3), Toy(4)]
+            before = ds.statistics()
+            with pytest.raises(RuntimeError, match="on the way"):
+                VERBS[verb](scope, [toys[0], foreign, unowned, failing({"a": toys[1]})])
+            assert ds.statistics() == before
+            assert owned_by(scope, *toys)
+            assert owned_by(outer, foreign)
+            assert ds.owner_of(unowned) is None
+            assert unowned.value == 2
+
+    @pytest.mark.parametrize("verb", ["attach", "dispose"])
+    def test_changes_nothing_where_a_composite_does_not_tell_its_members(self, verb):
+        with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
+            foreign, toy = outer.attach(Toy(1)), Toy(2)
+            before = ds.statistics()
+            with pytest.raises(RuntimeError, match="on the way"):
+                VERBS[verb](scope, [toy, foreign, FailingComposite()])
+            assert ds.statistics() == before
+            assert owned_by(scope, toy)
+            assert owned_by(outer, foreign)
+
+    def test_of_what_a_decorated_function_returns_releases_it_with_the_scope(self):
+        toys = []
+
+        def make():
+            toys.extend([Toy(1), Toy(2)])
+            return [toys[0], Failing({"a": toys[1]})]
+
+        with ds.dispose_scope() as scope:
+            with pytest.raises(RuntimeError, match="on the way"):
+                ds.tidy(make)
+            assert len(scope) == 0
+            assert ds.current_scope() is scope
+        assert [toy.releases for toy in toys] == [1, 1]
 
 
 class TestPaths:

@@ -24,6 +24,25 @@ class TestOnTheCurrentScope:
             verb(toy)
         assert toy.value == 1
 
+    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.attach, ds.detach, ds.dispose])
+    def test_each_names_itself_where_it_does_not_understand_a_tree(self, verb):
+        with ds.dispose_scope():
+            hidden = Unknown(Toy(1))
+            with pytest.raises(ds.UnknownKindError, match=f"given to {verb.__name__}\\(\\)"):
+                verb([hidden])
+
+    @pytest.mark.parametrize("verb", [ds.is_disposed, ds.owner_of])
+    @pytest.mark.parametrize("stranger", [object(), 3, "text", [1], Unknown])
+    def test_each_names_itself_where_it_is_given_no_resource(self, verb, stranger):
+        with pytest.raises(ds.UnknownKindError, match=f"^{verb.__name__}: .*{type(stranger).__qualname__};"):
+            verb(stranger)
+
+    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.detach])
+    def test_each_names_itself_where_a_strict_scope_does_not_own(self, verb):
+        toy = Toy(1)
+        with ds.dispose_scope(strict=True), pytest.raises(ds.NotOwnedError, match=f"^{verb.__name__}: "):
+            verb(toy)
+
     def test_each_acts_on_the_innermost(self):
         with ds.dispose_scope() as outer, ds.dispose_scope() as inner:
             toy = Toy(1)
@@ -107,7 +126,9 @@ class TestDispose:
             ds.dispose([a, b, c])
         assert len(caught.value.exceptions) == 2
         assert b.value is None
-        ds.dispose([a, b, c])
+        with pytest.raises(ExceptionGroup):
+            ds.dispose([a, b, c])
+        assert (a.releases, b.releases, c.releases) == (2, 1, 2)
 
     def test_a_deep_nesting(self):
         tree: object = Toy(1)

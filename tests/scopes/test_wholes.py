@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _births, _deaths, _estates
-from disposescope.scopes._compiled import HOT
-from disposescope.scopes._entries import LIVE
-from disposescope.scopes._kinds import Kind, add_kind
-from tests.scopes.toys import TOY, Toy, counts, owned_by, recorded, tables_are_sound
+from disposescope.scopes import composites as _composites
+from disposescope.scopes import identity as _deaths
+from disposescope.scopes import identity as dead_composites
+from disposescope.scopes import ownership as _births
+from disposescope.scopes.extension import COMPILED
+from disposescope.scopes.identity import LIVE
+from disposescope.scopes.kinds import Kind, add_kind
+from tests.scopes.toys import TOY, Bundle, Pair, Toy, counts, no_cyclic_garbage, owned_by, recorded, tables_are_sound
 
 
 class Unborn(Toy):
@@ -56,7 +59,7 @@ def born_whole(request, monkeypatch):
     if request.param == "in Python":
         monkeypatch.setattr(_births, "part", _births.part_in_python)
         monkeypatch.setattr(_deaths, "anchor_died", _deaths.anchor_died_in_python)
-        monkeypatch.setattr(_estates, "HOT", None)
+        monkeypatch.setattr(dead_composites, "COMPILED", None)
         born = _births.born_whole_in_python
     return lambda thing: born(thing, ROW, thing, TOY)
 
@@ -93,7 +96,7 @@ def test_tuples_that_die_leave_nothing_behind(born_whole):
                 born_whole(row())
             assert len(LIVE) == known
             assert counts() == {"created_in_scope": 1_200, "disposed_in_scope": 1_200}
-            assert len(_estates.ESTATES) < 600
+            assert len(dead_composites.DEAD_COMPOSITES) < 600
             assert len(scope) == 0
         assert gc.collect() == 0
     finally:
@@ -154,18 +157,142 @@ def test_the_second_of_two_tuples_with_one_element_is_told_apart(born_whole):
     assert second[1].releases == 1
 
 
-@pytest.mark.skipif(HOT is None, reason="the extension was not built, or is not wanted")
+@pytest.fixture(params=["as it is", "in Python"])
+def composed(request, monkeypatch):
+    if request.param == "in Python":
+        monkeypatch.setattr(_deaths, "anchor_died", _deaths.anchor_died_in_python)
+        monkeypatch.setattr(_deaths, "died", _deaths.died_in_python)
+        monkeypatch.setattr(dead_composites, "COMPILED", None)
+
+    def make(*elements):
+        made = Row(elements)
+        _composites.compose(made, ROW)
+        return made
+
+    return make
+
+
+class TestComposed:
+    def test_it_counts_in_the_place_of_its_elements(self, composed):
+        with ds.dispose_scope() as scope:
+            thing = composed(Toy(1), Toy(2), None)
+            assert scope.live == (thing,)
+            assert len(scope) == 1
+            assert counts() == {"created_in_scope": 1, "live": 1}
+        assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
+        assert [toy.releases for toy in thing[:2]] == [1, 1]
+
+    def test_elements_that_were_counted_before_a_reset_are_not_taken_back(self, composed):
+        with ds.dispose_scope():
+            elements = Toy(1), Toy(2)
+            ds.reset_statistics()
+            thing = composed(*elements)
+            assert counts() == {"created_in_scope": 1, "live": 1}
+            del thing, elements
+            assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
+
+    def test_an_element_that_was_counted_unscoped_is_not_taken_back(self, composed):
+        thing = composed(Toy(1), Toy(2))
+        assert counts() == {"created_unscoped": 3, "live": 1}
+        assert ds.owner_of(thing[1]) is None
+        ds.dispose(thing[1])
+        assert thing[0].releases == 1
+
+    def test_what_its_owner_does_not_own_is_left_where_it_is(self, composed):
+        unowned = Toy(4)
+        with ds.dispose_scope() as outer:
+            foreign = Toy(1)
+            with ds.dispose_scope() as scope:
+                thing = composed(Toy(2), foreign, Toy(3), unowned)
+                assert (len(scope), len(outer)) == (1, 1)
+                assert ds.owner_of(unowned) is None
+            assert [toy.releases for toy in thing] == [1, 0, 1, 0]
+        assert foreign.releases == 1
+        assert unowned.releases == 0
+
+    def test_without_an_anchor_that_is_known_it_is_nothing(self, composed):
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            composed(Unborn(2), toy)
+            composed()
+            composed(toy, [2])
+            composed(toy, 3)
+            assert scope.live == (toy,)
+
+    @pytest.mark.parametrize("number", [2, 511, 1_300])
+    def test_many_that_die_leave_what_they_share_to_the_one_that_is_left(self, composed, number):
+        with ds.dispose_scope() as scope:
+            first = composed(Toy(0), Toy(1))
+            for _ in range(number):
+                composed(Toy(2), first[1])
+                assert len(dead_composites.SHARED.get(LIVE[id(first[1])], ())) <= 1
+            assert scope.live == (first,)
+            assert len(scope) == 1
+            assert len(LIVE) == 3
+            assert not dead_composites.SHARED
+        assert first[1].releases == 1
+
+    def test_the_owner_of_what_they_share_may_change(self, composed):
+        with ds.dispose_scope() as scope:
+            shared = Toy(1)
+            for _ in range(1_300):
+                thing = composed(Toy(2), shared)
+            assert scope.live == (thing,)
+            assert len(scope) == 1
+            del thing
+            assert scope.live == (shared,)
+            assert len(scope) == 1
+
+    def test_each_tuple_around_one_anchor_keeps_it_alive(self, composed):
+        with ds.dispose_scope() as scope:
+            anchor = Toy(1)
+            first, second = composed(anchor, Toy(2)), composed(anchor, Toy(3))
+            assert len(scope) == 1
+            assert scope.nbytes == 24
+            del first
+            assert scope.live == (second,)
+            third = composed(anchor, Toy(4))
+            del second
+            assert scope.live == (third,)
+            assert scope.nbytes == 16
+            del third
+            assert scope.live == (anchor,)
+
+    def test_what_was_disposed_leaves_no_garbage(self, composed):
+        with no_cyclic_garbage(), ds.dispose_scope() as scope:
+            for _ in range(3):
+                ds.dispose(composed(Toy(1), Toy(2)))
+                thing = composed(Toy(1), Toy(2))
+                scope.dispose_everything()
+                del thing
+                ds.dispose(scope.attach(Pair(Toy(1), Pair(Toy(2)))))
+                ds.dispose(scope.attach(Bundle((Toy(1), Bundle((Toy(2),))))))
+
+    def test_a_member_that_is_set_apart_is_its_own(self, composed):
+        with ds.dispose_scope():
+            shared = Toy(2)
+            things = composed(Toy(1), shared), composed(Toy(3), shared)
+            before = counts()
+            _composites.set_apart(LIVE[id(shared)])
+            _composites.set_apart(LIVE[id(shared)])
+            assert ds.owner_of(shared) is None
+            assert counts() == before | {"created_unscoped": 1, "live": 3}
+        assert [thing[0].releases for thing in things] == [1, 1]
+        assert shared.releases == 0
+
+
+@pytest.mark.skipif(COMPILED is None, reason="the extension was not built, or is not wanted")
 def test_what_cannot_be_is_refused():
     with pytest.raises(TypeError, match="list of members"):
-        HOT.born_whole(Toy(), ROW, [Unborn()], TOY)
+        COMPILED.born_whole(Toy(), ROW, [Unborn()], TOY)
     with pytest.raises(TypeError, match="list of members"):
-        HOT.born_whole(row(), ROW, iter(()), TOY)
+        COMPILED.born_whole(row(), ROW, iter(()), TOY)
     with pytest.raises(TypeError, match="weak reference"):
-        HOT.born_whole(row(), ROW, (1,), TOY)
+        COMPILED.born_whole(row(), ROW, (1,), TOY)
     with pytest.raises(TypeError, match="weak reference"):
-        HOT.born_whole(Row((Unborn(), 2)), ROW, (), TOY)
+        COMPILED.born_whole(Row((Unborn(), 2)), ROW, (), TOY)
     with pytest.raises(IndexError):
-        HOT.born_whole(Row(), ROW, (), TOY)
+        COMPILED.born_whole(Row(), ROW, (), TOY)
     with pytest.raises(TypeError, match="an entry"):
-        HOT.anchor_died(object())
+        COMPILED.anchor_died(object())
     assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import disposescope as ds
-from disposescope.scopes._births import born, born_composite
-from disposescope.scopes._entries import DEAD, LIVE
-from disposescope.scopes._instruments import LISTENERS
-from disposescope.scopes._kinds import Kind, add_kind
+from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.identity import DEAD, LIVE
+from disposescope.scopes.kinds import Kind, add_kind
+from disposescope.scopes.ownership import born, born_composite
 
 RELEASED: list[object] = []
 """The values of released toys, in order; tests that look at it clear it first."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import disposescope as ds
-from disposescope.sequences import _order
+from disposescope.sequences import pack as _order
 
 torch = pytest.importorskip("torch")
 rnn = torch.nn.utils.rnn

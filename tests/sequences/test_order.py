@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from disposescope.sequences._order import descending_order
+from disposescope.sequences.pack import descending_order
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 16, 17, 100, 3000])

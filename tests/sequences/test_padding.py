@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.sequences._padding import padding_of
+from disposescope.sequences.inputs import padding_of
 
 
 @pytest.mark.parametrize(

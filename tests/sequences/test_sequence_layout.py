@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disposescope.sequences._layout import batch_sizes_of, inverse_of, rows_at, steps_of
+from disposescope.sequences.inputs import batch_sizes_of, inverse_of, rows_at, steps_of
 
 
 @settings(deadline=None)

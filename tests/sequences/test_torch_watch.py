@@ -10,9 +10,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import disposescope as ds
-from disposescope.sequences import _torch_watch
-from disposescope.sequences._torch_watch import aside
-from disposescope.tensors._torch_modes import WATCHES
+from disposescope.sequences import torch_rows as compiled_calls
+from disposescope.sequences.torch_rows import aside
+from disposescope.tensors.torch.births import WATCHES
 
 
 class Functions(TorchFunctionMode):
@@ -28,7 +28,7 @@ class Operators(TorchDispatchMode):
 @pytest.fixture(params=["in one call", "one by one"], autouse=True)
 def asked(request, monkeypatch):
     if request.param == "one by one":
-        monkeypatch.setattr(_torch_watch, "_alone", _torch_watch._not_known)
+        monkeypatch.setattr(compiled_calls, "_alone", compiled_calls._not_known)
 
 
 def made(given):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 import disposescope as ds
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
 from tests.programs import run_program
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
@@ -89,7 +89,7 @@ with ds.dispose_scope():
 def test_without_the_compiled_part_everything_else_works() -> None:
     told = run_program("""
 import sys
-sys.modules["disposescope.tensors._arena"] = None
+sys.modules["disposescope.tensors.arena.compiled"] = None
 import warnings, numpy as np, disposescope as ds
 assert ds.arena_statistics() == ds.ArenaStatistics()
 with ds.dispose_scope(strict=True) as scope:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
 from tests.programs import run_program
 from tests.tensors.arrays import address_of
 

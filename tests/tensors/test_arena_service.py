@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._alignment import unserved
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
+from disposescope.tensors.numpy.alignment import unserved
 
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._log import LOG
-from disposescope.scopes.leaks._sightings import Seen
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import LOG, Seen
 from tests.leaks.births import arrays_are_seen, line_of, row_of
 
 pytestmark = arrays_are_seen

@@ -5,7 +5,7 @@ import collections
 import numpy as np
 
 import disposescope as ds
-from disposescope.tensors._arguments import bare, defers, dressed, overrides
+from disposescope.tensors.tensor.tensor import bare, defers, dressed, overrides
 
 Pair = collections.namedtuple("Pair", "left right")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import _pages
+from disposescope.scopes import options as _pages
 
 
 @pytest.mark.skipif(not _pages.available(), reason="a setting of the GNU C library")

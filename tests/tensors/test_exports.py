@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._exports import exported_storages
+from disposescope.tensors.tensor.tensor import exported_storages
 
 ARRAYS = [
     np.ones((2, 3)),

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
 from disposescope.tensors import graph_nbytes, graph_summary
+from disposescope.tensors.torch.graph_walk import saved_under
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
 
@@ -330,6 +331,7 @@ DEEP = """
 import threading
 import torch
 from disposescope.tensors import graph_nbytes, graph_summary
+from disposescope.tensors.torch.graph_walk import saved_under
 
 def chain(nodes, step, backward):
     leaf = torch.ones(2, requires_grad=True)
@@ -363,7 +365,7 @@ def test_deep_graphs_are_counted_and_still_released_without_overflowing_the_stac
 
 
 def test_the_memory_of_a_deep_graph_comes_back_at_once() -> None:
-    from disposescope.tensors._graph_guard import _Guard
+    from disposescope.tensors.torch.graph_walk import _Guard
 
     leaf = torch.ones(2, requires_grad=True)
     value = leaf * 1
@@ -469,3 +471,11 @@ def test_counting_inside_a_scope_makes_no_births() -> None:
         graph_nbytes(loss)
         graph_summary(loss)
         assert len(scope) == before
+
+
+def test_a_saved_tensor_that_another_thread_disposes_meanwhile_pins_nothing() -> None:
+    disposed = torch.ones(3)
+    ds.dispose(disposed)
+    # Until its memory goes, PyTorch gives out the disposed object for what the graph saved.
+    node = SimpleNamespace(_raw_saved_self=SimpleNamespace(data=disposed, unpack_hook=None))
+    assert list(saved_under(node, "_raw_saved_self")) == []

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="these are graphs of PyTorch")
 
 import disposescope as ds
-import disposescope.tensors._torch_arrival
+import disposescope.tensors.torch.install
 
 
 def leaf() -> Any:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes._entries import entry_of
-from disposescope.tensors import _handle
-from disposescope.tensors._arena_arrival import ARENA
-from disposescope.tensors._handle import TENSOR, Handle, describe, unborn, wrap
+from disposescope.scopes.identity import entry_of
+from disposescope.tensors.arena.extension import ARENA
+from disposescope.tensors.tensor import tensor as _handle
+from disposescope.tensors.tensor.tensor import TENSOR, describe, unborn, wrap
+from disposescope.tensors.tensor.tensor import Tensor as Handle
 
 
 def test_wrap_takes_the_array_without_a_copy_and_records_the_birth():

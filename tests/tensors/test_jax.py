@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.tensors.arena.extension import ARENA
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
@@ -524,6 +526,71 @@ def test_deleting_an_alias_leaves_the_memory_of_others_alone() -> None:
     assert array.sum() == tensor.sum() == 1000
     assert alias.sum() == 3000
     assert back.sum() == 4000
+
+
+def test_a_verb_on_what_is_not_jaxs_does_not_look_for_jaxs_births(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    verbs = [
+        lambda x: ds.move_to_outer(x),
+        lambda x: ds.attach(x),
+        lambda x: ds.owner_of(x),
+        lambda x: ds.detach(x),
+        lambda x: ds.attach([{"in": x}, Path("a leaf")]),
+        lambda x: ds.current_scope().move_to(ds.current_scope(), x),
+        lambda x: x in ds.current_scope(),
+        lambda x: ds.is_disposed(x),
+        lambda x: ds.dispose(x),
+    ]
+    with ds.dispose_scope(), ds.dispose_scope():
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.import_module("disposescope.tensors.jax.births"), "unknown_arrays", None)
+            for thing in (torch.ones(3), ds.ones(3)):
+                for verb in verbs:
+                    verb(thing)
+                assert ds.is_disposed(thing)
+            with pytest.raises(TypeError, match="NoneType"):
+                ds.owner_of(jnp.ones(3))
+
+
+def test_verbs_find_what_came_into_being_unseen() -> None:
+    code = """
+import jax, jax.numpy as jnp, pytest, disposescope as ds
+other = jax.devices()[1]
+class Unknown:
+    def __init__(self, hidden):
+        self.hidden = hidden
+with ds.dispose_scope() as outer:
+    with ds.dispose_scope() as scope:
+        def unseen():
+            return jax.device_put(jnp.ones(3), other)
+        array = unseen()
+        assert ds.owner_of(array) is scope
+        array = unseen()
+        assert array in scope and array not in outer
+        [moved] = scope.move_to_outer([unseen()])
+        assert moved in outer
+        assert ds.owner_of(ds.detach({"x": (detached := unseen())})["x"]) is None
+        array = unseen()
+        ds.attach(array)
+        assert array in scope
+        array = unseen()
+        ds.dispose([array])
+        assert ds.is_disposed(array)
+        for verb in (ds.move_to_outer, ds.detach, ds.attach, ds.dispose):
+            with pytest.raises(ds.UnknownKindError):
+                verb([Unknown(unseen())])
+        kept = unseen()
+        scope.dispose_everything_but([kept])
+        assert scope.live == (kept,)
+        gone = unseen()
+    assert ds.is_disposed(gone) and not ds.is_disposed(detached) and outer.live == (moved,)
+"""
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        check=True,
+        timeout=100,
+    )
 
 
 def test_a_sharded_array_is_one_resource() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.leaks._site import site_of
-from disposescope.tensors._arena_arrival import ARENA
+from disposescope.scopes.sites import site_of
+from disposescope.tensors.arena.extension import ARENA
 from tests.leaks.births import place_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._object_arrays import children
+from disposescope.tensors.numpy.storage import children
 
 
 def box(*things):

@@ -223,7 +223,7 @@ def test_results_of_functions_are_born_in_the_scope():
 
 
 def test_no_function_exports_memory_on_its_way():
-    from disposescope.tensors._exports import exported_storages
+    from disposescope.tensors.tensor.tensor import exported_storages
 
     t = ds.tensor(MATRIX)
     before = exported_storages()

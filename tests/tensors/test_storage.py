@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 
 import disposescope as ds
-from disposescope.tensors._storage import storage_of
+from disposescope.tensors.numpy.storage import storage_of
 
 
 def test_a_view_of_a_view_has_the_storage_of_the_array_that_owns_the_memory():

@@ -20,11 +20,11 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 import disposescope as ds
-from disposescope.scopes._current import resolve
-from disposescope.tensors._torch_extension import TORCH_HOT
-from disposescope.tensors._torch_modes import LOCAL
+from disposescope.scopes.context import resolve
+from disposescope.tensors.torch.births import LOCAL
+from disposescope.tensors.torch.extension import TORCH_COMPILED
 
-compiled = pytest.mark.skipif(TORCH_HOT is None, reason="the compiled part sees births so")
+compiled = pytest.mark.skipif(TORCH_COMPILED is None, reason="the compiled part sees births so")
 
 
 def depth():
@@ -490,10 +490,10 @@ def test_births_that_nobody_can_be_told_of_yet_do_not_pile_up():
         kept = [torch.from_numpy(array) for _ in range(3000)]
         for _ in range(20_000):
             torch.from_numpy(array)
-            longest = max(longest, len(LOCAL.here.untold))
+            longest = max(longest, len(LOCAL.here.pending))
         assert len(kept) <= longest <= 8192
         torch.ones(1)
-        assert len(LOCAL.here.untold) == 0
+        assert len(LOCAL.here.pending) == 0
 
 
 @compiled
@@ -501,7 +501,7 @@ def test_no_other_code_finds_a_tensor_that_is_being_made():
     code = """
 import contextvars, gc, sys, threading, weakref
 import torch, disposescope as ds
-from disposescope.scopes._statistics import Ledger
+from disposescope.scopes.statistics import Ledger
 
 class Cycle:
     def __init__(self):
@@ -568,7 +568,7 @@ print("well")
 def test_a_pytorch_that_is_made_otherwise_is_left_as_it_is_and_a_mode_sees_births():
     code = """
 import torch, disposescope as ds
-from disposescope.tensors._torch_extension import TORCH_HOT
+from disposescope.tensors.torch.extension import TORCH_COMPILED
 
 file, torch.__file__ = torch.__file__, "/nowhere/torch/__init__.py"
 with ds.dispose_scope() as scope:
@@ -585,7 +585,8 @@ for metaclasses, attributes, numpy in [
     (kinds, (base.grad,), base.dim),
 ]:
     libraries = __import__("glob").glob(file.removesuffix("__init__.py") + "lib/lib*")
-    assert TORCH_HOT.watch_births((torch.Tensor,), metaclasses, attributes, numpy, names, tuple(libraries), 0) is False
+    given = (torch.Tensor,), metaclasses, attributes, numpy, names, tuple(libraries), 0
+    assert TORCH_COMPILED.watch_births(*given) is False
 class Metres(torch.Tensor):
     pass
 with ds.dispose_scope() as scope:

@@ -16,11 +16,11 @@ np = pytest.importorskip("numpy")
 from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
-from disposescope.tensors import _torch_births
-from disposescope.tensors._torch_extension import TORCH_HOT
+from disposescope.tensors.torch import births as _torch_births
+from disposescope.tensors.torch.extension import TORCH_COMPILED
 
 F = torch.nn.functional
-MODES = 1 if TORCH_HOT is None else 0
+MODES = 1 if TORCH_COMPILED is None else 0
 """How many modes a scope needs."""
 
 
@@ -465,5 +465,5 @@ def test_a_warning_of_pytorchs_names_the_line_of_the_program():
         result.grad
         torch.tensor(result)
     # Without the compiled handler the innermost Python code that PyTorch finds is that of the mode.
-    told = __file__ if TORCH_HOT is not None else _torch_births.__file__
+    told = __file__ if TORCH_COMPILED is not None else _torch_births.__file__
     assert [warning.filename for warning in caught] == [told] * 2

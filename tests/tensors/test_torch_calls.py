@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.tensors._torch_calls import CALLS
-from disposescope.tensors._torch_extension import TORCH_HOT, TORCH_WATCH
+from disposescope.leaks import LeakDetector
+from disposescope.tensors.torch.extension import TORCH_COMPILED, TORCH_WATCH
+from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import op_of
 
 with LeakDetector():
@@ -276,7 +276,7 @@ def test_an_optimizer_and_what_is_compiled_are_let_alone(detector: LeakDetector)
 
 def test_the_compiled_part_says_what_it_was_given_wrong() -> None:
     with pytest.raises(RuntimeError, match="once"):
-        TORCH_WATCH.find_calls(TORCH_HOT.api, [], [], None, [], len, len, len)
+        TORCH_WATCH.find_calls(TORCH_COMPILED.api, [], [], None, [], len, len, len)
     with pytest.raises((TypeError, ValueError)):
         TORCH_WATCH.find_calls(None, [], [], None, [], len, len, len)
     with pytest.raises(TypeError, match="sight"):

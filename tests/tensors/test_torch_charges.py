@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors._arena_arrival import ARENA
-from disposescope.tensors._charges import BUDGETED, CHARGES
+from disposescope.tensors.arena.budgets import BUDGETED, CHARGES
+from disposescope.tensors.arena.extension import ARENA
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")

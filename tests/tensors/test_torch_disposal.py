@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
+import io
 import pickle
+import types
 import weakref
 
 import pytest
@@ -171,6 +174,7 @@ def test_a_class_with_slots_is_left_alone_and_reported():
         __slots__ = ("unit",)
 
     tensor = torch.rand(3).as_subclass(Slotted)
+    before = ds.statistics()
     with ds.dispose_scope() as scope:
         born = tensor + 1
         assert type(born) is Slotted
@@ -182,6 +186,13 @@ def test_a_class_with_slots_is_left_alone_and_reported():
             scope.attach(tensor)
     assert "slots of its own" in str(failed.value.exceptions[0])
     assert tensor.sum() > 0
+    assert not ds.is_disposed(tensor)
+    assert ds.owner_of(tensor) is None
+    now = ds.statistics()
+    assert (now.attached, now.detached, now.live) == (before.attached + 1, before.detached + 1, before.live + 1)
+    assert (now.disposed_in_scope, now.live_nbytes) == (before.disposed_in_scope, before.live_nbytes + 12)
+    with pytest.raises(ExceptionGroup, match="dispose"):
+        ds.dispose(tensor)
 
 
 def test_the_error_tells_shape_and_dtype():
@@ -192,6 +203,50 @@ def test_the_error_tells_shape_and_dtype():
     assert error.value.resource == "torch.Tensor (2, 3) torch.int16"
     assert repr(tensor) == "<disposed torch.Tensor (2, 3) torch.int16>"
     assert isinstance(hash(tensor), int)
+
+
+class Named(torch.Tensor):
+    def __hash__(self):
+        return hash(self.label)
+
+
+def named():
+    tensor = torch.rand(3).as_subclass(Named)
+    tensor.label = "a label"
+    return tensor
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.rand(3),
+        lambda: torch.nn.Parameter(torch.rand(3)),
+        lambda: torch.rand(3).as_subclass(Meters),
+        named,
+    ],
+    ids=["plain", "parameter", "subclass", "subclass with a hash of its own"],
+)
+def test_a_disposed_tensor_is_found_in_sets_and_dicts_and_removed_from_them(make):
+    tensor = make()
+    seen, numbers, before = {tensor}, {tensor: 1}, hash(tensor)
+    ds.dispose(tensor)
+
+    assert hash(tensor) == before
+    assert tensor in seen
+    assert numbers.pop(tensor) == 1
+    seen.remove(tensor)
+    assert not seen
+
+
+def test_a_tensor_whose_hash_raises_is_disposed():
+    class Unhashable(torch.Tensor):
+        def __hash__(self):
+            raise TypeError("not this one")
+
+    tensor = disposed(lambda: torch.rand(3).as_subclass(Unhashable))
+
+    assert ds.is_disposed(tensor)
+    assert hash(tensor) == id(tensor)
 
 
 @pytest.mark.parametrize(
@@ -233,6 +288,17 @@ def test_the_error_tells_shape_and_dtype():
         lambda t: t.backward(),
         lambda t: t.register_hook(print),
         lambda t: torch.vmap(torch.sin)(t),
+        lambda t: torch._C.TensorBase.data_ptr(t),
+        lambda t: torch.Generator().set_state(t),
+        lambda t: torch.set_rng_state(t),
+        torch.utils.dlpack.to_dlpack,
+        torch._C._to_dlpack,
+        lambda t: torch.save(t, io.BytesIO()),
+        lambda t: torch._C._from_dlpack(t.__dlpack__()),
+        lambda t: torch._C._VariableFunctions.sum(t),
+        lambda t: torch._C._linalg.linalg_norm(t),
+        lambda t: torch._C._fft.fft_fft(t),
+        lambda t: torch._C._special.special_erf(t),
     ],
 )
 def test_every_use_of_a_dead_tensor_raises(use):
@@ -240,6 +306,68 @@ def test_every_use_of_a_dead_tensor_raises(use):
 
     with pytest.raises(ds.DisposedError):
         use(tensor)
+
+
+BASE = torch._C.TensorBase
+
+# No question about what the tensor holds: the reference count and the address of the implementation, which sort it is,
+# and what Python needs of any object. The function of a view gives no answer on what is no view.
+HARMLESS = {"_cdata", "_fix_weakref", "_has_symbolic_sizes_strides", "_python_dispatch", "_use_count"}
+HARMLESS |= {"__init__", "__new__", "_view_func", "_view_func_unsafe", "_rev_view_func_unsafe"}
+INDEX, COLUMN = torch.tensor([0, 1]), torch.tensor([[0], [1]])
+SAME, ROWS, ROW, CELLS = torch.ones(3, 4), torch.ones(2, 4), torch.ones(4), torch.ones(2, 1)
+ARGUMENTS = [
+    *[(), (0,), (0, 0), (0, 0, 1), (2.0, 0, 1.0), (0, (3, 1))],
+    *[((3, 4),), ((3, 4), 0), ((3, 4), 2, 0), ((3, 4), (4, 1))],
+    *[("cpu",), (torch.float32,), (Meters,), (True,), (b"", {}), ("shape",), ("name", 1), (torch.Stream(),)],
+    *[(SAME,), (SAME, SAME), (SAME, (3, 4), (4, 1)), (ROW, 0, 0), ((INDEX,), ROW)],
+    *[(0, INDEX), (0, INDEX, 1.0), (0, INDEX, ROWS), (0, INDEX, ROWS, "prod")],
+    *[(0, COLUMN), (0, COLUMN, CELLS), (0, COLUMN, CELLS, "sum"), (False, True, torch.bfloat16, torch.float32)],
+    *[(lambda a, *b: a,), (SAME, lambda a, *b: a), (SAME, SAME, lambda a, *b: a)],
+]
+
+
+def outcome(member, *arguments):
+    """None for an answer, or what was raised instead."""
+    try:
+        return None if member(*arguments) is not NotImplemented else "NotImplemented"
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(set(vars(BASE)) - HARMLESS))
+def test_every_method_and_attribute_of_the_base_class_is_refused_past_the_class(name):
+    tensor = disposed(lambda: torch.rand(3, 4))
+    member = inspect.getattr_static(BASE, name)
+    if isinstance(member, types.GetSetDescriptorType):
+        with pytest.raises(ds.DisposedError):
+            member.__get__(tensor)
+    elif isinstance(member, types.MethodDescriptorType):
+        for arguments in ARGUMENTS:
+            dead = outcome(member, tensor, *arguments)
+            if dead is None or dead[0] is not ds.DisposedError:
+                # It does not take such arguments, of no tensor.
+                assert dead is not None, arguments
+                assert dead == outcome(member, torch.rand(3, 4), *arguments)
+
+
+NO_QUESTION = {"_nnpack_available", "_use_cudnn_rnn_flatten_weight", "is_vulkan_available"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("module", ["_VariableFunctions", "_nn", "_linalg", "_fft", "_special", "_sparse", "_nested"])
+def test_no_function_of_pytorchs_answers_for_a_dead_tensor(module):
+    tensor = disposed(lambda: torch.rand(3, 4))
+    functions = getattr(torch._C, module)
+    for name in set(dir(functions)) - NO_QUESTION:
+        function = getattr(functions, name)
+        if name.startswith("__") or not callable(function):
+            continue
+        for arguments in ARGUMENTS:
+            # Of what is a tensor already, `asarray` returns that one.
+            if name != "asarray" or arguments:
+                assert outcome(function, tensor, *arguments) is not None, (name, arguments)
 
 
 def test_a_live_tensor_does_not_take_the_implementation_of_a_dead_one():

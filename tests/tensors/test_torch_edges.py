@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._holders import Holders, Reason
-from disposescope.tensors import _torch_edges
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.holders.holders import Holders, Reason
+from disposescope.tensors.torch import references as _torch_edges
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"
@@ -166,7 +166,7 @@ def test_a_deep_graph_that_was_searched_is_released_without_harm() -> None:
     # A stack of 512 KiB overflows at 5,000 nodes.
     code = """
 import threading, torch, disposescope as ds
-from disposescope.scopes.leaks._holders import Holders
+from disposescope.leaks.holders.holders import Holders
 class Missing:
     identity, nbytes = ("torch", 1), 8
     def __call__(self):

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.tensors._torch_calls import CALLS
+from disposescope.leaks import LeakDetector
+from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import op_of
 
 

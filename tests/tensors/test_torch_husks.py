@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.tensors._torch_disposal import Spare
+from disposescope.tensors.torch.disposal import Spare
 
 
 def dispose(count):

@@ -9,16 +9,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.tensors._torch_births import MODE, BirthMode
-from disposescope.tensors._torch_extension import TORCH_HOT
+from disposescope.tensors.torch.births import MODE, BirthMode
+from disposescope.tensors.torch.extension import TORCH_COMPILED
 
 
 def seen_by_the_mode(work):
     """What some work returns, with births seen by the mode alone."""
-    if TORCH_HOT is None:
+    if TORCH_COMPILED is None:
         return work()
     with BirthMode():
-        return TORCH_HOT.unborn(lambda _: work(), None)
+        return TORCH_COMPILED.unborn(lambda _: work(), None)
 
 
 def test_what_calls_return_is_born():

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._log import LOG
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import LOG
 
 torch: Any = pytest.importorskip("torch")
 

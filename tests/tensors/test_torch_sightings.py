@@ -18,12 +18,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.scopes.leaks._log import LOG
-from disposescope.scopes.leaks._sightings import Seen
-from disposescope.tensors._torch_calls import CALLS
-from disposescope.tensors._torch_extension import TORCH_WATCH
-from disposescope.tensors._torch_modes import WATCHES
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import LOG, Seen
+from disposescope.tensors.torch.births import WATCHES
+from disposescope.tensors.torch.extension import TORCH_WATCH
+from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import line_of, op_of, place_of, row_of
 
 

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.scopes._devices import device_name
+from disposescope.scopes.kinds import device_name
 
 
 class Pair(torch.Tensor):
@@ -127,3 +127,18 @@ def test_a_leak_record_tells_shape_dtype_used_and_pinned_bytes(make, what, used,
     assert str(record) == what
     assert (record.used_nbytes, record.nbytes) == (used, pinned)
     assert tensor.dtype is not None
+
+
+class Vanishing(torch.Tensor):
+    """A subclass that another thread seems to dispose as soon as it is looked at."""
+
+    @property
+    def layout(self):
+        raise ds.DisposedError("disposed meanwhile")
+
+
+def test_a_tensor_that_another_thread_disposes_meanwhile_weighs_nothing():
+    with ds.dispose_scope() as scope:
+        under = torch.ones(3)
+        _tensor = under.as_subclass(Vanishing)
+        assert scope.nbytes == under.nbytes

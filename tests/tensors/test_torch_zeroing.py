@@ -8,10 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.scopes.leaks import LeakDetector
-from disposescope.tensors._torch_calls import CALLS
-from disposescope.tensors._torch_modes import LOCAL
-from disposescope.tensors._torch_zeroing import ZEROING
+from disposescope.leaks import LeakDetector
+from disposescope.tensors.torch.births import LOCAL
+from disposescope.tensors.torch.watching import CALLS, ZEROING
 
 zero_grad = torch.optim.Optimizer.zero_grad
 

@@ -1,0 +1,128 @@
+"""The scopes that are open, with the place where each was entered, while somebody watches."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final, final
+from weakref import ref
+
+from ...scopes.context import OPEN
+from ...scopes.framework import ENTERED, LEFT
+from ...scopes.sites import Mark, is_inside
+
+if TYPE_CHECKING:
+    from ...scopes.scope import DisposeScope
+
+__all__ = [
+    "OPENINGS",
+    "Opening",
+    "Openings",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A scope that was entered while somebody watched.
+
+    Attributes
+    ----------
+    reference : weakref.ref
+        The scope.
+    name : str
+        Its name, ``""`` where it has none.
+    at_s : float
+        When, by ``time.monotonic()``.
+    mark : Mark or None
+        The place in user code.
+    frame_id : int
+        The ``id`` of the frame that entered it, which is believed together with its code only.
+    code : code or None
+        The code of that frame.
+    """
+
+    reference: ref[DisposeScope]
+    name: str
+    at_s: float
+    mark: Mark | None
+    frame_id: int
+    code: CodeType | None
+
+
+@final
+class Openings:
+    """What is known of the scopes that were entered while any detector is open. The one instance is `OPENINGS`."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[int, Opening] = {}
+
+    def begin(self) -> None:
+        """Watch from now on."""
+        self._known.clear()
+        ENTERED.append(self.entered)
+        LEFT.append(self.left)
+
+    def end(self) -> None:
+        """Watch no more. What was known then still is."""
+        for hooks, hook in ((ENTERED, self.entered), (LEFT, self.left)):
+            if hook in hooks:
+                hooks.remove(hook)
+
+    def entered(self, scope: DisposeScope) -> None:
+        """A scope was entered."""
+        frame = _user_frame(sys._getframe(1))
+        self._known[id(scope)] = Opening(
+            ref(scope),
+            scope.name or "",
+            time.monotonic(),
+            None if frame is None else (frame.f_code, frame.f_lasti),
+            id(frame),
+            None if frame is None else frame.f_code,
+        )
+
+    def left(self, scope: DisposeScope) -> None:
+        """A scope is being closed."""
+        self._known.pop(id(scope), None)
+
+    def open_scopes(self) -> list[Opening]:
+        """The scopes that were entered and not closed, and are there still."""
+        found: list[Opening] = []
+        for key, opening in list(self._known.items()):
+            scope = opening.reference()
+            if scope is None or scope._state != OPEN:
+                self._known.pop(key, None)
+            else:
+                found.append(opening)
+        return found
+
+    def stacks(self) -> list[list[Opening]]:
+        """The open scopes, each innermost one with those around it, outermost first; what was entered first, first."""
+        found = {id(scope): opening for opening in self.open_scopes() if (scope := opening.reference()) is not None}
+        around: dict[int, list[int]] = {}
+        for key, opening in found.items():
+            above: list[int] = []
+            around[key] = above
+            scope = opening.reference()
+            while scope is not None and (scope := scope.outer) is not None:
+                above.append(id(scope))
+        outer = {key for above in around.values() for key in above}
+        return [
+            [found[each] for each in (*reversed(above), key) if each in found]
+            for key, above in around.items()
+            if key not in outer
+        ]
+
+
+OPENINGS: Final = Openings()
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not this library's, nor that of a context manager around it."""
+    while frame is not None and (is_inside(frame) or frame.f_globals.get("__name__") == "contextlib"):
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,292 @@
+/* The module `compiled`: see compiled.h for what it keeps, and compiled.pyi for what Python asks of it. */
+#include "module.h"
+
+#include "../../../scopes/src/module.h"
+#include "api.h"
+#include "remembered.h"
+
+#include <time.h>
+
+bool log_is_open, log_is_clearing;
+uint64_t log_births, log_cleared_at, log_era;
+uint32_t log_marks, log_closings;
+double log_loaded_at;
+
+double log_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* ------------------------------------------------------------------ passes */
+
+static PyObject *mark(PyObject *module, PyObject *name)
+{
+    (void)module;
+    uint16_t number = names_number(&pass_names, name);
+    if (number == UINT16_MAX) {
+        return PyLong_FromLong(0);
+    }
+    if (sites_mark(number) < 0) {
+        return PyErr_NoMemory();
+    }
+    log_marks++;
+    return PyLong_FromUnsignedLong(sites_passes(number));
+}
+
+static PyObject *closing(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromUnsignedLong(++log_closings);
+}
+
+static PyObject *counts(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_BuildValue("KIIn", (unsigned long long)log_births, log_marks, log_closings,
+                         (Py_ssize_t)(table_count() + sightings_count()));
+}
+
+static PyObject *passes(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(pass_names.objects); i++) {
+        uint32_t count = sites_passes((uint16_t)i);
+        PyObject *number = PyLong_FromUnsignedLong(count);
+        if (number == NULL ||
+            (count != 0 && PyDict_SetItem(found, PyList_GET_ITEM(pass_names.objects, i), number) < 0)) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(number);
+    }
+    return found;
+}
+
+static PyObject *series(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)module;
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "series() takes the number of a site and the name of passes");
+        return NULL;
+    }
+    unsigned long site = PyLong_AsUnsignedLong(arguments[0]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    return sites_series(site < UINT32_MAX ? (uint32_t)site : UINT32_MAX, names_number(&pass_names, arguments[1]));
+}
+
+/* ------------------------------------------------------------------ asking */
+
+static PyObject *site_count(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromUnsignedLong(count_of_sites);
+}
+
+static PyObject *live_nbytes(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(device_names.objects) && i < DEVICES; i++) {
+        PyObject *nbytes = PyLong_FromLongLong(device_live_nbytes[i]);
+        if (nbytes == NULL || (device_live_nbytes[i] != 0 &&
+                               PyDict_SetItem(found, PyList_GET_ITEM(device_names.objects, i), nbytes) < 0)) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(nbytes);
+    }
+    return found;
+}
+
+static PyObject *place(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    struct place here;
+    if (!sites_place_here(&here)) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("On", (PyObject *)here.code, (Py_ssize_t)here.instruction);
+}
+
+/* ------------------------------------------------------------------ the log as a whole */
+
+static PyObject *open_log(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned int frames;
+    unsigned long long nbytes;
+    if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
+        return NULL;
+    }
+    frames_wanted = frames == 0 ? 1 : frames;
+    samples_begin(nbytes);
+    log_is_open = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *close_log(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    log_is_open = false;
+    Py_RETURN_NONE;
+}
+
+static PyObject *clear(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (log_is_clearing) {
+        Py_RETURN_NONE;
+    }
+    /* What is let go may take anything with it, and births meanwhile are not put down. */
+    log_is_clearing = true;
+    log_era++;
+    log_cleared_at = log_births;
+    sightings_clear();
+    table_clear();
+    sites_clear();
+    int failed = names_make(&scope_names) < 0 || names_make(&pass_names) < 0;
+    log_is_clearing = false;
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *cleared_at(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(log_cleared_at);
+}
+
+static PyObject *bind(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *rank, *kind_row, *measured, *current, *resolve, *disposed;
+    PyTypeObject *entry;
+    static bool is_bound;
+    if (!module_may_be_bound(is_bound)) {
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(arguments, "OOOOOO!O!:bind", &rank, &kind_row, &measured, &current, &resolve, &PyDict_Type,
+                          &disposed, &PyType_Type, &entry)) {
+        return NULL;
+    }
+    /* Kept for the life of the process: there are births while the interpreter goes down. */
+    places_bind(rank);
+    kinds_bind(kind_row, measured);
+    scopes_bind(current, resolve);
+    if (entries_bind(entry, disposed) < 0 || records_bind(entry) < 0) {
+        return NULL;
+    }
+    is_bound = true;
+    Py_RETURN_NONE;
+}
+
+#define FAST(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_VARARGS, NULL},
+    {"blocks", rows_blocks, METH_VARARGS, NULL},
+    {"born", births_born, METH_O, NULL},
+    {"clear", clear, METH_NOARGS, NULL},
+    {"cleared_at", cleared_at, METH_NOARGS, NULL},
+    {"close", close_log, METH_NOARGS, NULL},
+    {"closing", closing, METH_NOARGS, NULL},
+    {"counts", counts, METH_NOARGS, NULL},
+    {"died", births_died, METH_O, NULL},
+    {"entries", rows_entries, METH_VARARGS, NULL},
+    {"escape", births_escape, METH_O, NULL},
+    {"escapes", births_escapes, METH_NOARGS, NULL},
+    {"exclude", births_exclude, METH_O, NULL},
+    {"has_escaped", births_has_escaped, METH_O, NULL},
+    {"is_in_use", FAST(rows_is_in_use), METH_FASTCALL, NULL},
+    {"is_referenced", FAST(seen_is_referenced), METH_FASTCALL, NULL},
+    {"key_of", identity_key, METH_O, NULL},
+    {"let_out", births_let_out, METH_O, NULL},
+    {"live_nbytes", live_nbytes, METH_NOARGS, NULL},
+    {"mark", mark, METH_O, NULL},
+    {"open", open_log, METH_VARARGS, NULL},
+    {"passes", passes, METH_NOARGS, NULL},
+    {"place", place, METH_NOARGS, NULL},
+    {"build_records", records_of_entries, METH_VARARGS, NULL},
+    {"build_memory_records", seen_records, METH_VARARGS, NULL},
+    {"recall", rows_recall, METH_O, NULL},
+    {"recall_block", rows_recall_block, METH_O, NULL},
+    {"recall_memory", rows_recall_memory, METH_O, NULL},
+    {"released", births_released, METH_O, NULL},
+    {"see", seen_all, METH_VARARGS, NULL},
+    {"series", FAST(series), METH_FASTCALL, NULL},
+    {"sight", FAST(births_sight), METH_FASTCALL, NULL},
+    {"sightings", rows_sightings, METH_VARARGS, NULL},
+    {"site", sites_told, METH_O, NULL},
+    {"site_count", site_count, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static bool api_is_open(void) { return log_is_open && !log_is_clearing; }
+static bool api_has_block(void *address)
+{
+    const struct row *row = table_find(address);
+    return row != NULL && !(row->flags & ROW_ENTRY);
+}
+static bool api_samples(void) { return samples_some; }
+static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
+static uint16_t api_kind_number(PyObject *name) { return names_number(&kind_names, name); }
+static uint16_t api_device_number(PyObject *name) { return names_number(&device_names, name); }
+
+static struct birthlog_api api = {
+    .is_open = api_is_open,
+    .block_born = births_of_block,
+    .block_died = births_block_died,
+    .block_moved = births_block_moved,
+    .has_block = api_has_block,
+    .samples = api_samples,
+    .is_kept = samples_keep,
+    .sight = births_sight_memory,
+    .is_known = api_is_known,
+    .remember = remembered_here,
+    .use = remembered_use,
+    .kind_number = api_kind_number,
+    .device_number = api_device_number,
+};
+
+static int fill(PyObject *module)
+{
+    static bool is_made;
+#ifdef Py_GIL_DISABLED
+    PyErr_SetString(PyExc_ImportError, "the compiled birth log relies on the global interpreter lock");
+    return -1;
+#endif
+    if (!module_may_be_made(module, is_made)) {
+        return -1;
+    }
+    log_loaded_at = log_now();
+    if (scopes_make() < 0 || names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
+        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0 || rows_make() < 0) {
+        return -1;
+    }
+    PyObject *capsule = PyCapsule_New(&api, BIRTHLOG_CAPSULE, NULL);
+    is_made = capsule != NULL && PyModule_AddObjectRef(module, "api", capsule) == 0 &&
+              PyModule_AddObjectRef(module, "Sighting", (PyObject *)&sighting_type) == 0 &&
+              PyModule_AddObjectRef(module, "Rows", (PyObject *)&rows_type) == 0;
+    Py_XDECREF(capsule);
+    return is_made ? 0 : -1;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, MAIN_INTERPRETER_ONLY {0, NULL}};
+
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "compiled", .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit_compiled(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,9 @@
+"""``python -m disposescope.leaks.commands``: the same as ``leak-report``."""
+
+from __future__ import annotations
+
+import sys
+
+from .main import main
+
+sys.exit(main())

@@ -1,0 +1,124 @@
+"""``leak-report check``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ..report.report import bytes_text, text_of
+from ..reporters.json_report import ReportFileError, read_report
+from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline
+from ..saved.settings_file import SuppressionError, find_settings, suppressed_by, suppressions_of
+from .arguments import growth_of_text
+from .run import parse_kinds
+
+if TYPE_CHECKING:
+    from ..report.leaks import Leak
+    from ..report.report import Report
+
+__all__ = [
+    "Check",
+    "printed",
+]
+
+FOUND: Final = 3
+
+
+class Check:
+    """Fail where a report has leaks that are not known: the gate for continuous integration.
+
+    Exits with 0 where FILE, which `leak-report run -o FILE` wrote, has no leak but those that are suppressed, in the
+    baseline, or slower than --max-growth; else prints those and exits with 3. Suppressions are read from
+    .leak-report.toml or the table tool.leak-report of pyproject.toml in the working directory.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """One file, and what is tolerated."""
+        parser.add_argument("file", metavar="FILE", help="a file that `leak-report run -o FILE` wrote, or -")
+        parser.add_argument(
+            "--max-growth",
+            metavar="BYTES/pass",
+            type=growth_of_text,
+            help="tolerate what grows from pass to pass by no more than this: 1MiB/pass",
+        )
+        parser.add_argument(
+            "--fail-on", metavar="KIND[,KIND]", type=parse_kinds, help="look at these kinds of leak only"
+        )
+        parser.add_argument(
+            "--baseline", metavar="FILE", help="tolerate the leaks that this file lists, unless they have become worse"
+        )
+        parser.add_argument(
+            "--update-baseline", action="store_true", help="write the leaks of the report into the baseline instead"
+        )
+        parser.add_argument("--config", metavar="FILE", help="read the suppressions from this file")
+
+    def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+        """Read the report, and say whether it is good enough."""
+        if options.update_baseline and options.baseline is None:
+            parser.error("--update-baseline needs --baseline FILE")
+        settings = find_settings(Path.cwd()) if options.config is None else Path(options.config)
+        baseline = None if options.baseline is None else Path(options.baseline)
+        known: tuple[Known, ...] = ()
+        try:
+            report = read_report(options.file)
+            report = suppressed_by(report, () if settings is None else suppressions_of(settings))
+            if baseline is not None and (baseline.exists() or not options.update_baseline):
+                known = read_baseline(baseline)
+        except (ReportFileError, SuppressionError) as error:
+            parser.error(str(error))
+        leaks = [
+            leak
+            for leak in report.leaks
+            if (options.fail_on is None or leak.kind in options.fail_on) and not _is_slow(leak, options.max_growth)
+        ]
+        if baseline is not None and options.update_baseline:
+            try:
+                write_baseline(baseline, leaks)
+            except OSError as error:
+                parser.error(f"cannot write {options.baseline!r}: {error.strerror}")
+            return printed(f"{options.baseline}: {len(leaks)} known leaks", 0)
+        rest = _only(report, leaks)
+        difference = beyond_baseline(rest, known)
+        for row in difference.gone:
+            print(f"in the baseline and not there any more: {row.kind} at {row.site} ({row.reason})", file=sys.stderr)
+        failing = [*difference.new, *difference.worse]
+        tolerated = len(report.leaks) - len(failing)
+        rest = _only(report, failing)
+        if not failing:
+            known_too = f", {tolerated} tolerated" if tolerated else ""
+            return printed(f"no leaks{known_too}", 0)
+        worse = f", {len(difference.worse)} of them worse than in the baseline" if difference.worse else ""
+        leaks_are = "leak that is" if len(failing) == 1 else "leaks that are"
+        head = f"{len(failing)} {leaks_are} not known{worse}, {bytes_text(rest.nbytes)}:"
+        return printed(f"{head}\n\n{text_of(rest)}", FOUND)
+
+
+def _is_slow(leak: Leak, max_growth: int | None) -> bool:
+    return max_growth is not None and leak.trend is not None and leak.trend.nbytes_per_pass <= max_growth
+
+
+def _only(report: Report, leaks: list[Leak]) -> Report:
+    """The report with some of its leaks."""
+    leaks.sort(key=lambda leak: (-leak.nbytes, -leak.count))
+    return replace(
+        report,
+        leaks=tuple(leaks),
+        count=sum(leak.count for leak in leaks),
+        nbytes=sum(leak.nbytes for leak in leaks),
+        kept=(),
+        leftovers=(),
+    )
+
+
+def printed(text: str, status: int) -> int:
+    """Print a text and return a status; a reader that has seen enough is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Whoever read it has seen enough. The interpreter flushes once more at its end: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status

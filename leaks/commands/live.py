@@ -1,0 +1,162 @@
+"""What `run --live` shows while a program runs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, final
+
+from ...scopes.sites import site_of
+from ..births.open_scopes import OPENINGS, Opening
+from ..detector.recording import Ticker
+from ..report.live import LiveSite, live_sites
+from ..report.report import bytes_text
+
+if TYPE_CHECKING:
+    from ..detector.detector import LeakDetector
+
+__all__ = [
+    "LiveView",
+    "live_view",
+    "stack_lines",
+]
+
+_ROWS: Final = 12
+_REFRESH_S: Final = 0.5
+_LINE_S: Final = 5.0
+_STACKS: Final = 4
+_DEPTH: Final = 6
+
+
+class LiveView(Protocol):
+    """Shows what a detector knows until it is stopped."""
+
+    def start(self, detector: LeakDetector) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+
+
+def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
+    """A table on a terminal, plain lines elsewhere."""
+    if not stream.isatty():
+        return Lines(stream)
+    if find_spec("rich") is None:
+        parser.error("--live on a terminal needs rich: pip install 'disposescope[report]'")
+    return Table(stream)
+
+
+def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
+    """A line for each stack of open scopes: what each is called, or its line, and for how long it has been open."""
+    lines = [" > ".join(_called(opening, now_s) for opening in stack[-_DEPTH:]) for stack in stacks[:_STACKS]]
+    lines = [
+        f"in {line}" if len(stack) <= _DEPTH else f"in ... > {line}" for line, stack in zip(lines, stacks, strict=False)
+    ]
+    if len(stacks) > _STACKS:
+        lines.append(f"and in {len(stacks) - _STACKS} more")
+    return lines or ["in no scope"]
+
+
+def _called(opening: Opening, now_s: float) -> str:
+    return f"{opening.name or site_of(opening.mark) or 'a scope'} ({now_s - opening.at_s:.1f} s)"
+
+
+@final
+class _Course:
+    """What is so now."""
+
+    def __init__(self, detector: LeakDetector) -> None:
+        self._detector = detector
+        self._began = time.monotonic()
+        self._process: Any = import_module("psutil").Process()
+
+    def __call__(self) -> tuple[float, int, tuple[LiveSite, ...]]:
+        """Seconds since the start, resident bytes, live bytes by line."""
+        sites = live_sites(self._detector.take_snapshot().records)
+        return time.monotonic() - self._began, int(self._process.memory_info().rss), sites
+
+
+@final
+class Lines:
+    """A plain line every few seconds."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._ticker: Ticker | None = None
+
+    def start(self, detector: LeakDetector) -> None:
+        """Begin, the first line after the first pause."""
+        course = _Course(detector)
+
+        def show() -> None:
+            seconds, rss, sites = course()
+            count, nbytes = sum(site.count for site in sites), sum(site.nbytes for site in sites)
+            most = f", most at {sites[0].site or 'an unknown line'} ({bytes_text(sites[0].nbytes)})" if sites else ""
+            print(
+                f"leak-report: {seconds:.0f} s, {bytes_text(rss)} resident, "
+                f"{bytes_text(nbytes)} in {count:,} live tensors{most}",
+                file=self._stream,
+                flush=True,
+            )
+
+        self._ticker = Ticker(show, _LINE_S)
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """Print no more lines."""
+        if self._ticker is not None:
+            self._ticker.stop()
+
+
+@final
+class Table:
+    """A table that is drawn over itself, below what the program prints."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console: Any = import_module("rich.console").Console(file=stream, stderr=False)
+        self._live: Any = None
+        self._ticker: Ticker | None = None
+
+    def start(self, detector: LeakDetector) -> None:
+        """Begin to draw. What the program prints meanwhile goes above the table."""
+        course = _Course(detector)
+        self._live = import_module("rich.live").Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stderr=False, redirect_stdout=False
+        )
+        self._live.start()
+
+        def show() -> None:
+            scopes = stack_lines(OPENINGS.stacks(), time.monotonic())
+            drawn = import_module("rich.console").Group(self._drawn(*course()), *map(self._text, scopes))
+            self._live.update(drawn, refresh=True)
+
+        self._ticker = Ticker(show, _REFRESH_S)
+        self._ticker.start()
+
+    def stop(self) -> None:
+        """Take the table away."""
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._live.stop()
+
+    @staticmethod
+    def _text(line: str) -> Any:
+        return import_module("rich.text").Text(line, overflow="ellipsis", no_wrap=True)
+
+    def _drawn(self, seconds: float, rss: int, sites: tuple[LiveSite, ...]) -> Any:
+        table = import_module("rich.table").Table(
+            title=f"{seconds:.0f} s, {bytes_text(rss)} resident, "
+            f"{bytes_text(sum(site.nbytes for site in sites))} in {sum(site.count for site in sites):,} live tensors",
+            expand=False,
+        )
+        for name, justify in (("bytes", "right"), ("count", "right"), ("kind", "left"), ("born at", "left")):
+            table.add_column(name, justify=justify, overflow="fold")
+        for site in sites[:_ROWS]:
+            table.add_row(bytes_text(site.nbytes), f"{site.count:,}", site.kind, str(site.site or "an unknown line"))
+        if len(sites) > _ROWS:
+            table.add_row("", "", "", f"and {len(sites) - _ROWS} more lines")
+        return table

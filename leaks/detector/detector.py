@@ -1,0 +1,430 @@
+"""The detector, a window on the log of births; and the assertion for tests that nothing is left."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import CodeType
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast, final, overload
+
+from ...scopes.errors import LeakError, LeakWarning
+from ...scopes.identity import DEAD, DEAD_COMPOSITES, LIVE, UNSEEN, Entry, catch_up
+from ..births.lines import with_totals
+from ..births.log import DISPOSALS, LOG, NUMBER, Row, RowList, Rows, Seen
+from ..holders.references import HIDDEN_TYPES
+from ..report.report import Report
+from ..report.timeline import Timeline
+from ..verdicts.without_tensors import native_growth
+from .collection import collection_paused
+from .recording import Recorder
+from .snapshot import Snapshot, survey
+from .watching import WATCHERS, Window, mark, recall
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Hashable
+    from types import TracebackType
+
+    from ..report.leaks import Leak
+
+__all__ = [
+    "LeakDetector",
+    "assert_no_leaks",
+    "check_nothing_is_left",
+    "live_tensors",
+    "take_snapshot",
+]
+
+# The detector: a window on the log of births, and what it tells of it.
+
+
+@final
+class LeakDetector:
+    """Watches births and disposals while it is open, and tells afterwards what is still there, from which line and why.
+
+    ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is open, the message of a
+    `DisposedError` tells where the resource was born and where it was disposed. Several may be open at once, each with
+    a memory of its own; one that is entered again while it is open goes on until it has been left as often, and one
+    that is entered again later starts anew. What was born before is not watched.
+
+    It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code objects.
+
+    Parameters
+    ----------
+    frames : int, default 1
+        How many lines are kept of each birth: the line of user code, and those that led to it.
+    sample_nbytes : int, optional
+        Keep one birth for so many bytes on average, chosen at random, instead of all: counts and bytes are estimates
+        then, which are right on average, and the program is hardly slowed down.
+    timeline_s : float, optional
+        Record resident memory, live bytes, passes and scopes, with one sample in so many seconds. Left out, no thread
+        is started.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> with ds.LeakDetector() as detector:
+    ...     with ds.dispose_scope("step") as step:
+    ...         kept = step.move_to_outer(ds.zeros((10, 10), dtype="float32") + 1)
+    >>> [record] = detector.take_snapshot()
+    >>> str(record), record.nbytes, record.scope, record.generation
+    ('Tensor float32 (10, 10)', 400, 'step', 1)
+    """
+
+    __slots__ = ("__weakref__", "_depth", "_frames", "_lock", "_recorder", "_sample_nbytes", "_timeline_s", "_window")
+
+    def __init__(self, *, frames: int = 1, sample_nbytes: int | None = None, timeline_s: float | None = None) -> None:
+        if frames < 1:
+            raise ValueError(f"frames must be at least 1, not {frames}")
+        if sample_nbytes is not None and sample_nbytes < 1:
+            raise ValueError(f"sample_nbytes must be at least 1, or None for every birth, not {sample_nbytes}")
+        if timeline_s is not None and not timeline_s > 0:
+            raise ValueError(f"timeline_s must be more than 0, or None for no time line, not {timeline_s}")
+        self._lock = threading.Lock()
+        self._recorder: Recorder | None = None
+        self._timeline_s = timeline_s
+        self._depth = 0
+        self._frames = frames
+        self._sample_nbytes = sample_nbytes
+        self._window: Window | None = None
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._depth == 0:
+                window = Window(self._frames, self._sample_nbytes)
+                recorder = None if self._timeline_s is None else Recorder(self._timeline_s)
+                window.open()
+                if recorder is not None:
+                    try:
+                        recorder.start()
+                    except BaseException:
+                        window.close()
+                        raise
+                self._window, self._recorder = window, recorder
+            self._depth += 1
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        with self._lock:
+            if self._depth == 0 or self._window is None:
+                raise RuntimeError("this LeakDetector was left more often than it was entered")
+            self._depth -= 1
+            if self._depth == 0:
+                if self._recorder is not None:
+                    self._recorder.stop()
+                self._window.close()
+
+    def take_snapshot(self) -> Snapshot:
+        """What was born under this detector and is there now: alive, or disposed under a live reference."""
+        if DEAD_COMPOSITES or UNSEEN:
+            catch_up()
+        window = self._window
+        if window is None:
+            return survey([], 0)
+        with collection_paused():
+            return survey(_births_in(window), window.closings, lambda but: _memory_in(window, but), window.after, True)
+
+    def memory(self) -> tuple[Seen, ...]:
+        """The memory that was born under this detector and is there now, whatever refers to it."""
+        return () if self._window is None else tuple(seen for pieces, _ in _memory_in(self._window) for seen in pieces)
+
+    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
+        """What `take_snapshot` finds now, by site and reason, with holders: see `Snapshot.report`."""
+        with collection_paused():
+            report = self.take_snapshot().report(
+                time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program
+            )
+        timeline = self.timeline()
+        native = native_growth(timeline)
+        return replace(
+            report,
+            settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
+            count=report.count + len(native),
+            leaks=(*report.leaks, *native),
+            sites=with_totals(report.sites),
+            timeline=timeline,
+        )
+
+    def timeline(self) -> Timeline:
+        """The course of the run under this detector; empty where `timeline_s` was left out."""
+        return Timeline() if self._recorder is None else self._recorder.timeline()
+
+    def mark(self, name: str = "mark") -> int:
+        """A pass of a loop is over: what is live now is put down for each line.
+
+        What grows from pass to pass is told from what is merely there. The end of a scope is a pass as well, by the
+        name of the scope (or its line, where it has none).
+
+        Parameters
+        ----------
+        name : str, default "mark"
+            Passes of different loops have different names.
+
+        Returns
+        -------
+        int
+            How many passes by that name there have been.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> history = []
+        >>> with ds.LeakDetector() as detector:
+        ...     for step in range(3):
+        ...         history.append(ds.zeros(10))
+        ...         passes = detector.mark("step")
+        >>> passes
+        3
+        """
+        return mark(name)
+
+    def __repr__(self) -> str:
+        window = self._window
+        known = 0 if window is None else len(LOG.entries(window.after, window.until)[0])
+        return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {known} births>"
+
+
+HIDDEN_TYPES.add(LeakDetector)
+
+
+def take_snapshot() -> Snapshot:
+    """All resources of this process that are there now: alive, or disposed while something still references them.
+
+    Site, age and generation are known of what was born while a `LeakDetector` was open that still is.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> before = ds.take_snapshot()
+    >>> kept = ds.ones(3)
+    >>> [str(record) for record in ds.take_snapshot().compare_to(before).new]
+    ['Tensor float64 (3,)']
+    """
+    if DEAD_COMPOSITES or UNSEEN:
+        catch_up()
+    with collection_paused():
+        return _survey_process()
+
+
+def live_tensors() -> Snapshot:
+    """All resources of this process that are alive now, the largest first. ``str()`` of it is a table.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> weights = ds.zeros((500, 100))
+    >>> max(record.nbytes for record in ds.live_tensors()) >= 400_000
+    True
+    """
+    return take_snapshot().alive().largest_first()
+
+
+def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
+    """The resources that were born in a window, in the order of birth."""
+    entries, rows = LOG.entries(window.after, window.until)
+    # Those that only their memory is known of, and those that were disposed.
+    others: dict[Entry, Row] = {}
+    kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
+    if kinds:
+        for entry in list(LIVE.values()):
+            if id(entry.kind) in kinds:
+                row = recall(entry)
+                if row is not None and row in window:
+                    others[entry] = row
+    for entry, (_, row) in DISPOSALS.copy().items():
+        if row in window:
+            others[entry] = row
+    return [(entries, rows), _without(entries, others)]
+
+
+def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], Rows]:
+    """Some entries and their rows, in the order of birth, without those that are told of already."""
+    for entry in entries if others else ():
+        others.pop(entry, None)
+    found = sorted(others.items(), key=_by_birth)
+    return [entry for entry, _ in found], RowList(row for _, row in found)
+
+
+def _by_birth(item: tuple[Entry, Row]) -> int:
+    return item[1][NUMBER]
+
+
+def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[Seen], Rows]]:
+    return _memory(window.after, window.until, but)
+
+
+def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[Seen], Rows]]:
+    return [watcher.seen(after, until, but) for watcher in WATCHERS]
+
+
+def _survey_process() -> Snapshot:
+    births, _, closings, _ = LOG.counts()
+    entries, rows = LOG.entries(0, births)
+    known = set(entries)
+    strangers: list[Entry] = []
+    others: dict[Entry, Row] = {}
+    for entry in [*list(LIVE.values()), *list(DEAD.values())]:
+        if entry not in known:
+            row = recall(entry)
+            if row is None:
+                strangers.append(entry)
+            else:
+                others[entry] = row
+    return survey(
+        [(strangers, RowList([None] * len(strangers))), (entries, rows), _without([], others)],
+        closings,
+        lambda but: _memory(0, births, but),
+    )
+
+
+# The assertion for tests: nothing that was born is still there.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_COROUTINE: Final = 0x80  # inspect.CO_COROUTINE
+_ANY_GENERATOR: Final = 0x220  # inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+@overload
+def assert_no_leaks(since: LeakDetector | Snapshot, /, *, time_limit_s: float = 5.0) -> None: ...
+@overload
+def assert_no_leaks(*, time_limit_s: float = 5.0) -> NoLeaks: ...
+def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> NoLeaks | None:
+    """Raise `LeakError` where something that was born is still alive, or was disposed under a live reference.
+
+    ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an exception that leaves the
+    block passes through unchanged. ``@assert_no_leaks()`` does so for each call of a function.
+    ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at once, for what was born under the detector,
+    or is not in the snapshot. A disposed resource that only a left-over variable still names is no leak.
+
+    Parameters
+    ----------
+    since : LeakDetector or Snapshot, optional
+        Look at once. Without it nothing happens before the result is entered (a `LeakWarning` tells if it never is).
+    time_limit_s : float, default 5.0
+        How long holders are searched for.
+
+    Raises
+    ------
+    LeakError
+        Something leaked; its message is the report, with a line and a holder for each site.
+    TypeError
+        `since` is neither.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> history = []
+    >>> with ds.assert_no_leaks():
+    ...     with ds.dispose_scope():
+    ...         total = float((ds.arange(4) ** 2).sum())
+    >>> try:
+    ...     with ds.assert_no_leaks():
+    ...         history.append(ds.zeros(3))
+    ... except ds.LeakError as error:
+    ...     error.count, error.nbytes
+    (1, 24)
+    """
+    if since is None:
+        return NoLeaks(time_limit_s)
+    if isinstance(since, LeakDetector):
+        _check(since.take_snapshot(), time_limit_s)
+    elif isinstance(since, Snapshot):
+        _check(take_snapshot().since(since), time_limit_s)
+    else:
+        raise TypeError(
+            f"assert_no_leaks: since must be a LeakDetector or a Snapshot, not a {type(since).__qualname__}"
+        )
+    return None
+
+
+@final
+class NoLeaks:
+    """The block of ``with assert_no_leaks():``."""
+
+    _detector: LeakDetector | None = None
+    _used = False
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._time_limit_s = time_limit_s
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
+        """Decorate a function or coroutine function: each call is watched."""
+        self._used = True
+        code: CodeType | None = getattr(function, "__code__", None)
+        flags = 0 if code is None else code.co_flags
+        if flags & _ANY_GENERATOR:
+            raise TypeError(
+                "assert_no_leaks() decorates functions and coroutine functions; it cannot watch a generator"
+            )
+        if flags & _COROUTINE:
+
+            @functools.wraps(function)
+            async def watched_coroutine(*args: P.args, **kwargs: P.kwargs) -> object:
+                with NoLeaks(self._time_limit_s):
+                    return await cast("Awaitable[object]", function(*args, **kwargs))
+
+            return cast("Callable[P, R]", watched_coroutine)
+
+        @functools.wraps(function)
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            with NoLeaks(self._time_limit_s):
+                return function(*args, **kwargs)
+
+        return watched
+
+    def __enter__(self) -> LeakDetector:
+        if self._used:
+            raise RuntimeError("assert_no_leaks() is used for one with statement; write assert_no_leaks() in each")
+        self._used = True
+        self._detector = LeakDetector()
+        return self._detector.__enter__()
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        detector, self._detector = self._detector, None
+        if detector is None:
+            raise RuntimeError("assert_no_leaks() was left without having been entered")
+        detector.__exit__(exc_type, exc, traceback)
+        if exc_type is None:
+            with collection_paused():
+                _check(detector.take_snapshot(), self._time_limit_s)
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                "assert_no_leaks() was never entered, so it checked nothing: write `with assert_no_leaks():`, "
+                "or assert_no_leaks(detector)",
+                LeakWarning,
+                stacklevel=2,
+            )
+
+
+def check_nothing_is_left(
+    detector: LeakDetector, *, allowed: Callable[[Leak], bool], time_limit_s: float = 5.0
+) -> None:
+    """Raise `LeakError` where what was born under a detector is there, unless it is of a leak that is allowed."""
+    with collection_paused():
+        report = detector.take_snapshot().report(time_limit_s=time_limit_s)
+        leaks = tuple(leak for leak in report.leaks if not allowed(leak))
+        if len(leaks) < len(report.leaks):
+            rest = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
+            count = sum(leak.count for leak in leaks)
+            report = replace(report, leaks=leaks, count=count, nbytes=max(0, report.nbytes - rest))
+        _refuse(report)
+
+
+def _check(snapshot: Snapshot, time_limit_s: float) -> None:
+    _refuse(snapshot.report(time_limit_s=time_limit_s))
+
+
+def _refuse(report: Report) -> None:
+    if report.leaks:
+        raise LeakError(str(report), count=report.count, nbytes=report.nbytes)

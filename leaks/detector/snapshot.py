@@ -1,0 +1,262 @@
+"""A snapshot of the resources that are there: what lives, and what was disposed and is still referenced."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import final
+
+from ...scopes.identity import Entry
+from ...scopes.sites import Site, shown
+from ..births.log import NUMBER, RowList, Rows, Seen, Sites, joined
+from ..births.record_builder import RecordBuilder
+from ..holders.references import is_module, namespace_of
+from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
+from ..report.report import Report
+from ..verdicts.classify import Inventory, report_of
+from .collection import collection_paused
+
+__all__ = [
+    "Snapshot",
+    "files_of",
+    "is_at",
+    "survey",
+]
+
+# A snapshot of the resources that are there: what lives, and what was disposed and is still
+# referenced.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The resources that were there at one moment. It refers to them weakly and keeps nothing alive.
+
+    Iterating over it gives its records; ``str()`` a table of them.
+
+    Attributes
+    ----------
+    records : tuple of Record
+        One for each resource, in the order of birth; a composite stands for its members.
+    """
+
+    records: tuple[Record, ...]
+    # An entry for a resource, and for memory that no resource stands for what was seen of it.
+    _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
+    # For what was disposed, which closing of a scope did it, where a detector saw it.
+    _closings: dict[Entry, int] = field(repr=False, compare=False)
+    # What the log knew of each birth, and what it knew of their sites.
+    _rows: Rows = field(repr=False, compare=False)
+    _sites: Sites = field(repr=False, compare=False)
+    # The number of the last birth before the detector was opened.
+    _after: int = field(default=0, repr=False, compare=False)
+    # Whether it is all that a detector knows.
+    _watched: bool = field(default=False, repr=False, compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all storages, each counted once."""
+        return nbytes_of(self.records)
+
+    def compare_to(self, old: Snapshot) -> Comparison:
+        """What changed since an older snapshot: the resources that are new or gone, and the sites that grew.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> history = []
+        >>> with ds.LeakDetector() as detector:
+        ...     before = detector.take_snapshot()
+        ...     for step in range(3):
+        ...         history.append(ds.zeros(1000, dtype="float32"))
+        ...     change = detector.take_snapshot().compare_to(before)
+        >>> len(change.new), len(change.gone), [(growth.count, growth.nbytes) for growth in change.grown]
+        (3, 0, [(3, 12000)])
+        """
+        return compare(self.records, self._entries, old.records, old._entries)
+
+    def since(self, old: Snapshot) -> Snapshot:
+        """The part of this snapshot that was not there in an older one."""
+        before = set(old._entries)
+        return self._where(entry not in before for entry in self._entries)
+
+    def alive(self) -> Snapshot:
+        """The part of this snapshot that is alive, without what was disposed."""
+        return self._where(record.state == "alive" for record in self.records)
+
+    def filter(self, *, site: str | None = None, kind: str | None = None, module: str | None = None) -> Snapshot:
+        """The part of this snapshot that is of some lines, of a kind, or of a module.
+
+        Parameters
+        ----------
+        site : str, optional
+            A pattern for ``file:line``, ``file`` or the last part of the file's path, as a shell takes it:
+            ``"train.py:31"``, ``"*/models/*"``.
+        kind : str, optional
+            A pattern for the name of the kind: ``"torch.*"``.
+        module : str, optional
+            The name of a module or package that the user has imported, the line being in its files:
+            ``"package.train"``.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> with ds.LeakDetector() as detector:
+        ...     weights, total = ds.zeros(3), ds.ones(2)
+        ...     len(detector.take_snapshot().filter(kind="Tens*")), len(detector.take_snapshot().filter(kind="torch.*"))
+        (2, 0)
+        """
+        inside = None if module is None else files_of(module)
+        return self._where(
+            (site is None or is_at(record.site, site))
+            and (kind is None or fnmatchcase(record.kind, kind))
+            and (inside is None or (record.site is not None and inside(record.site.file)))
+            for record in self.records
+        )
+
+    def largest_first(self) -> Snapshot:
+        """The same snapshot, ordered by bytes."""
+        order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
+        return self._picked(order)
+
+    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
+        """The same by site and reason, worst first, each with its holders.
+
+        Parameters
+        ----------
+        time_limit_s : float, default 5.0
+            How long holders are searched for. What is not found by then is reported without one.
+        object_limit : int, default 2_000_000
+            How many objects are looked at.
+        of_program : bool, default False
+            Whether this is about a whole program: what its variables lead to is there by right then, and is told as
+            ``report.kept`` instead of ``report.leaks``, unless it shows signs of a leak.
+
+        Returns
+        -------
+        Report
+            ``str(report)`` is its text.
+        """
+        found = Inventory(
+            self.records, self._entries, self._rows, self._sites, self._closings, self._after, self._watched
+        )
+        with collection_paused():
+            return report_of(found, time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *map(cells_of, self.records)]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        return "\n".join(
+            f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  {row[3]:<{widths[3]}}  {row[4]}"
+            for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+    def _where(self, chosen: Iterable[bool]) -> Snapshot:
+        return self._picked([index for index, choose in enumerate(chosen) if choose])
+
+    def _picked(self, order: list[int]) -> Snapshot:
+        return Snapshot(
+            tuple(self.records[index] for index in order),
+            tuple(self._entries[index] for index in order),
+            self._closings,
+            RowList(self._rows[index] for index in order),
+            self._sites,
+            self._after,
+        )
+
+
+def survey(
+    known: Sequence[tuple[list[Entry], Rows]],
+    closings: int,
+    memory: Callable[[Container[Hashable]], Iterable[tuple[list[Seen], Rows]]] | None = None,
+    after: int = 0,
+    watched: bool = False,
+) -> Snapshot:
+    """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
+
+    Parameters
+    ----------
+    known : sequence of (list of Entry, Rows)
+        The entries, each with the row of its birth, in several parts that are in order.
+    closings : int
+        How many scopes had been closed until now, by the count that the births were made with.
+    memory : callable, optional
+        Gives the memory that is there, without that of the identities which it is called with: what a living resource
+        among the entries stands for is told with that one.
+    after : int
+        The number of the last birth before the detector was opened.
+    watched : bool
+        Whether it is all that a detector knows.
+    """
+    record_builder = RecordBuilder(closings)
+    records: list[Record] = []
+    subjects: list[Entry | Seen] = []
+    parts: list[Rows] = []
+    for entries, rows in known:
+        those, there, kept = record_builder.build_records(entries, rows)
+        records += those
+        subjects += there
+        parts.append(kept)
+    if sum(len(part) > 0 for part in parts) > 1:
+        numbers = [0 if row is None else row[NUMBER] for part in parts for row in part]
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        records = [records[place] for place in order]
+        subjects = [subjects[place] for place in order]
+        whole = [row for part in parts for row in part]
+        parts = [RowList(whole[place] for place in order)]
+    for pieces, rows in () if memory is None else memory(record_builder.numbers):
+        records += record_builder.build_memory_records(pieces, rows)
+        subjects += pieces
+        parts.append(rows)
+    return Snapshot(
+        tuple(records),
+        tuple(subjects),
+        record_builder.disposals,
+        joined(parts or [RowList()]),
+        record_builder.sites,
+        after,
+        watched,
+    )
+
+
+# Whether a site is at a place that somebody names: a file and perhaps a line, or a module.
+
+
+def is_at(site: Site | None, pattern: str) -> bool:
+    """Whether a site is where a pattern says: ``file`` or ``file:line``, by any part of the path from its end."""
+    if site is None:
+        return False
+    names = {site.file, shown(site.file), os.path.basename(site.file)}
+    return any(fnmatchcase(name, pattern) or fnmatchcase(f"{name}:{site.line}", pattern) for name in names)
+
+
+def files_of(module: str) -> Callable[[str], bool]:
+    """What tells whether a file is of a module, or of a package and what is below it.
+
+    Raises
+    ------
+    ValueError
+        No such module has been imported, or it has no file.
+    """
+    found = sys.modules.get(module)
+    namespace = namespace_of(found) if found is not None and is_module(found) else {}
+    file = namespace.get("__file__")
+    if type(file) is not str:
+        raise ValueError(f"no module {module!r} with a file has been imported")
+    path = os.path.abspath(file)
+    if "__path__" not in namespace:
+        return lambda other: os.path.abspath(other) == path
+    folder = os.path.join(os.path.dirname(path), "")
+    return lambda other: os.path.abspath(other).startswith(folder)

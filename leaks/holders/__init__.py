@@ -1,0 +1,4 @@
+"""Who holds a resource: the search forward from everything that a program can reach.
+
+Read `references`, `roots`, `paths`, `search`; `holders` is what the other rooms call.
+"""

@@ -1,0 +1,387 @@
+"""A chain of objects, each of which refers to the next, shown as the code that would reach the last."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast, final
+
+from ...scopes.identity import Entry
+from ...scopes.sites import shown
+from ..births.log import Subject
+from .references import (
+    IN_GRAPH,
+    action_of,
+    attributes_of,
+    class_of,
+    framework_of,
+    instance_dict_of,
+    is_exception,
+    is_thread_local,
+    locals_of,
+    namespace_of,
+    qualified_name_of,
+)
+
+__all__ = [
+    "WAYS_KEPT",
+    "Link",
+    "Ways",
+    "called",
+    "spelled",
+    "steps",
+]
+
+# A chain of objects, each of which refers to the next, printed as the code that would reach the
+# last.
+
+
+_TEXT_LIMIT: Final = 40
+_STEPS_SHOWN: Final = 40
+_ENDS: Final = 15
+_NODES_SHOWN: Final = 6
+_PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+_GENERATORS: Final[dict[type, str]] = {
+    types.GeneratorType: "gi",
+    types.CoroutineType: "cr",
+    types.AsyncGeneratorType: "ag",
+}
+_EXCEPTION_PARTS: Final = ("__traceback__", "__cause__", "__context__", "args")
+
+
+def spelled(chain: list[object], start: str) -> str:
+    """The chain as code.
+
+    Parameters
+    ----------
+    chain : list
+        Objects, each of which refers to the next.
+    start : str
+        How the first one is written.
+    """
+    first, last = _nodes_in(chain)
+    if last - first > _NODES_SHOWN:
+        # A way through a graph: where it goes in and where it ends.
+        before = chain[: first + 2]
+        pieces = [*steps(before), " … ", *steps(chain[last - 2 :])]
+        if len(before) > _STEPS_SHOWN:
+            pieces = [*steps(before[:_ENDS]), " … ", *steps(before[-_ENDS:]), *pieces[len(before) - 1 :]]
+    elif len(chain) > _STEPS_SHOWN:
+        pieces = [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
+    else:
+        pieces = steps(chain)
+    return start + "".join(pieces)
+
+
+def _nodes_in(chain: list[object]) -> tuple[int, int]:
+    """Where in a chain the longest run of nodes of a graph at its end begins and ends."""
+    last = len(chain) - 1
+    while last > 0 and not _is_node(chain[last]):
+        last -= 1
+    first = last
+    while first > 0 and _is_node(chain[first - 1]):
+        first -= 1
+    return first, last
+
+
+def _is_node(thing: object) -> bool:
+    known = framework_of(class_of(thing))
+    return known is not None and known[1] == "node"
+
+
+def steps(chain: list[object]) -> list[str]:
+    """What is written for each step of a chain; empty for a step that code does not show."""
+    return [
+        _step(chain[index - 1] if index else None, chain[index], chain[index + 1]) for index in range(len(chain) - 1)
+    ]
+
+
+def called(thing: Any) -> str:
+    """What an object is called in a text: its type, for a function its name."""
+    if type(thing) is types.FunctionType:
+        return f"{thing.__qualname__}()"
+    if issubclass(type(thing), type):
+        return f"class {qualified_name_of(thing)}"
+    if type(thing) in _GENERATORS:
+        return f"{type(thing).__name__} {thing.__qualname__}()"
+    return qualified_name_of(class_of(thing))
+
+
+def _step(before: object, parent: Any, child: object) -> str:
+    """One step, from an object to one that it refers to; what came before tells what is the interpreter's own."""
+    cls = class_of(parent)
+    if cls is dict:
+        if before is not None and (is_thread_local(before) or _is_instance_dict(before, parent)):
+            return _attribute(parent, child)
+        return _item(parent.copy().items(), child)
+    step = _STEPS.get(cls)
+    if step is not None:
+        return step(before, parent, child)
+    if is_thread_local(parent):
+        return ""
+    known = framework_of(cls)
+    if known is not None:
+        for text, value in known[0].edges(parent):
+            if value is child:
+                return text
+    if cls in _GENERATORS:
+        return _generator_step(parent, child)
+    if issubclass(cls, type):
+        return next((f".{name}" for name, value in namespace_of(parent).items() if value is child), ".__class__")
+    for base, contents in _CONTAINERS:
+        if issubclass(cls, base):
+            found = contents(parent, child)
+            if found:
+                return found
+    if _is_instance_dict(parent, child):
+        return ""
+    if is_exception(parent):
+        for name in _EXCEPTION_PARTS:
+            if getattr(BaseException, name).__get__(parent) is child:
+                return f".{name}"
+    for name, value in attributes_of(parent):
+        if value is child:
+            return f".{name}"
+    if child is cls:
+        return ".__class__"
+    return f".<{qualified_name_of(class_of(child))}>"
+
+
+def _is_instance_dict(owner: object, attributes: object) -> bool:
+    return attributes is not None and class_of(owner) is not dict and instance_dict_of(owner) is attributes
+
+
+def _attribute(attributes: dict[object, object], child: object) -> str:
+    for name, value in attributes.copy().items():
+        if value is child:
+            return f".{name}"
+    return ".<attribute>"
+
+
+def _item(items: Iterable[tuple[object, object]], child: object) -> str:
+    for key, value in items:
+        if value is child:
+            return f"[{_key(key)}]"
+        if key is child:
+            return f".<key {qualified_name_of(class_of(key))}>"
+    return ""
+
+
+def _key(key: object) -> str:
+    parts = cast("tuple[object, ...]", key) if class_of(key) is tuple else (key,)
+    if all(class_of(part) in _PLAIN for part in parts):
+        text = repr(key)
+        return text if len(text) <= _TEXT_LIMIT else f"{text[: _TEXT_LIMIT - 1]}…"
+    return f"<{qualified_name_of(class_of(key))}>"
+
+
+def _index(values: Iterable[object], child: object) -> str:
+    for index, value in enumerate(values):
+        if value is child:
+            return f"[{index}]"
+    return ""
+
+
+def _in_tuple(parent: tuple[object, ...], child: object) -> str:
+    index = _index(tuple[object, ...].__iter__(parent), child)
+    fields = namespace_of(class_of(parent)).get("_fields")
+    if index and type(fields) is tuple:
+        names = cast("tuple[object, ...]", fields)
+        position = int(index[1:-1])
+        return f".{names[position]}" if position < len(names) else index
+    return index
+
+
+def _in_list(parent: list[object], child: object) -> str:
+    return _index(list[object].copy(parent), child)
+
+
+def _in_dict(parent: dict[object, object], child: object) -> str:
+    return _item(dict[object, object].copy(parent).items(), child)
+
+
+def _in_set(parent: set[object] | frozenset[object], child: object) -> str:
+    copied = set[object]()
+    set[object].update(copied, parent)
+    return ".<element>" if any(value is child for value in copied) else ""
+
+
+def _in_deque(parent: deque[object], child: object) -> str:
+    return _index(deque[object].copy(parent), child)
+
+
+_CONTAINERS: Final[tuple[tuple[type, Callable[[Any, object], str]], ...]] = (
+    (tuple, _in_tuple),
+    (list, _in_list),
+    (dict, _in_dict),
+    (set, _in_set),
+    (frozenset, _in_set),
+    (deque, _in_deque),
+)
+
+
+def _function_step(_before: object, parent: types.FunctionType, child: object) -> str:
+    if child is parent.__closure__:
+        return ""
+    for name in ("__defaults__", "__kwdefaults__"):
+        if getattr(parent, name) is child:
+            return f".{name}"
+    return "" if parent.__dict__ is child else ".<function>"
+
+
+def _tuple_step(before: object, parent: tuple[object, ...], child: object) -> str:
+    if type(before) is types.FunctionType and before.__closure__ is parent:
+        for name, cell in zip(before.__code__.co_freevars, parent, strict=False):
+            if cell is child:
+                code = before.__code__
+                maker = before.__qualname__.rpartition(".<locals>")[0] or before.__qualname__
+                return f", closure of {maker}() at {shown(code.co_filename)}:{code.co_firstlineno}, cell {name!r}"
+    return _index(parent, child)
+
+
+def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
+    where = f" frame {shown(frame.f_code.co_filename)}:{line} {frame.f_code.co_qualname}()"
+    for name, value in locals_of(frame).items():
+        if value is child:
+            return f"{where}: local {name!r}"
+    return where
+
+
+def _frame_step(before: object, parent: types.FrameType, child: object) -> str:
+    line = before.tb_lineno if type(before) is types.TracebackType else parent.f_lineno or 0
+    return _frame_text(parent, line, child)
+
+
+def _generator_step(parent: Any, child: object) -> str:
+    prefix = _GENERATORS[type(parent)]
+    if getattr(parent, f"{prefix}_frame") is child:
+        return ""
+    if type(child) in _GENERATORS:
+        awaited = "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await"
+        if getattr(parent, awaited) is child:
+            return f".{awaited}"
+    frame = getattr(parent, f"{prefix}_frame")
+    if frame is None:
+        return ".<result>"
+    return f", suspended{_frame_text(frame, frame.f_lineno or 0, child)}"
+
+
+def _method_step(_before: object, parent: types.MethodType, child: object) -> str:
+    return ".__self__" if parent.__self__ is child else ".__func__"
+
+
+def _partial_step(_before: object, parent: functools.partial[object], child: object) -> str:
+    return next((f".{name}" for name in ("func", "args", "keywords") if getattr(parent, name) is child), "")
+
+
+def _cached_step(_before: object, parent: Any, child: object) -> str:
+    return ".__wrapped__" if parent.__dict__.get("__wrapped__") is child else ".<cached>"
+
+
+def _silent(_before: object, _parent: object, _child: object) -> str:
+    return ""
+
+
+# What stands between a memoryview and its object.
+_MANAGED_BUFFER: Final = class_of(gc.get_referents(memoryview(b""))[0])
+_STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
+    types.FunctionType: _function_step,
+    types.CellType: _silent,
+    memoryview: _silent,
+    _MANAGED_BUFFER: lambda _before, _parent, _child: ".obj",
+    types.TracebackType: _silent,
+    types.FrameType: _frame_step,
+    types.MethodType: _method_step,
+    types.BuiltinMethodType: lambda _before, _parent, _child: ".__self__",
+    functools.partial: _partial_step,
+    type(functools.lru_cache(_silent)): _cached_step,
+    tuple: _tuple_step,
+}
+
+# The ways by which a search came to what it found, as code.
+
+
+WAYS_KEPT: Final = 3
+
+Link = tuple[int, str]
+"""An object by its ``id``, and the step from it where the chain of objects does not tell."""
+
+
+@final
+class Ways:
+    """What a search has met, as far as it tells how it came there. The search writes it, and clears it.
+
+    Parameters
+    ----------
+    met : dict
+        The objects, by ``id``.
+    links : dict
+        For each object, the one that led to it, or how a root is written.
+    others : dict
+        For what was found, further ways to it.
+    at : dict
+        For memory that was found at a tensor that refers to nothing else, the ``id`` of the tensor.
+    """
+
+    __slots__ = ("_at", "_links", "_met", "_others")
+
+    def __init__(
+        self,
+        met: dict[int, object],
+        links: dict[int, int | str],
+        others: dict[Subject, list[Link]],
+        at: dict[Subject, int],
+    ) -> None:
+        self._at = at
+        self._met = met
+        self._links = links
+        self._others = others
+
+    def chains_of(self, subject: Subject) -> list[str]:
+        """How code reaches something that was found: at most three chains, the shortest first."""
+        return [spelled(chain, start) + step for start, chain, step in self.to(subject)]
+
+    def carriers_of(self, subject: Subject) -> list[str]:
+        """The tensors whose graphs hold something, as code."""
+        carriers: dict[str, None] = {}
+        for start, chain, _ in self.to(subject):
+            for index in range(len(chain) - 1, 0, -1):
+                if action_of(class_of(chain[index])) == IN_GRAPH and action_of(class_of(chain[index - 1])) != IN_GRAPH:
+                    carriers[spelled(chain[: index + 1], start)] = None
+                    break
+        return list(carriers)
+
+    def passes_of(self, subject: Subject) -> int:
+        """In how many passes of a loop the graph of a tensor that was found was made; 0 where it has none."""
+        for _, chain, step in self.to(subject):
+            known = None if step else framework_of(class_of(chain[-1]))
+            if known is not None and known[1] == "tensor":
+                return known[0].passes(chain[-1])
+        return 0
+
+    def to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
+        """Ways to what was found: how the first object is written, the objects, and the step from the last."""
+        found: list[tuple[str, list[object], str]] = []
+        if isinstance(subject, Entry) and subject.key in self._links:
+            found.append((*self._chain(subject.key), ""))
+        if subject in self._at:
+            found.append((*self._chain(self._at[subject]), ""))
+        for parent, step in self._others.get(subject, ()):
+            start, chain = self._chain(parent)
+            if isinstance(subject, Entry) and not step:
+                chain.append(self._met[subject.key])
+            found.append((start, chain, step))
+        return found[:WAYS_KEPT]
+
+    def _chain(self, key: int) -> tuple[str, list[object]]:
+        """The objects that lead to one, itself last, and how the first is written."""
+        chain = [self._met[key]]
+        link = self._links[key]
+        while type(link) is int:
+            chain.append(self._met[link])
+            link = self._links[link]
+        chain.reverse()
+        return str(link), chain

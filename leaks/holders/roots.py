@@ -1,0 +1,208 @@
+"""Where a person can look: the globals of modules, the frames of running functions, exceptions that are kept."""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Collection, Container, Iterator, Mapping
+from types import FrameType
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+from ...scopes.sites import is_inside, shown
+from .references import (
+    HIDDEN_TYPES,
+    class_of,
+    framework_of,
+    is_module,
+    is_static,
+    locals_of,
+    named_in,
+    namespace_of,
+    qualified_name_of,
+    runs_module,
+)
+
+__all__ = [
+    "count_names",
+    "is_library_class",
+    "is_of_library",
+    "library_roots",
+    "typed_roots",
+    "user_roots",
+]
+
+Root = tuple[str, object]
+"""How a person would write it, and the object."""
+
+_OURS: Final = __name__.partition(".")[0]
+_LIBRARY_FOLDERS: Final = tuple(
+    os.path.join(path, "")
+    for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    if path
+)
+_LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def user_roots() -> Iterator[Root]:
+    """What the user's own code holds: ``__main__`` first, then other modules, running functions, exceptions."""
+    for name, namespace in _namespaces():
+        if not is_of_library(name):
+            yield from _variables(name, namespace)
+    for frame in _user_frames():
+        where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+        for name, value in locals_of(frame).items():
+            yield f"{where}: local {name!r}", value
+    yield from _exceptions_in_flight()
+    for name in ("last_exc", "last_value", "last_traceback"):
+        value = vars(sys).get(name)
+        if value is not None:
+            yield f"sys.{name}", value
+            break
+    for variable, value in contextvars.copy_context().items():
+        if type(value) not in HIDDEN_TYPES:
+            yield f"context variable {variable.name!r}", value
+    yield from _tasks()
+
+
+def library_roots() -> Iterator[Root]:
+    """What the modules of libraries hold, this one excepted."""
+    for name, namespace in _namespaces():
+        if is_of_library(name) and name.partition(".")[0] != _OURS:
+            yield from _variables(name, namespace)
+
+
+def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
+    """The instances of classes that nothing was found to lead to: a person can find them by their type only.
+
+    Code of an extension holds them: what is called at the exit of the interpreter, handlers of signals.
+
+    Parameters
+    ----------
+    met : container of int
+        The ``id`` of what is not to be told.
+    libraries : bool
+        Whether those of the classes of libraries are meant, this package's excepted, or those of the user's.
+    """
+    starts: dict[type, str | None] = {}
+    thing: object = None
+    for thing in gc.get_objects():
+        cls = class_of(thing)
+        start = starts.get(cls, "")
+        if start == "":
+            start = starts[cls] = _start_at(cls, libraries)
+        if start is not None and id(thing) not in met:
+            yield start, thing
+
+
+def _start_at(cls: Any, libraries: bool) -> str | None:
+    module = named_in(cls, "__module__")
+    if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
+        return None
+    if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)) or framework_of(cls) is not None:
+        return None
+    return f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>"
+
+
+def count_names(wanted: Collection[int]) -> dict[int, int]:
+    """How many variables (globals, locals of running functions) refer to each object, given by its ``id``."""
+    counts: dict[int, int] = {}
+    for name, namespace in _namespaces():
+        if name.partition(".")[0] != _OURS:
+            for value in namespace.values():
+                if id(value) in wanted:
+                    counts[id(value)] = counts.get(id(value), 0) + 1
+    for frame in _user_frames():
+        for value in locals_of(frame).values():
+            if id(value) in wanted:
+                counts[id(value)] = counts.get(id(value), 0) + 1
+    return counts
+
+
+def is_of_library(module: object) -> bool:
+    """Whether a module, given by name, is of the standard library, installed, or of this package."""
+    if type(module) is not str:
+        return True
+    top = module.partition(".")[0]
+    if top == "__main__":
+        return False
+    if top in sys.stdlib_module_names or top == _OURS:
+        return True
+    # The package tells: what an extension makes of modules inside it has no file.
+    package = sys.modules.get(top)
+    if package is None or not is_module(package):
+        return False
+    file = named_in(package, "__file__")
+    if type(file) is not str:
+        return False
+    return any(part in file for part in _LIBRARY_PARTS) or file.startswith(_LIBRARY_FOLDERS)
+
+
+def is_library_class(thing: object) -> bool:
+    """Whether an object is a class of a library."""
+    return issubclass(type(thing), type) and is_of_library(named_in(thing, "__module__"))
+
+
+def _exceptions_in_flight() -> Iterator[Root]:
+    here = threading.get_ident()
+    handled = cast("Mapping[int, object]", sys._current_exceptions())
+    for thread, given in handled.items():
+        # Before Python 3.12 the three of sys.exc_info().
+        error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
+        if error is not None:
+            yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
+
+
+def _tasks() -> Iterator[Root]:
+    """The tasks of event loops. What a task that waits has in its frames is in no frame that runs."""
+    asyncio_tasks = sys.modules.get("asyncio.tasks")
+    if asyncio_tasks is None or not is_module(asyncio_tasks):
+        return
+    namespace = namespace_of(asyncio_tasks)
+    # The one in C, whose get_name() and all_tasks() are known to run nothing of the program's.
+    task_type = namespace.get("_CTask")
+    for name in ("_scheduled_tasks", "_all_tasks"):
+        tasks = namespace.get(name)
+        if type(tasks) is WeakSet:
+            for reference in list(cast("Any", tasks).data):
+                task: Any = reference()
+                if task is not None and _is_of(task, task_type) and not task.done():
+                    yield f"task {task.get_name()!r}", task
+            return
+
+
+def _is_of(thing: object, cls: Any) -> bool:
+    return class_of(thing) is cls
+
+
+def _namespaces() -> Iterator[tuple[str, dict[str, object]]]:
+    modules = dict(sys.modules)
+    main = modules.pop("__main__", None)
+    met: set[int] = set()
+    for name, module in [("__main__", main), *modules.items()]:
+        if module is not None and is_module(module) and id(module) not in met:
+            met.add(id(module))
+            yield name, namespace_of(module)
+
+
+def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
+    for name, value in namespace.items():
+        yield f"module {module}.{name}", value
+
+
+def _user_frames() -> Iterator[FrameType]:
+    """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
+    frames = sys._current_frames()
+    # Not this frame itself: a frame that has its own frame in a variable is garbage that only the collector frees.
+    innermost = [frames.pop(threading.get_ident()).f_back, *frames.values()]
+    del frames
+    for frame in innermost:
+        above: FrameType | None = frame
+        while above is not None:
+            if not is_inside(above) and not runs_module(above):
+                yield above
+            above = above.f_back

@@ -1,0 +1,108 @@
+"""Two reports of one program, compared: what is new, gone, grown and shrunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from .leaks import Leak
+from .report import Report
+
+__all__ = [
+    "Change",
+    "Difference",
+    "difference_of",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A leak in the old and in the new report.
+
+    Attributes
+    ----------
+    leak : Leak
+        As it is in the new report, or, where it is gone, in the old: where several have the same fingerprint, the one
+        of the most bytes.
+    old_count, new_count : int
+        How many resources; 0 where there is no such leak.
+    old_nbytes, new_nbytes : int
+        The bytes that they pin.
+    """
+
+    leak: Leak
+    old_count: int
+    new_count: int
+    old_nbytes: int
+    new_nbytes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between two reports; in each tuple the most bytes first.
+
+    Attributes
+    ----------
+    new : tuple of Change
+        Leaks that only the new report has.
+    gone : tuple of Change
+        Leaks that only the old report has.
+    grown : tuple of Change
+        Leaks that both have, and that pin more bytes now, or as many with more resources.
+    shrunk : tuple of Change
+        Leaks that both have, and that pin fewer bytes now, or as many with fewer resources.
+    same : tuple of Change
+        Leaks that both have, of equal count and bytes.
+    old_nbytes, new_nbytes : int
+        What all leaks pin.
+    """
+
+    new: tuple[Change, ...]
+    gone: tuple[Change, ...]
+    grown: tuple[Change, ...]
+    shrunk: tuple[Change, ...]
+    same: tuple[Change, ...]
+    old_nbytes: int
+    new_nbytes: int
+
+
+def difference_of(old: Report, new: Report) -> Difference:
+    """Compare the leaks of two reports.
+
+    Leaks are the same where their fingerprints are: in another run, in another folder, and with lines added above.
+    Suppressed leaks, kept tensors and left-over variables are not compared.
+    """
+    before, after = _by_fingerprint(old.leaks), _by_fingerprint(new.leaks)
+    found: dict[str, list[Change]] = {"new": [], "gone": [], "grown": [], "shrunk": [], "same": []}
+    for fingerprint in dict.fromkeys((*after, *before)):
+        earlier, later = before.get(fingerprint, []), after.get(fingerprint, [])
+        change = Change(
+            max(later or earlier, key=lambda leak: (leak.nbytes, leak.count)),
+            sum(leak.count for leak in earlier),
+            sum(leak.count for leak in later),
+            sum(leak.nbytes for leak in earlier),
+            sum(leak.nbytes for leak in later),
+        )
+        sizes = (change.old_nbytes, change.old_count), (change.new_nbytes, change.new_count)
+        if not earlier or not later:
+            found["gone" if later == [] else "new"].append(change)
+        else:
+            found["same" if sizes[0] == sizes[1] else "grown" if sizes[0] < sizes[1] else "shrunk"].append(change)
+    rows = {name: tuple(sorted(changes, key=_size)) for name, changes in found.items()}
+    return Difference(**rows, old_nbytes=old.nbytes, new_nbytes=new.nbytes)
+
+
+def _by_fingerprint(leaks: Iterable[Leak]) -> dict[str, list[Leak]]:
+    groups: dict[str, list[Leak]] = {}
+    for leak in leaks:
+        groups.setdefault(leak.fingerprint, []).append(leak)
+    return groups
+
+
+def _size(change: Change) -> tuple[int, int, str, str]:
+    leak = change.leak
+    changed = abs(change.new_nbytes - change.old_nbytes)
+    return (-changed, -max(change.new_count, change.old_count), str(leak.site), leak.fingerprint)

@@ -1,0 +1,203 @@
+"""What is known of one resource that is still there, tables of such records, and how two snapshots differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final, Literal, Protocol, final
+
+from ...scopes.sites import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+__all__ = [
+    "COLUMNS",
+    "Comparison",
+    "Growth",
+    "Record",
+    "State",
+    "cells_of",
+    "compare",
+    "html_table",
+    "nbytes_of",
+]
+
+# What is known of one resource that is still there.
+
+
+State = Literal["alive", "disposed"]
+"""``"alive"``, or ``"disposed"`` while something still references it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A resource at the time of a snapshot, without a reference to it.
+
+    Attributes
+    ----------
+    kind : str
+        The name of its kind.
+    shape : tuple of int or None
+        Its shape, where its kind has one.
+    dtype : str or None
+        The name of its dtype, where its kind has one.
+    nbytes : int
+        The bytes of the storages that it pins, as a whole: those of a view's base too. 0 once it is disposed.
+    used_nbytes : int
+        The bytes of its own elements; fewer than `nbytes` for a view.
+    storages : tuple of (int, int)
+        Those storages: a number that is the same for the same storage in one snapshot, and its bytes.
+    site : Site or None
+        Where it was born; None where no detector was watching.
+    disposal : Site or None
+        Where it was released.
+    scope : str or None
+        The name of the scope that it was born in, ``""`` for a scope without a name, None where it was born outside
+        every scope. Without a detector, the scope that owns it now.
+    age_s : float or None
+        Seconds since its birth.
+    generation : int or None
+        How many scopes, of the whole process, have been closed since its birth.
+    state : {"alive", "disposed"}
+        Whether it is alive, or was disposed while something still references it.
+    frames : tuple of Site
+        The line of its birth and those that led to it, innermost first, as many as the detector kept.
+    device : str or None
+        Where it is, or was.
+    op : str or None
+        The call that made it, where it is known.
+    """
+
+    kind: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    nbytes: int
+    used_nbytes: int
+    storages: tuple[tuple[int, int], ...]
+    site: Site | None
+    disposal: Site | None
+    scope: str | None
+    age_s: float | None
+    generation: int | None
+    state: State
+    frames: tuple[Site, ...] = ()
+    device: str | None = None
+    op: str | None = None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it pins more memory than it uses."""
+        return self.state == "alive" and self.used_nbytes < self.nbytes
+
+    def __str__(self) -> str:
+        parts = [self.kind]
+        if self.dtype is not None:
+            parts.append(self.dtype)
+        if self.shape is not None:
+            parts.append(repr(self.shape))
+        return " ".join(parts)
+
+
+# A snapshot as a table, for a terminal and for notebooks.
+
+
+COLUMNS: Final = ("kind", "bytes", "state", "scope", "born at")
+_ROWS: Final = 100
+
+
+class _Recorded(Protocol):
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+def cells_of(record: Record) -> tuple[str, str, str, str, str]:
+    """The cells of one row."""
+    scope = "-" if record.scope is None else record.scope or "(unnamed)"
+    return str(record), f"{record.nbytes:,}", record.state, scope, str(record.site or "-")
+
+
+def html_table(snapshot: _Recorded) -> str:
+    """The table in HTML: the first hundred rows, and how many more there are."""
+    head = "".join(f"<th>{column}</th>" for column in COLUMNS)
+    lines = ["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
+    for record in snapshot.records[:_ROWS]:
+        kind, nbytes, *rest = (escape(cell) for cell in cells_of(record))
+        others = "".join(f"<td>{cell}</td>" for cell in rest)
+        lines.append(f'<tr><td>{kind}</td><td style="text-align: right">{nbytes}</td>{others}</tr>')
+    lines += ["</tbody>", "</table>"]
+    more = len(snapshot.records) - _ROWS
+    if more > 0:
+        lines.append(f"<p>and {more:,} more</p>")
+    return "\n".join(lines)
+
+
+# What changed between two snapshots.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How much more a site has than it had: a number of resources, and the bytes of their storages, each once."""
+
+    site: Site | None
+    count: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.site or 'unknown site'}: {self.count:+d}, {self.nbytes:+d} bytes"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What changed from an older snapshot to a newer one.
+
+    Attributes
+    ----------
+    new : tuple of Record
+        What is there now and was not there then, in the order of birth.
+    gone : tuple of Record
+        What was there then and is not any more, as it was then.
+    grown : tuple of Growth
+        The sites that have more resources or more bytes than they had, the most bytes first.
+    """
+
+    new: tuple[Record, ...]
+    gone: tuple[Record, ...]
+    grown: tuple[Growth, ...]
+
+
+def compare(
+    records: tuple[Record, ...],
+    entries: tuple[Hashable, ...],
+    old_records: tuple[Record, ...],
+    old_entries: tuple[Hashable, ...],
+) -> Comparison:
+    """Compare the records of two snapshots; entries tell which records are of the same resource."""
+    before, now = set(old_entries), set(entries)
+    new = tuple(record for record, entry in zip(records, entries, strict=True) if entry not in before)
+    gone = tuple(record for record, entry in zip(old_records, old_entries, strict=True) if entry not in now)
+    old_sites, sites = _by_site(old_records), _by_site(records)
+    grown: list[Growth] = []
+    for site, those in sites.items():
+        past = old_sites.get(site, [])
+        growth = Growth(site, len(those) - len(past), nbytes_of(those) - nbytes_of(past))
+        if growth.count > 0 or growth.nbytes > 0:
+            grown.append(growth)
+    grown.sort(key=lambda growth: (-growth.nbytes, -growth.count, str(growth.site)))
+    return Comparison(new, gone, tuple(grown))
+
+
+def nbytes_of(records: Iterable[Record]) -> int:
+    """The bytes of the storages of some records of one snapshot, each storage once."""
+    return sum({number: nbytes for record in records for number, nbytes in record.storages}.values())
+
+
+def _by_site(records: Iterable[Record]) -> dict[Site | None, list[Record]]:
+    sites: dict[Site | None, list[Record]] = {}
+    for record in records:
+        sites.setdefault(record.site, []).append(record)
+    return sites

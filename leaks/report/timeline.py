@@ -1,0 +1,106 @@
+"""What happened when: memory over time, passes, scopes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+__all__ = [
+    "AT_MOST",
+    "Band",
+    "Pass",
+    "Sample",
+    "Timeline",
+]
+
+AT_MOST: Final = 2_000
+"""Of samples, passes and scopes each."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Memory at one moment.
+
+    Attributes
+    ----------
+    t_s : float
+        Seconds since the start of the run.
+    rss_nbytes : int
+        The resident memory of the process.
+    live_nbytes : mapping of str to int
+        The live bytes of tracked storages on each device.
+    cached_nbytes : int
+        The bytes that allocators (the arena, that of PyTorch) keep for later use.
+    pid : int or None
+        The process; None where the report is of one only.
+    """
+
+    t_s: float
+    rss_nbytes: int
+    live_nbytes: Mapping[str, int] = field(hash=False)
+    cached_nbytes: int
+    pid: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The end of a pass of a loop.
+
+    Attributes
+    ----------
+    t_s : float
+        Seconds since the start of the run.
+    index : int
+        Its number among the passes of that name, from 1.
+    name : str
+        The name of the scope that was closed, or what was given to ``mark()``.
+    pid : int or None
+        The process; None where the report is of one only.
+    """
+
+    t_s: float
+    index: int
+    name: str
+    pid: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The life of a scope.
+
+    Attributes
+    ----------
+    name : str
+        Its name, ``""`` where it has none.
+    from_s : float
+        When it was entered, in seconds since the start of the run.
+    to_s : float or None
+        When it was closed; None where it was open at the end.
+    depth : int
+        How many scopes were open around it.
+    thread : str
+        The name of the thread.
+    pid : int or None
+        The process; None where the report is of one only.
+    """
+
+    name: str
+    from_s: float
+    to_s: float | None
+    depth: int
+    thread: str
+    pid: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The course of a run; of each sort at most 2,000, thinned evenly."""
+
+    samples: tuple[Sample, ...] = ()
+    passes: tuple[Pass, ...] = ()
+    bands: tuple[Band, ...] = ()

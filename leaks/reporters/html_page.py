@@ -1,0 +1,276 @@
+"""The report as one HTML file that needs nothing else, with its data packed into it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shlex
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final, final
+
+from ...scopes.sites import Site
+from ..report.leaks import Excerpt, Leak, Trend
+from ..report.live import LiveSite
+from ..report.records import Record
+from ..report.report import Report
+from .codec import encoded
+
+__all__ = [
+    "LEAK_FIELDS",
+    "RECORD_FIELDS",
+    "SITE_FIELDS",
+    "html_of",
+    "packed",
+    "title_of",
+]
+
+# A report packed for a web page: every text once, every site once, rows instead of objects.
+
+
+LEAK_FIELDS: Final = (
+    "kind",
+    "sure",
+    "tensor",
+    "device",
+    "count",
+    "nbytes",
+    "used_nbytes",
+    "site",
+    "frames",
+    "op",
+    "state",
+    "disposal",
+    "scopes",
+    "oldest_age_s",
+    "newest_age_s",
+    "generation",
+    "trend",
+    "holders",
+    "carriers",
+    "members",
+    "explanation",
+    "fingerprint",
+    "pid",
+    "excerpt",
+    "records",
+)
+RECORD_FIELDS: Final = ("tensor", "nbytes", "used_nbytes", "scope", "age_s", "generation", "disposal")
+SITE_FIELDS: Final = ("site", "frames", "kind", "device", "count", "nbytes", "peak_nbytes", "births")
+
+
+def packed(report: Report) -> dict[str, Any]:
+    """The report for the page's script.
+
+    Texts are numbers into ``"strings"``, sites numbers into ``"places"``, whose items are file, line and function;
+    leaks, records and live sites are arrays in the order of ``"fields"``.
+
+    Parameters
+    ----------
+    report : Report
+        Made from a snapshot, or read from a file.
+    """
+    packing = _Packing()
+    content = {
+        "program": encoded(report.program),
+        "settings": encoded(report.settings),
+        "count": report.count,
+        "nbytes": report.nbytes,
+        "fields": {"leak": LEAK_FIELDS, "record": RECORD_FIELDS, "site": SITE_FIELDS},
+        "leaks": [packing.leak(leak) for leak in report.leaks],
+        "kept": [packing.leak(leak) for leak in report.kept],
+        "leftovers": [packing.leak(leak) for leak in report.leftovers],
+        "suppressed": [[packing.leak(row.leak), packing.text(row.reason)] for row in report.suppressed],
+        "unused_suppressions": encoded(report.unused_suppressions),
+        "sites": [packing.live_site(row) for row in report.sites],
+        "timeline": encoded(report.timeline),
+        "processes": encoded(report.processes),
+    }
+    return {**content, "strings": list(packing.strings), "places": packing.places}
+
+
+@final
+class _Packing:
+    """The texts and sites met so far, each with its number."""
+
+    def __init__(self) -> None:
+        self.strings: dict[str, int] = {}
+        self.places: list[tuple[int, int, int]] = []
+        self._numbers: dict[Site, int] = {}
+
+    def text(self, text: str) -> int:
+        return self.strings.setdefault(text, len(self.strings))
+
+    def optional(self, text: str | None) -> int | None:
+        return None if text is None else self.text(text)
+
+    def texts(self, texts: tuple[str, ...]) -> list[int]:
+        return [self.text(text) for text in texts]
+
+    def site(self, site: Site | None) -> int | None:
+        return None if site is None else self.place(site)
+
+    def place(self, site: Site) -> int:
+        number = self._numbers.get(site)
+        if number is None:
+            number = self._numbers[site] = len(self.places)
+            self.places.append((self.text(site.file), site.line, self.text(site.function)))
+        return number
+
+    def leak(self, leak: Leak) -> list[object]:
+        return [
+            self.text(leak.kind),
+            self.text(leak.sure),
+            self.optional(leak.tensor),
+            self.optional(leak.device),
+            leak.count,
+            leak.nbytes,
+            leak.used_nbytes,
+            self.site(leak.site),
+            [self.place(frame) for frame in leak.frames],
+            self.optional(leak.op),
+            self.text(leak.state),
+            self.site(leak.disposal),
+            [self.optional(scope) for scope in leak.scopes],
+            leak.oldest_age_s,
+            leak.newest_age_s,
+            leak.generation,
+            _trend(leak.trend),
+            self.texts(leak.holders),
+            self.texts(leak.carriers),
+            self.texts(leak.members),
+            self.text(leak.explanation),
+            self.text(leak.fingerprint),
+            leak.pid,
+            self.excerpt(leak.excerpt),
+            [self.record(record) for record in leak.records],
+        ]
+
+    def excerpt(self, excerpt: Excerpt | None) -> dict[str, object] | None:
+        if excerpt is None:
+            return None
+        lines = self.texts(excerpt.lines)
+        return {"file": self.text(excerpt.file), "first": excerpt.first, "lines": lines, "line": excerpt.line}
+
+    def record(self, record: Record) -> list[object]:
+        return [
+            self.text(str(record)),
+            record.nbytes,
+            record.used_nbytes,
+            self.optional(record.scope),
+            None if record.age_s is None else round(record.age_s, 4),
+            record.generation,
+            self.site(record.disposal),
+        ]
+
+    def live_site(self, row: LiveSite) -> list[object]:
+        frames = [self.place(frame) for frame in row.frames]
+        kind, device = self.text(row.kind), self.text(row.device)
+        return [self.site(row.site), frames, kind, device, row.count, row.nbytes, row.peak_nbytes, row.births]
+
+
+def _trend(trend: Trend | None) -> object:
+    return None if trend is None else encoded(trend)
+
+
+# The report as one HTML file that needs nothing else: its data, its script, its style and its
+# charts are in it.
+
+
+_PARTS: Final = ("data", "format", "charts", "timeline", "treemap", "detail", "table", "page")
+_LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.LICENSE", "tslib.LICENSE")
+_LIBRARY_VERSION: Final = "6.1.0"
+
+_SCRIPT: Final = """
+(() => {{
+"use strict";
+try {{
+{parts}
+}} catch (error) {{
+  const notice = document.getElementById("broken");
+  notice.textContent = `This page cannot be shown: ${{error}}. The file may be damaged: make it anew.`;
+  notice.hidden = false;
+  throw error;
+}}
+}})();
+"""
+
+
+def html_of(report: Report, title: str | None = None) -> str:
+    """The report as an HTML page of about 750 kB, most of which is the library that draws its charts.
+
+    The page loads nothing and sends nothing: its content security policy forbids both, and allows only the scripts in
+    it, by their hashes. What the report says (paths, source, texts of exceptions) goes into it as data, and from there
+    into text nodes.
+
+    Parameters
+    ----------
+    report : Report
+        Made from a snapshot, or read from a file.
+    title : str, optional
+        The heading. The program's command line where left out.
+    """
+    scripts = _scripts()
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    values = {
+        "policy": policy,
+        "title": _escaped(title_of(report) if title is None else title),
+        "style": _read("page.css"),
+        "data": _data(packed(report)),
+        "library_version": _LIBRARY_VERSION,
+        "licences": _licences(),
+        **scripts,
+    }
+    # In one pass: what is filled in is not looked at again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _read("page.html"))
+
+
+def title_of(report: Report) -> str:
+    """The command line of the program, or what stands for it where there was none."""
+    argv = report.program.argv
+    words = ("-m", *argv) if report.program.module else argv
+    return shlex.join(("python", *words)) if argv and argv != ("",) else "an interactive session"
+
+
+@lru_cache(maxsize=1)
+def _scripts() -> dict[str, str]:
+    parts = "\n".join(_read(f"{part}.js") for part in _PARTS)
+    scripts = {
+        "theme": _read("theme.js"),
+        "library": _read("vendor/echarts.min.js"),
+        "script": _SCRIPT.format(parts=parts),
+    }
+    for name, text in scripts.items():
+        if "</script" in text.lower() or "<!--" in text:
+            raise ValueError(f"the script {name!r} would end its element")
+    return scripts
+
+
+@lru_cache(maxsize=1)
+def _licences() -> str:
+    texts = "\n\n".join(f"==== {name}\n\n{_read(f'vendor/{name}').strip()}" for name in _LICENCES)
+    # Two hyphens may end a comment.
+    return texts.replace("--", "- -")
+
+
+@lru_cache(maxsize=32)
+def _read(name: str) -> str:
+    return (files(__name__.rpartition(".")[0]) / "html" / name).read_text(encoding="utf-8")
+
+
+def _data(content: object) -> str:
+    """JSON that may stand in a script element: without ``<``, of which ``</script>`` and ``<!--`` begin; all ASCII."""
+    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _escaped(text: str) -> str:
+    # What is no text (the bytes of a name that could not be decoded) is shown as such.
+    return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

@@ -1,0 +1,95 @@
+"""The report as JSON in a versioned format, and back; and reading such files for the commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ..report.report import Report
+from .codec import decoded, encoded, schema_of
+
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "ReportFileError",
+    "json_of",
+    "read_report",
+    "report_from_json",
+    "schema",
+]
+
+# The report as JSON, in a versioned format, and back.
+
+
+FORMAT: Final = "disposescope-leak-report"
+VERSION: Final = 2
+
+
+class ReportFileError(ValueError):
+    """A file is no report that this version reads; the message says why in one line."""
+
+
+def json_of(report: Report) -> str:
+    """The report as JSON; its schema is ``report.schema.json`` beside this package's modules."""
+    return json.dumps({"format": FORMAT, "version": VERSION, **encoded(report)}, indent=1)
+
+
+def report_from_json(text: str) -> Report:
+    """The report that `json_of` wrote.
+
+    Raises
+    ------
+    ReportFileError
+        The text is truncated, no JSON, no report, or of another version of the format.
+    """
+    try:
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ReportFileError(f"is truncated or no JSON ({error})") from None
+    content = cast("dict[str, Any]", content) if type(content) is dict else {}
+    if content.get("format") != FORMAT:
+        raise ReportFileError("is no leak report")
+    version: object = content.get("version")
+    if version != VERSION:
+        raise ReportFileError(f"has version {version!r} of the format, and this program reads version {VERSION}")
+    try:
+        return cast("Report", decoded(Report, content))
+    except ValueError as error:
+        raise ReportFileError(f"is damaged ({error})") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the format: the content of ``report.schema.json``."""
+    described = schema_of(Report)
+    definition = described["$defs"]["Report"]
+    definition["properties"] = {"format": {"const": FORMAT}, "version": {"const": VERSION}, **definition["properties"]}
+    definition["required"] = ["format", "version", *definition["required"]]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{FORMAT}, version {VERSION}",
+        **described,
+    }
+
+
+# Reading report files for the verbs, with one clear line where a file is none.
+
+
+def read_report(name: str) -> Report:
+    """The report in a file, or on the standard input where the name is ``-``.
+
+    Raises
+    ------
+    ReportFileError
+        The file cannot be read, or is no report that this version reads. The message names it and says why.
+    """
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8") if name == "-" else Path(name).read_text(encoding="utf-8")
+        return report_from_json(text)
+    except OSError as error:
+        raise ReportFileError(f"cannot read {name!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ReportFileError(f"{name!r} is no leak report") from None
+    except ReportFileError as error:
+        raise ReportFileError(f"{name!r} {error}") from None

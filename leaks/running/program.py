@@ -1,0 +1,240 @@
+"""Running a program as ``python`` does: its ``__main__``, arguments, errors and exit status."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import pkgutil
+import runpy
+import sys
+import threading
+import types
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from typing import Any, Final, cast, final
+
+__all__ = [
+    "Outcome",
+    "ProgramNotFoundError",
+    "prepare_code",
+    "prepare_module",
+    "prepare_script",
+    "run_program",
+]
+
+_HERE: Final = __file__
+
+
+class ProgramNotFoundError(Exception):
+    """There is no such program; the message says why in one line."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended.
+
+    Attributes
+    ----------
+    status : int
+        Its exit status.
+    interrupted : bool
+        Whether it was ended by Ctrl-C, which a shell is told by a signal and not by a status.
+    failed : bool
+        Whether an exception other than ``SystemExit`` ended it.
+    """
+
+    status: int
+    interrupted: bool = False
+    failed: bool = False
+
+
+def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a file of source or bytecode, a folder or a zip file.
+
+    Returns
+    -------
+    callable
+        Runs the program.
+
+    Raises
+    ------
+    ProgramNotFoundError
+        The file cannot be read.
+    """
+    path = os.path.abspath(script)
+    if os.path.isdir(path) or _is_zip(path):
+        _enter_main(types.ModuleType("__main__"), [script, *args], path, holds_main=True)
+        return lambda: _run_module("__main__", False)
+    try:
+        with io.open_code(path) as file:
+            content = file.read()
+    except OSError as error:
+        raise ProgramNotFoundError(f"can't open file {script!r}: {error.strerror}") from None
+    main = types.ModuleType("__main__")
+    namespace = vars(main)
+    namespace.update(
+        __file__=path,
+        __builtins__=sys.modules["builtins"],
+        __loader__=SourceFileLoader("__main__", path),
+        __package__=None,
+        __spec__=None,
+        __cached__=None,
+        __annotations__={},
+    )
+    # Python puts the folder of the file itself there, not of a link to it.
+    _enter_main(main, [script, *args], os.path.dirname(os.path.realpath(path)))
+
+    def run() -> None:
+        code = pkgutil.read_code(io.BytesIO(content))
+        exec(compile(content, path, "exec", dont_inherit=True) if code is None else code, namespace)
+
+    return run
+
+
+def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a module that is found by name: see `prepare_script`."""
+    _enter_main(types.ModuleType("__main__"), ["-m", *args], os.getcwd())
+    try:
+        found = find_spec(module.partition(".")[0])
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise ProgramNotFoundError(f"No module named {module!r}")
+    return lambda: _run_module(module, True)
+
+
+def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a program that is given as text: see `prepare_script`."""
+    main = types.ModuleType("__main__")
+    namespace = vars(main)
+    namespace.update(__loader__=None, __package__=None, __spec__=None, __annotations__={})
+    _enter_main(main, ["-c", *args], "")
+
+    def run() -> None:
+        exec(compile(code, "<string>", "exec", dont_inherit=True), namespace)
+
+    return run
+
+
+def run_program(run: Callable[[], object]) -> Outcome:
+    """Run a program up to the point where the interpreter would be torn down.
+
+    An exception that leaves it is printed as without us, its threads are waited for, its exit functions called; its
+    ``__main__`` is still there.
+    """
+    ended_by = _error_of(run)
+    outcome = Outcome(0) if ended_by is None else _ended_by(ended_by)
+    ended_by = None
+    for finish in (_join_threads, _call_exit_functions):
+        failed = _error_of(finish)
+        if failed is not None:
+            _print_exception(failed)
+        failed = None
+    for stream in (sys.stdout, sys.stderr):
+        # What cannot be flushed stays in the buffer: the interpreter tries again, and tells what it cannot write.
+        with suppress(Exception):
+            stream.flush()
+    return outcome
+
+
+def exit_as(outcome: Outcome) -> int:
+    """The status to exit with; where the program was interrupted, end as Python does then, with the signal.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        The program was interrupted. The interpreter ends by the signal and prints nothing.
+    """
+    if outcome.interrupted:
+        sys.excepthook = _print_nothing
+        raise KeyboardInterrupt
+    return outcome.status
+
+
+def _print_nothing(*_exception: object) -> None:
+    """It has been printed."""
+
+
+def _join_threads() -> None:
+    # What the interpreter calls before the exit functions; calling it twice is allowed.
+    cast("Any", threading)._shutdown()
+
+
+def _call_exit_functions() -> None:
+    cast("Any", atexit)._run_exitfuncs()
+
+
+def _error_of(function: Callable[[], object]) -> BaseException | None:
+    try:
+        function()
+    except BaseException as error:
+        return error
+    return None
+
+
+def _run_module(name: str, alter_argv: bool) -> object:
+    # What `python -m` itself calls, so that a traceback shows the same frames.
+    return cast("Any", runpy)._run_module_as_main(name, alter_argv)
+
+
+def _enter_main(main: types.ModuleType, argv: list[str], folder: str, *, holds_main: bool = False) -> None:
+    sys.modules["__main__"] = main
+    vars(main).setdefault("__builtins__", sys.modules["builtins"])
+    sys.argv[:] = argv
+    if not sys.flags.safe_path:
+        # The folder of the script that is running now: ours.
+        del sys.path[:1]
+    elif not holds_main:
+        return
+    sys.path.insert(0, folder)
+
+
+def _is_zip(path: str) -> bool:
+    return os.path.isfile(path) and zipfile.is_zipfile(path)
+
+
+def _ended_by(error: BaseException) -> Outcome:
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None:
+            return Outcome(0)
+        if isinstance(code, int):
+            return Outcome(code)
+        print(code, file=sys.stderr)
+        return Outcome(1)
+    status = _print_exception(error)
+    return Outcome(status, isinstance(error, KeyboardInterrupt), failed=True)
+
+
+def _print_exception(error: BaseException) -> int:
+    """Print an exception as the interpreter would, and set what it sets."""
+    trace = _without_our_frames(error)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    try:
+        with suppress(Exception):
+            sys.stdout.flush()
+        sys.excepthook(type(error), error, trace)
+    except SystemExit as exit_:
+        return _ended_by(exit_).status
+    except BaseException as failed:
+        print("Error in sys.excepthook:", file=sys.stderr)
+        sys.__excepthook__(type(failed), failed, _without_our_frames(failed))
+        print("\nOriginal exception was:", file=sys.stderr)
+        sys.__excepthook__(type(error), error, trace)
+    return 1
+
+
+def _without_our_frames(error: BaseException) -> types.TracebackType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == _HERE:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    return trace

@@ -1,0 +1,260 @@
+"""Files of reports, and reports of several processes as one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ..report.leaks import Leak
+from ..report.live import LiveSite
+from ..report.report import Process, Report, UnusedSuppression
+from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
+from ..reporters.json_report import ReportFileError, json_of, report_from_json
+
+__all__ = [
+    "merged",
+    "reports_in",
+    "timelines_together",
+    "write_report",
+]
+
+# Files of reports: written as a whole or not at all, and read where the processes of a session
+# leave them.
+
+
+def write_report(report: Report, output: Path) -> None:
+    """Write a file as a whole or not at all; what is no regular file (a pipe, a terminal) is written to."""
+    text = json_of(report)
+    if output.exists() and not output.is_file():
+        output.write_text(text, encoding="utf-8")
+        return
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, output)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def reports_in(folder: Path | None) -> list[Report]:
+    """What the processes that have written into a folder know; of one that was killed, what it wrote last."""
+    found: list[Report] = []
+    for path in sorted(folder.glob("*.json")) if folder is not None else ():
+        # One that was killed while it wrote left its last report, or none at all.
+        with suppress(OSError, ReportFileError, UnicodeDecodeError):
+            found.append(_told_dead(report_from_json(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def _told_dead(report: Report) -> Report:
+    """A report that was written while its process ran, and the process has been killed since."""
+    if report.program.ended != "running" or _runs(report.program.pid):
+        return report
+    return replace(
+        report,
+        program=replace(report.program, ended="killed"),
+        processes=tuple(replace(process, ended="killed") for process in report.processes),
+    )
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    # One that has ended and was not waited for yet is there still.
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] != [b"Z"]
+    return True
+
+
+# The time lines of several processes as one: each keeps its own memory, passes and scopes, by the
+# same clock.
+
+
+T = TypeVar("T")
+
+_SHARE_OF_FIRST: Final = 0.5
+
+
+def timelines_together(reports: Sequence[Report]) -> Timeline:
+    """What was recorded of several processes, in seconds since the start of the first, each with its process.
+
+    Of each sort at most as many are kept as of one process: half of them of the first, the others of the rest in equal
+    parts; thinned evenly.
+    """
+    first = reports[0]
+    lines = [_of_process(report, _later_s(first, report)) for report in reports]
+    return Timeline(
+        samples=tuple(sorted(_fitting([line.samples for line in lines]), key=lambda sample: sample.t_s)),
+        passes=tuple(sorted(_fitting([line.passes for line in lines]), key=lambda row: row.t_s)),
+        bands=tuple(sorted(_fitting([line.bands for line in lines]), key=lambda band: (band.from_s, band.depth))),
+    )
+
+
+def _of_process(report: Report, later_s: float) -> Timeline:
+    line, own = report.timeline, report.program.pid
+
+    def pid_of(row: Sample | Pass | Band) -> int:
+        return own if row.pid is None else row.pid
+
+    return Timeline(
+        tuple(replace(row, t_s=row.t_s + later_s, pid=pid_of(row)) for row in line.samples),
+        tuple(replace(row, t_s=row.t_s + later_s, pid=pid_of(row)) for row in line.passes),
+        tuple(
+            replace(
+                row,
+                from_s=row.from_s + later_s,
+                to_s=None if row.to_s is None else row.to_s + later_s,
+                pid=pid_of(row),
+            )
+            for row in line.bands
+        ),
+    )
+
+
+def _later_s(first: Report, report: Report) -> float:
+    """By how much a process started later than the first, as far as their clocks say."""
+    try:
+        starts = [datetime.fromisoformat(each.program.started_at) for each in (first, report)]
+        return (starts[1] - starts[0]).total_seconds()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _fitting(lists: Sequence[Sequence[T]]) -> list[T]:
+    """What is kept of the rows of several processes, the first being the one that matters most."""
+    if sum(map(len, lists)) <= AT_MOST:
+        return [row for rows in lists for row in rows]
+    others = sum(map(len, lists[1:]))
+    own = max(round(AT_MOST * _SHARE_OF_FIRST), AT_MOST - others)
+    kept = _thinned(lists[0], own)
+    share = (AT_MOST - len(kept)) // max(1, len(lists) - 1)
+    for rows in lists[1:]:
+        kept += _thinned(rows, share)
+    return kept
+
+
+def _thinned(rows: Sequence[T], at_most: int) -> list[T]:
+    """So many of some rows, evenly, the last among them."""
+    if len(rows) <= at_most:
+        return list(rows)
+    return [rows[len(rows) - 1 - (index * len(rows)) // at_most] for index in range(at_most)][::-1]
+
+
+# Reports of several processes as one: those of workers with their parent's, those of ranks with one
+# another.
+
+
+_RECORDS_AT_MOST: Final = 20
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """One report of several processes.
+
+    The program and the settings are those of the first; the time lines of all are one: see `timelines_together`. The
+    same leak in several workers is one leak: its counts and bytes are added up, its holders are those of the worker
+    that has the most.
+
+    Parameters
+    ----------
+    reports : sequence of Report
+        At least one. One of the same process twice counts once, as it came first.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    if not reports:
+        raise ValueError("there is no report to merge")
+    main = reports[0]
+    different: dict[tuple[int, str], Report] = {}
+    for report in reports:
+        different.setdefault((report.program.pid, report.program.started_at), report)
+    rows = list(different.values())
+    if len(rows) == 1:
+        return main
+    processes = {process.pid: process for report in rows for process in report.processes}
+    leaks = _together(_all(rows, lambda report: report.leaks), processes)
+    return replace(
+        main,
+        count=sum(leak.count for leak in leaks),
+        nbytes=sum(report.nbytes for report in rows),
+        leaks=leaks,
+        kept=_together(_all(rows, lambda report: report.kept), processes),
+        leftovers=_together(_all(rows, lambda report: report.leftovers), processes),
+        suppressed=tuple(_all(rows, lambda report: report.suppressed)),
+        unused_suppressions=_unused_in_all(rows),
+        timeline=timelines_together(rows),
+        sites=_sites(_all(rows, lambda report: report.sites)),
+        processes=tuple(_all(rows, lambda report: report.processes)),
+    )
+
+
+def _all(reports: Iterable[Report], rows: Callable[[Report], Iterable[T]]) -> list[T]:
+    return [row for report in reports for row in rows(report)]
+
+
+def _together(leaks: Iterable[Leak], processes: dict[int, Process]) -> tuple[Leak, ...]:
+    """Leaks with those of different workers that are the same taken together, the most bytes first."""
+    groups: dict[tuple[object, ...], list[Leak]] = {}
+    for leak in leaks:
+        process = processes.get(leak.pid)
+        place = leak.pid if process is None or process.role == "main" else "worker"
+        key = (place, leak.fingerprint, leak.state, leak.site)
+        groups.setdefault(key, []).append(leak)
+    found = [_sum(those) for those in groups.values()]
+    found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), leak.pid))
+    return tuple(found)
+
+
+def _sum(leaks: list[Leak]) -> Leak:
+    most = max(leaks, key=lambda leak: (leak.nbytes, leak.count))
+    if len(leaks) == 1:
+        return most
+    oldest = [leak.oldest_age_s for leak in leaks if leak.oldest_age_s is not None]
+    newest = [leak.newest_age_s for leak in leaks if leak.newest_age_s is not None]
+    return replace(
+        most,
+        count=sum(leak.count for leak in leaks),
+        nbytes=sum(leak.nbytes for leak in leaks),
+        used_nbytes=sum(leak.used_nbytes for leak in leaks),
+        scopes=tuple(dict.fromkeys(scope for leak in leaks for scope in leak.scopes)),
+        oldest_age_s=max(oldest, default=None),
+        newest_age_s=min(newest, default=None),
+        records=tuple(record for leak in leaks for record in leak.records)[:_RECORDS_AT_MOST],
+    )
+
+
+def _sites(rows: Iterable[LiveSite]) -> tuple[LiveSite, ...]:
+    groups: dict[tuple[object, ...], list[LiveSite]] = {}
+    for row in rows:
+        groups.setdefault((row.site, row.frames, row.kind, row.device), []).append(row)
+    found = [
+        replace(
+            those[0],
+            count=sum(row.count for row in those),
+            nbytes=sum(row.nbytes for row in those),
+            peak_nbytes=sum(row.peak_nbytes for row in those),
+            births=sum(row.births for row in those),
+        )
+        for those in groups.values()
+    ]
+    found.sort(key=lambda row: (-row.nbytes, -row.count, str(row.site), row.kind))
+    return tuple(found)
+
+
+def _unused_in_all(reports: Sequence[Report]) -> tuple[UnusedSuppression, ...]:
+    unused = set(reports[0].unused_suppressions)
+    for report in reports[1:]:
+        unused &= set(report.unused_suppressions)
+    return tuple(row for row in reports[0].unused_suppressions if row in unused)

@@ -1,0 +1,238 @@
+"""What kind of leak something is, how sure that is, and what to say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from ..births.log import Escape
+    from ..holders.holders import Reason
+    from ..holders.search import Cycle
+    from ..report.leaks import LeakKind, Sureness, Trend
+    from ..report.records import Record
+
+__all__ = [
+    "Facts",
+    "Verdict",
+    "verdict_of",
+]
+
+_REPEATED: Final = 3
+_WORTH_NBYTES: Final = 64_000
+_WORTH_PER_PASS: Final = 512
+_PINNED_TIMES: Final = 10
+_GRAPH_PASSES: Final = 8
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of resources of one line that are there for one reason.
+
+    Attributes
+    ----------
+    oldest : Record
+        The oldest of them.
+    count, nbytes : int
+        How many they are, and the bytes of their storages.
+    reason : str
+        By what they are held.
+    escape : {"due", "disposed"} or None
+        In which way they, being memory, outlived their scope or their tensor.
+    is_left : bool
+        Whether they are disposed, or have escaped, and only left-over variables name them.
+    pinned_times : float
+        How many times as many bytes views pin as they use; 1 where they are no views, or others use the rest.
+    trend : Trend or None
+        How they grow.
+    trend_is_known : bool
+        Whether there were passes enough to tell: what does not grow over them is bounded.
+    is_bounded : bool
+        Whether these were passes of the scopes that they were born in.
+    generations : int
+        Between how many different closings of scopes they were born.
+    cycle : Cycle or None
+        The cycle that holds them.
+    program_died : bool
+        Whether only the exception that ended the program, or one that is being handled now, holds them.
+    graph_passes : int
+        Over how many passes of a loop the graph of one of them reaches.
+    """
+
+    oldest: Record
+    count: int
+    nbytes: int
+    reason: Reason
+    escape: Escape | None
+    is_left: bool
+    pinned_times: float
+    trend: Trend | None
+    trend_is_known: bool
+    is_bounded: bool
+    generations: int
+    cycle: Cycle | None
+    program_died: bool
+    graph_passes: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What they are taken for.
+
+    Attributes
+    ----------
+    kind, sure : str
+        See `Leak`.
+    explanation : str
+        What happens, and what to do.
+    is_leak : bool
+        Whether they are one also at the end of a program, where what variables lead to is there by right.
+    """
+
+    kind: LeakKind
+    sure: Sureness
+    explanation: str
+    is_leak: bool = True
+
+
+def verdict_of(facts: Facts) -> Verdict:
+    """Judge. What is only there, and shows no sign of a leak, is ``alive``."""
+    if facts.oldest.state == "disposed":
+        return _disposed(facts)
+    if facts.reason == "cycle":
+        return _in_a_cycle(facts)
+    if facts.reason == "exception":
+        return _in_an_exception(facts)
+    if facts.reason == "graph":
+        return _in_a_graph(facts)
+    if facts.escape == "disposed" or (facts.escape is not None and facts.reason in ("held", "suspended")):
+        return _escaped(facts)
+    if facts.graph_passes >= _GRAPH_PASSES:
+        return Verdict(
+            "graph",
+            "certain",
+            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each: add up "
+            "loss.item() instead of the loss, or detach() what goes on to the next step.",
+        )
+    if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= _WORTH_NBYTES:
+        return _pinned(facts, "likely")
+    if facts.trend is not None and _is_worth_it(facts, facts.trend):
+        trend = facts.trend
+        return Verdict(
+            "growth",
+            "likely",
+            f"More of them stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes. The "
+            "holder collects them: clear it, bound it, or keep less (a number instead of a tensor).",
+        )
+    if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
+        return Verdict(
+            "growth",
+            "possible",
+            f"{facts.count} of them were made in different passes and all are held: if the holder goes on to collect "
+            "them, it grows without end.",
+        )
+    if facts.pinned_times > 2:
+        return _pinned(facts, "possible")
+    if facts.reason == "suspended":
+        return Verdict(
+            "suspended",
+            "possible",
+            "Only a suspended generator or coroutine holds it: close it, or let it run to its end.",
+            is_leak=False,
+        )
+    return Verdict("alive", "possible", "It is alive: the holder says who references it.", is_leak=False)
+
+
+def _disposed(facts: Facts) -> Verdict:
+    if facts.is_left:
+        return Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it.")
+    return Verdict(
+        "escaped",
+        "certain",
+        "Its scope has ended, and the holder still references it: the next use raises DisposedError. Let the holder "
+        "go, or move it out of its scope.",
+    )
+
+
+def _escaped(facts: Facts) -> Verdict:
+    due = facts.escape == "due"
+    what = "Its scope has ended, and it was not moved out" if due else "Its tensor was disposed, and this is an alias"
+    if facts.is_left:
+        return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it.")
+    todo = "Let the holder go, or say that it is meant with move_to_outer." if due else "Keep a copy, or move it out."
+    if facts.trend is not None and _is_worth_it(facts, facts.trend):
+        return Verdict(
+            "escaped",
+            "certain",
+            f"{what}: {facts.trend.count_per_pass:.3g} more stay with each pass, over {facts.trend.passes}. {todo}",
+        )
+    if facts.trend_is_known and facts.is_bounded:
+        return Verdict("escaped", "possible", f"{what}, but there come no more of them: a cache. {todo}", is_leak=False)
+    text = f"{what}: its memory stays with the holder. {todo}"
+    return Verdict("escaped", "likely" if _is_repeated(facts) else "possible", text)
+
+
+def _in_a_cycle(facts: Facts) -> Verdict:
+    if facts.cycle is not None and not facts.cycle.collectable:
+        return Verdict(
+            "cycle",
+            "certain",
+            "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph: "
+            "refer weakly to tensors in hooks and functions of a graph.",
+        )
+    return Verdict(
+        "cycle",
+        "certain",
+        "Nothing reaches it, but it waits for the next gc.collect(): break the cycle, for example with weakref.ref.",
+        # A little that the collector has not come to yet is in most programs.
+        is_leak=facts.count >= _REPEATED or facts.nbytes >= _WORTH_NBYTES,
+    )
+
+
+def _in_an_exception(facts: Facts) -> Verdict:
+    if facts.program_died:
+        return Verdict(
+            "exception",
+            "possible",
+            "The exception that is being handled, or that ended the program, keeps the frames of its traceback.",
+            is_leak=False,
+        )
+    return Verdict(
+        "exception",
+        "certain",
+        "A kept exception keeps the frames of its traceback with all their variables: keep its text, or call "
+        "traceback.clear_frames().",
+    )
+
+
+def _in_a_graph(facts: Facts) -> Verdict:
+    text = (
+        "The tensor is gone, but the graph of a kept one saved its memory for backward(): keep loss.item() or "
+        "loss.detach() instead of the loss."
+    )
+    if facts.trend is not None and _is_worth_it(facts, facts.trend):
+        return Verdict("graph", "certain", text)
+    if _is_repeated(facts):
+        return Verdict("graph", "likely", text)
+    return Verdict("graph", "possible", text, is_leak=False)
+
+
+def _pinned(facts: Facts, sure: Sureness) -> Verdict:
+    return Verdict(
+        "view",
+        sure,
+        "A view of a part keeps the whole memory alive: keep a copy of what is used, or let it out of its scope with "
+        "move_to_outer(view, compact=True).",
+        is_leak=sure != "possible",
+    )
+
+
+def _is_repeated(facts: Facts) -> bool:
+    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.nbytes >= _WORTH_NBYTES
+
+
+def _is_worth_it(facts: Facts, trend: Trend) -> bool:
+    """Whether a growth is more than that of a list of numbers."""
+    return trend.nbytes_per_pass >= _WORTH_PER_PASS or facts.nbytes >= _WORTH_NBYTES or facts.oldest.nbytes == 0

@@ -1,5 +1,0 @@
-"""``leak-report``: run a program and tell what it leaked. One file for each verb."""
-
-from ._main import main
-
-__all__ = ["main"]

@@ -1,0 +1,24 @@
+/* Births and deaths: `ownership.born` and `identity.died`, compiled. */
+#ifndef DISPOSESCOPE_SCOPES_BIRTHS_H
+#define DISPOSESCOPE_SCOPES_BIRTHS_H
+
+#include "bound.h"
+
+/* The callback of every entry, a function object of the module; set when the module is made. */
+extern PyObject *died_function;
+
+PyObject *compiled_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+/* The same, but no listener is told yet: the resource has an address and nothing else. Runs no Python code where the scope is
+ * given. */
+PyObject *compiled_born_pending(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+/* The entry of a member that nobody knows yet. */
+PyObject *compiled_part(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *compiled_died(PyObject *module, PyObject *entry);
+
+/* The entry of a resource, in no table yet; with a `key`, that of a tuple by its anchor, which is the `resource` then. `scope` may
+ * be NULL. A new reference. */
+PyObject *make_entry(PyTypeObject *type, PyObject *resource, PyObject *key, PyObject *kind, PyObject *ledger, PyObject *scope);
+/* Into the tables and the list of its owner, all or nothing. Runs no Python code but what dies by a replaced entry. */
+int record(PyObject *entry, PyObject *ledger, PyObject *scope);
+
+#endif

@@ -1,0 +1,434 @@
+"""Collate functions: any one in a scope of its own, and one that packs what varies in length."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final
+
+import numpy as np
+
+from ..scopes.kinds import kind_of
+from ..scopes.scope import DisposeScope
+from ..scopes.tree_walk import resources_in
+from ..tensors.numpy.alignment import served
+from ..tensors.tensor.tensor import wrap
+from .inputs import Array, array_of, is_tensor_like
+from .pack import check_flag, pack_arrays
+from .packed import PackedSequence
+from .torch_inputs import check_batch, has_torch, is_torch, is_torch_packed
+
+__all__ = [
+    "PackCollate",
+    "ScopedCollate",
+    "pack_collate",
+]
+
+# The collate hook: any collate function, in a scope of its own.
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@final
+class ScopedCollate(Generic[P, R]):
+    """A collate function that leaves nothing behind but the batch.
+
+    Each call opens a scope around the wrapped function. What the function makes on the way (padding, sorted copies,
+    tensors of single samples) is disposed, and the batch it returns is moved out as a tree: to the scope that is
+    current where the collate function is called, or unowned where none is, as in a worker process. Where the function
+    raises, nothing is left.
+
+    Parameters
+    ----------
+    function : callable
+        The collate function; called with whatever this is called with. One that is wrapped already is not wrapped
+        again.
+
+    Raises
+    ------
+    TypeError
+        `function` cannot be called.
+
+    Notes
+    -----
+    Can be pickled where `function` can, so that it works in the worker processes of a ``DataLoader``, and used as a
+    decorator. A batch that contains an object of unknown type in which one of its tensors hides is refused with
+    `UnknownKindError`: the tensor would be lost. A packed sequence of PyTorch's whose fields were stacked is refused
+    with ``ValueError``: ``default_collate`` makes such of samples that are packed sequences, and they are none.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> made = []
+    >>> @ds.ScopedCollate
+    ... def collate(samples):
+    ...     made.extend(ds.asarray(sample) for sample in samples)
+    ...     return ds.pad_sequence(made, batch_first=True)
+    >>> collate([[1, 2, 3], [4]]).tolist(), [ds.is_disposed(sample) for sample in made]
+    ([[1, 2, 3], [4, 0, 0]], [True, True])
+    """
+
+    function: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        if isinstance(function, ScopedCollate):
+            function = function.function
+        if not callable(function):
+            raise TypeError(f"ScopedCollate: expected a collate function, not {function!r}")
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Collate in a scope of its own, and move the batch out of it."""
+        with DisposeScope("collate") as scope:
+            batch = self.function(*args, **kwargs)
+            check_batch(batch, "ScopedCollate")
+            return scope.move_to_outer(batch)
+
+    def __repr__(self) -> str:
+        return f"ScopedCollate({getattr(self.function, '__qualname__', None) or repr(self.function)})"
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A decorated function is found under its own name only, and what is found there is this object.
+        found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
+        name = getattr(self.function, "__qualname__", "")
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return str(name)
+        return ScopedCollate, (self.function,)
+
+
+# The common collate function: fields that vary in length packed, the others stacked.
+
+
+Path = tuple[str, ...]
+Names = Collection[str | int]
+
+_LISTED: Final = (str, bytes, type(None))
+
+
+def pack_collate(
+    pack: Names | Literal["varying", "all"] = "varying", *, stack: Names = (), enforce_sorted: bool = False
+) -> PackCollate:
+    """A collate function: what varies in length is packed, the rest stacked, in the structure of one sample.
+
+    Samples are arrays, Tensors, numbers, or any nesting of tuples, lists, namedtuples, dicts, dataclasses and attrs
+    classes of them. In the batch,
+
+    * a field of arrays that vary in the length of their first axis becomes a `PackedSequence`,
+    * any other field of arrays becomes a Tensor, shape (batch, *),
+    * a field of numbers becomes a Tensor, shape (batch,),
+    * fields of PyTorch's tensors become PyTorch's packed sequences and tensors, and so do the numbers in such samples,
+    * a field of ``str``, ``bytes`` or ``None`` becomes a list.
+
+    Parameters
+    ----------
+    pack : {"varying", "all"} or collection of names, default "varying"
+        Which fields of arrays are packed. With names: these, whatever their lengths are, and no others. ``"all"``:
+        all that have a length (at least one axis), except those named in `stack`. ``"varying"``: those whose length
+        has been seen to vary by this collate function, in this batch or in an earlier one.
+    stack : collection of names, optional
+        Fields that are never packed.
+    enforce_sorted : bool, default False
+        Refuse batches whose sequences are not sorted by length, longest first. With False they are sorted, and each
+        packed field has its own indices.
+
+    Returns
+    -------
+    PackCollate
+        A callable that takes the list of samples. It can be pickled, and opens a scope for each call, as
+        `ScopedCollate` does: the batch is what is left, and it belongs to the scope that is current where it is
+        called.
+
+    Raises
+    ------
+    ValueError
+        A name is in both `pack` and `stack`, or is empty.
+    TypeError
+        An option is of the wrong type.
+
+    Notes
+    -----
+    A name is the key, the name or the index that leads to a field (``"tokens"``, ``0``), with dots into nested samples
+    (``"inputs.tokens"``, ``"0.1"``).
+
+    A batch whose sequences happen to be of one length, above all a batch of one sample, does not show that a field
+    varies. So with ``"varying"`` a field stays packed once it has been seen to vary, but a batch of one length
+    *before* that is stacked, and each worker process sees batches of its own. Name the fields in `pack` where the
+    type of the batch must not depend on the data.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> import numpy as np
+    >>> samples = [{"tokens": np.arange(length), "label": length % 2, "id": f"n{length}"} for length in (2, 3)]
+    >>> batch = ds.pack_collate(pack=["tokens"])(samples)
+    >>> batch["tokens"].batch_sizes.tolist(), batch["label"].tolist(), batch["id"]
+    ([2, 2, 1], [0, 1], ['n2', 'n3'])
+    """
+    return PackCollate(pack, stack, enforce_sorted)
+
+
+@final
+class PackCollate:
+    """What `pack_collate` makes: called with a list of samples, it returns the batch. What it raises, it raises then.
+
+    Raises
+    ------
+    ValueError
+        There are no samples, their structures or shapes differ, a sequence is empty, or a name leads to no field of
+        arrays. The message names the field and the sample.
+    TypeError
+        A field is of a type that is not understood, or of different types in two samples.
+    DisposedError
+        A Tensor in a sample has been disposed.
+    """
+
+    __slots__ = ("_enforce_sorted", "_pack", "_stack", "_varied")
+
+    _pack: frozenset[Path] | Literal["varying", "all"]
+    _stack: frozenset[Path]
+    _enforce_sorted: bool
+    # The fields that were seen to vary. Only ever grows; adding to a set is atomic, so that threads may share the
+    # collate.
+    _varied: set[Path]
+
+    def __init__(self, pack: Names | Literal["varying", "all"], stack: Names, enforce_sorted: bool) -> None:
+        if isinstance(pack, str):
+            if pack not in ("varying", "all"):
+                raise ValueError(f"pack_collate: pack must be 'varying', 'all' or a collection of names, not {pack!r}")
+            self._pack = "varying" if pack == "varying" else "all"
+        else:
+            self._pack = _paths_of(pack, "pack")
+        self._stack = _paths_of(stack, "stack")
+        if isinstance(self._pack, frozenset) and self._pack & self._stack:
+            both = ", ".join(sorted(map(_called, self._pack & self._stack)))
+            raise ValueError(f"pack_collate: {both} is named in both pack and stack")
+        check_flag(enforce_sorted, "pack_collate", "enforce_sorted")
+        self._enforce_sorted = enforce_sorted
+        self._varied = set()
+
+    def __call__(self, samples: Iterable[Any]) -> Any:
+        """The batch of the samples: see `pack_collate`."""
+        with DisposeScope("collate") as scope:
+            given = list(samples)
+            if not given:
+                raise ValueError("pack_collate: there are no samples to make a batch of")
+            met: set[Path] = set()
+            of_torch = has_torch() and any(map(is_torch, resources_in(given[0])))
+            batch = self._field((), given, met, of_torch)
+            named = self._stack if isinstance(self._pack, str) else self._stack | self._pack
+            for path in sorted(named - met):
+                known = ", ".join(sorted(map(_called, met))) or "none"
+                raise ValueError(
+                    f"pack_collate: {_called(path)} is named and is no field of arrays; there are: {known}"
+                )
+            return scope.move_to_outer(batch)
+
+    def _field(self, path: Path, values: list[Any], met: set[Path], of_torch: bool) -> Any:
+        """The batch of one field, whatever it is; `met` gets the paths of the fields of arrays."""
+        first = values[0]
+        if is_torch_packed(first) or isinstance(first, PackedSequence):
+            raise TypeError(
+                f"{_where(path, 0)} is a PackedSequence, which is a batch already; "
+                "let the dataset give the sequences themselves, or unpack_sequence() them first"
+            )
+        if is_torch(first):
+            _check_each(path, values, is_torch)
+            met.add(path)
+            return self._tensors(path, values)
+        if isinstance(first, _LISTED):
+            _check_each(path, values, lambda value: isinstance(value, _LISTED))
+            return values
+        if isinstance(first, (bool, int, float, complex, np.generic)):
+            _check_each(path, values, lambda value: isinstance(value, (bool, int, float, complex, np.generic)))
+            numbers = served(_numbers, path, values)
+            return _torch_tensor_of(numbers) if of_torch else wrap(numbers)
+        if is_tensor_like(first):
+            _check_each(path, values, is_tensor_like)
+            met.add(path)
+            return self._arrays(path, [array_of(value, _where(path, at)) for at, value in enumerate(values)])
+        children = _children(first)
+        if children is None:
+            raise _not_understood(path, first)
+        _check_each(path, values, lambda value: type(value) is type(first))
+        given = [children, *(_children(value) or {} for value in values[1:])]
+        for at, fields in enumerate(given):
+            if fields.keys() != children.keys():
+                raise ValueError(
+                    f"{_where(path, at)} has the fields {list(fields)}, where sample 0 has {list(children)}"
+                    + (
+                        "; a list is taken for a structure: make an array of one that is a sequence"
+                        if type(first) is list
+                        else ""
+                    )
+                )
+        batches = {
+            name: self._field((*path, str(name)), [fields[name] for fields in given], met, of_torch)
+            for name in children
+        }
+        return _rebuilt(first, batches)
+
+    def _arrays(self, path: Path, arrays: list[Array]) -> Any:
+        """The batch of a field of arrays: packed or stacked."""
+        first = arrays[0]
+        for at, array in enumerate(arrays):
+            if array.ndim != first.ndim or array.shape[1:] != first.shape[1:]:
+                raise ValueError(f"{_where(path, at)} has shape {array.shape}, where sample 0 has {first.shape}")
+        dtype = np.result_type(*{array.dtype for array in arrays})
+        odd = next((at for at, array in enumerate(arrays) if array.shape != first.shape), None)
+        if odd is not None and self._pack == "varying":
+            self._varied.add(path)
+        if not self._is_packed(path, first.ndim):
+            if odd is not None:
+                raise ValueError(
+                    f"{_where(path, odd)} has shape {arrays[odd].shape}, where sample 0 has {first.shape}, "
+                    "and the field is stacked; name it in pack= to have it packed"
+                )
+            return wrap(served(np.stack, arrays, dtype=dtype))
+        for at, array in enumerate(arrays):
+            if array.ndim == 0 or array.size == 0:
+                raise ValueError(f"{_where(path, at)} has shape {array.shape}, and an empty sequence cannot be packed")
+        what = f"pack_collate: {_called(path)}"
+        return PackedSequence._of(served(pack_arrays, arrays, self._enforce_sorted, what, dtype))
+
+    def _tensors(self, path: Path, tensors: list[Any]) -> Any:
+        """The batch of a field of PyTorch's tensors: packed or stacked, as that of a field of arrays."""
+        from .torch_pack import packed, stacked, trailing_shapes
+
+        shapes = trailing_shapes(tensors, [_where(path, at) for at in range(len(tensors))])
+        odd = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if odd is not None and self._pack == "varying":
+            self._varied.add(path)
+        if self._is_packed(path, len(shapes[0])):
+            for at, shape in enumerate(shapes):
+                if not shape or 0 in shape:
+                    raise ValueError(f"{_where(path, at)} has shape {shape}, and an empty sequence cannot be packed")
+            return packed(tensors, self._enforce_sorted, f"pack_collate: {_called(path)}")
+        if odd is not None:
+            raise ValueError(
+                f"{_where(path, odd)} has shape {shapes[odd]}, where sample 0 has {shapes[0]}, "
+                "and the field is stacked; name it in pack= to have it packed"
+            )
+        return stacked(tensors)
+
+    def _is_packed(self, path: Path, ndim: int) -> bool:
+        if path in self._stack:
+            return False
+        if self._pack == "varying":
+            return path in self._varied
+        return ndim > 0 if self._pack == "all" else path in self._pack
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._pack, self._stack, self._enforce_sorted, set(self._varied)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._pack, self._stack, self._enforce_sorted, self._varied = state
+
+    def __repr__(self) -> str:
+        packed = self._pack if isinstance(self._pack, str) else sorted(".".join(path) for path in self._pack)
+        stacked = sorted(".".join(path) for path in self._stack)
+        return f"pack_collate(pack={packed!r}, stack={stacked!r}, enforce_sorted={self._enforce_sorted!r})"
+
+
+def _torch_tensor_of(numbers: Array) -> Any:
+    from .torch_pack import tensor_of
+
+    return tensor_of(numbers)
+
+
+def _paths_of(names: object, option: str) -> frozenset[Path]:
+    if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
+        raise TypeError(f"pack_collate: {option} must be a collection of names, not {names!r}")
+    given = cast("Collection[object]", names)
+    for name in given:
+        if isinstance(name, bool) or not isinstance(name, (str, int)):
+            raise TypeError(f"pack_collate: a name in {option} must be a str or an int, not {name!r}")
+    return frozenset(tuple(str(name).split(".")) if name != "" else () for name in given)
+
+
+def _called(path: Path) -> str:
+    return f"field {'.'.join(path)!r}" if path else "the sample itself"
+
+
+def _where(path: Path, at: int) -> str:
+    return f"pack_collate: {_called(path)} of sample {at}" if path else f"pack_collate: sample {at}"
+
+
+def _check_each(path: Path, values: list[Any], belongs: Callable[[Any], bool]) -> None:
+    for at, value in enumerate(values):
+        if not belongs(value):
+            raise TypeError(
+                f"{_where(path, at)} is a {type(value).__qualname__}, "
+                f"where sample 0 has a {type(values[0]).__qualname__}"
+            )
+
+
+def _numbers(path: Path, values: list[Any]) -> Array:
+    array: Array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        raise TypeError(
+            f"{_where(path, 0)} and the other samples make no array of numbers, but one of dtype {array.dtype}"
+        )
+    return array
+
+
+def _children(value: Any) -> dict[Any, Any] | None:
+    """The fields of a container by key, name or index; None for what is no container."""
+    if isinstance(value, Mapping):
+        return {**value}
+    if isinstance(value, (tuple, list)):
+        items = cast("Sequence[Any]", value)
+        names: Iterable[Any] = getattr(items, "_fields", range(len(items)))
+        return dict(zip(names, items, strict=True))
+    if isinstance(value, type) or kind_of(value) is not None:
+        return None
+    fields = _field_names(value)
+    return None if fields is None else {name: getattr(value, name) for name in fields}
+
+
+def _field_names(value: Any) -> list[str] | None:
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    attributes = getattr(cast(Any, type(value)), "__attrs_attrs__", None)
+    return None if attributes is None else [attribute.name for attribute in attributes]
+
+
+def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
+    """A container like that of the first sample around the batches of its fields."""
+    cls = cast(Any, type(first))
+    if cls is dict:
+        return batches
+    if isinstance(first, Mapping):
+        if not isinstance(first, MutableMapping):
+            return batches
+        clone: Any = copy.copy(cast(Any, first))
+        for name, batch in batches.items():
+            clone[name] = batch
+        return clone
+    if isinstance(first, tuple):
+        return cls._make(batches.values()) if hasattr(cls, "_make") else cls(batches.values())
+    if isinstance(first, list):
+        return cls(batches.values())
+    # A copy, so that what __init__ checks of a sample is not asked of a batch; past the lock of a frozen class.
+    clone = copy.copy(first)
+    for name, batch in batches.items():
+        object.__setattr__(clone, name, batch)
+    return clone
+
+
+def _not_understood(path: Path, value: Any) -> TypeError:
+    try:
+        array_of(value, _where(path, 0))
+    except TypeError as error:
+        return TypeError(
+            f"{error}; samples are arrays, numbers, str, bytes, None, or tuples, lists, dicts, dataclasses "
+            "and attrs classes of them"
+        )
+    raise AssertionError("an array is understood")

@@ -1,0 +1,539 @@
+"""The packed sequence: a batch of sequences of different lengths in one tensor, as one resource."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex, TypeAlias, cast, overload
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..scopes.functions import dispose
+from ..scopes.identity import disposed_error
+from ..scopes.kinds import Kind, add_kind, device_name
+from ..scopes.ownership import born_composite
+from ..tensors.numpy.alignment import aligned
+from ..tensors.tensor.tensor import TENSOR, unborn
+from .inputs import Array, array_of, inverse_of, is_tensor_like
+
+if TYPE_CHECKING:
+    from ..tensors.tensor.tensor import Tensor
+    from .inputs import TensorLike
+
+__all__ = [
+    "PACKED_SEQUENCE",
+    "PackedSequence",
+    "arrays_in",
+]
+
+# The class has methods of these names, which a type checker takes its annotations for.
+_Int: TypeAlias = int
+
+_FIELDS: Final = ("data", "batch_sizes", "sorted_indices", "unsorted_indices")
+
+
+class PackedSequence(Sequence["Tensor | None"]):
+    """A batch of sequences of different lengths, without padding, as one resource.
+
+    Made by `pack_sequence` and `pack_padded_sequence`, seldom by hand. It behaves as
+    ``torch.nn.utils.rnn.PackedSequence``, which is a namedtuple: it unpacks into its four fields, can be indexed,
+    compared and replaced in part. Unlike that it is no tuple, for it is a resource: it counts as one, its fields are
+    its members, and it is moved and disposed as a whole.
+
+    Parameters
+    ----------
+    data : Tensor or array, shape (sum of lengths, *)
+        The elements: of all sequences that reach step 0, longest first, then of all that reach step 1, and so on.
+        Also a pair ``(data, batch_sizes)``, with `batch_sizes` left out.
+    batch_sizes : Tensor or array of int64, shape (time,)
+        How many sequences reach each step.
+    sorted_indices : Tensor or array of int64, shape (batch,), optional
+        Which sequence of the batch as it was given stands at each place. None where it was sorted as given.
+    unsorted_indices : Tensor or array of int64, shape (batch,), optional
+        At which place each sequence of the batch as it was given stands; computed from `sorted_indices` where left out.
+
+    Raises
+    ------
+    TypeError
+        A field is neither a Tensor nor an array.
+    RuntimeError, IndexError
+        `sorted_indices` is no permutation of int64, or not one-dimensional.
+    DisposedError
+        A Tensor given has been disposed.
+
+    Notes
+    -----
+    Born in the current scope. The fields are handles of its own, which share the memory of what was given: a Tensor
+    that was given stays a resource of its own. Once the packed sequence is disposed, its fields are disposed Tensors.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> with ds.dispose_scope() as scope:
+    ...     packed = ds.pack_sequence([ds.arange(3), ds.arange(2)])
+    ...     print(packed.data, packed.batch_sizes)
+    ...     data, batch_sizes, _, _ = packed
+    ...     len(scope), data.tolist()
+    [0 0 1 1 2] [2 2 1]
+    (1, [0, 0, 1, 1, 2])
+    >>> ds.is_disposed(packed), ds.is_disposed(packed.data)
+    (True, True)
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_batch_sizes",
+        "_data",
+        "_disposed",
+        "_sorted_indices",
+        "_unsorted_indices",
+    )
+    __match_args__ = _FIELDS
+
+    _fields: ClassVar[tuple[str, ...]] = _FIELDS
+    _field_defaults: ClassVar[dict[str, Any]] = {}
+
+    _data: Tensor
+    _batch_sizes: Tensor
+    _sorted_indices: Tensor | None
+    _unsorted_indices: Tensor | None
+    _disposed: bool
+
+    def __init__(
+        self,
+        data: TensorLike | Sequence[TensorLike],
+        batch_sizes: TensorLike | None = None,
+        sorted_indices: TensorLike | None = None,
+        unsorted_indices: TensorLike | None = None,
+    ) -> None:
+        if batch_sizes is None:
+            if is_tensor_like(data) or not isinstance(data, (list, tuple)) or len(data) != 2:
+                raise TypeError("PackedSequence: without batch_sizes, data must be a pair (data, batch_sizes)")
+            data, batch_sizes = data
+        unordered = None if sorted_indices is None else array_of(sorted_indices, "PackedSequence: sorted_indices")
+        ordered = None if unsorted_indices is None else array_of(unsorted_indices, "PackedSequence: unsorted_indices")
+        if ordered is None and unordered is not None:
+            ordered = _checked_inverse(unordered)
+        self._adopt(
+            array_of(data, "PackedSequence: data"),
+            array_of(batch_sizes, "PackedSequence: batch_sizes"),
+            unordered,
+            ordered,
+        )
+
+    def _adopt(
+        self, data: Array, batch_sizes: Array, sorted_indices: Array | None, unsorted_indices: Array | None
+    ) -> None:
+        self._disposed = False
+        self._data = unborn(data)
+        self._batch_sizes = unborn(batch_sizes)
+        self._sorted_indices = None if sorted_indices is None else unborn(sorted_indices)
+        self._unsorted_indices = None if unsorted_indices is None else unborn(unsorted_indices)
+        born_composite(self, PACKED_SEQUENCE)
+
+    @classmethod
+    def _of(cls, arrays: Iterable[Array | None]) -> Self:
+        """One around arrays that are known to fit."""
+        self = cls.__new__(cls)
+        self._adopt(*arrays)  # type: ignore[arg-type]  # four of them: fields that may be None are those that take it
+        return self
+
+    # ------------------------------------------------------------------ the fields
+
+    @property
+    def data(self) -> Tensor:
+        """The elements, shape (sum of lengths, *). A member of this packed sequence."""
+        return self._data
+
+    @property
+    def batch_sizes(self) -> Tensor:
+        """How many sequences reach each step, shape (time,), int64. A member of this packed sequence."""
+        return self._batch_sizes
+
+    @property
+    def sorted_indices(self) -> Tensor | None:
+        """Which sequence stands at each place, shape (batch,), int64, or None. A member of this packed sequence."""
+        return self._sorted_indices
+
+    @property
+    def unsorted_indices(self) -> Tensor | None:
+        """At which place each sequence stands, shape (batch,), int64, or None. A member of this packed sequence."""
+        return self._unsorted_indices
+
+    def _tuple(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self._data, self._batch_sizes, self._sorted_indices, self._unsorted_indices
+
+    # ------------------------------------------------------------------ as a namedtuple
+
+    def __len__(self) -> _Int:
+        return len(_FIELDS)
+
+    def __iter__(self) -> Iterator[Tensor | None]:
+        return iter(self._tuple())
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Tensor | None: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> tuple[Tensor | None, ...]: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> Tensor | tuple[Tensor | None, ...] | None:
+        return self._tuple()[index]
+
+    def __contains__(self, value: object) -> bool:
+        return any(_same(field, value) for field in self._tuple())
+
+    def index(self, value: object, start: SupportsIndex = 0, stop: SupportsIndex = 4) -> _Int:
+        """The place of the first field that is, or equals, `value`.
+
+        Raises
+        ------
+        ValueError
+            There is none, or the comparison with a field has no single answer.
+        """
+        for place in range(len(_FIELDS))[start:stop]:
+            if _same(self._tuple()[place], value):
+                return place
+        raise ValueError(f"{value!r} is not in the {type(self).__qualname__}")
+
+    def count(self, value: object) -> _Int:
+        """How many fields are, or equal, `value`."""
+        return sum(_same(field, value) for field in self._tuple())
+
+    def __add__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._tuple() + (other._tuple() if isinstance(other, PackedSequence) else other)
+
+    def __radd__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return other + self._tuple()
+
+    def __mul__(self, times: SupportsIndex) -> tuple[Any, ...]:
+        return self._tuple() * times
+
+    __rmul__ = __mul__
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, (tuple, PackedSequence)):
+            return NotImplemented
+        others = cast("Sequence[Any]", other)
+        return len(others) == len(_FIELDS) and all(map(_same, self._tuple(), others))
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compared(other, operator.lt)
+
+    def __le__(self, other: Any) -> bool:
+        return self._compared(other, operator.le)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compared(other, operator.gt)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compared(other, operator.ge)
+
+    def _compared(self, other: Any, compare: Callable[[Any, Any], bool]) -> bool:
+        mine: Any = self._tuple()
+        return compare(mine, other._tuple() if isinstance(other, PackedSequence) else other)
+
+    def __hash__(self) -> _Int:
+        return hash(self._tuple())
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in zip(_FIELDS, self._tuple(), strict=True))
+        return f"{type(self).__qualname__}({fields})"
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:
+        """One from four fields in order."""
+        return cls(*iterable)
+
+    def _asdict(self) -> dict[str, Tensor | None]:
+        """The fields by name."""
+        return dict(zip(_FIELDS, self._tuple(), strict=True))
+
+    def _replace(self, **fields: Any) -> Self:
+        """Another one with some fields replaced; the others share their memory with this one."""
+        unknown = [name for name in fields if name not in _FIELDS]
+        if unknown:
+            raise ValueError(f"Got unexpected field names: {unknown!r}")
+        given: dict[str, Any] = {**self._asdict(), **fields}
+        return type(self)(**given)
+
+    # ------------------------------------------------------------------ the life
+
+    def dispose(self) -> None:
+        """Release this packed sequence now, its fields with it, whoever owns it. Idempotent.
+
+        The memory of a field is freed with the last Tensor or array that shares it.
+        """
+        dispose(self)
+
+    @property
+    def disposed(self) -> bool:
+        """Whether this packed sequence has been disposed."""
+        return self._disposed
+
+    def __copy__(self) -> Self:
+        return self._derived(arrays_in(self))
+
+    def __deepcopy__(self, memo: dict[_Int, Any]) -> Self:
+        copied = self._derived(tuple(None if array is None else array.copy() for array in arrays_in(self)))
+        memo[id(self)] = copied
+        return copied
+
+    def _derived(self, arrays: Iterable[Array | None]) -> Self:
+        new = type(self)._of(arrays)
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), arrays_in(self), self.__dict__ or None)
+
+    # ------------------------------------------------------------------ conversions
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """A packed sequence whose data has another dtype, or is on another device; itself where nothing changes.
+
+        Called as ``torch.Tensor.to``: ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)``, each with
+        ``non_blocking=False, copy=False``.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            `dtype` : a NumPy dtype, or what makes one. `device` : ``"cpu"`` is the only one there is.
+            `other` : a Tensor or array, whose dtype is taken. `copy` : make a new one also where nothing changes.
+
+        Returns
+        -------
+        PackedSequence
+            With new data; batch sizes and indices share the memory of this one's.
+
+        Raises
+        ------
+        RuntimeError
+            There is no such device.
+        TypeError
+            An argument is neither a dtype nor a device.
+        DisposedError
+            This packed sequence has been disposed.
+        """
+        data, batch_sizes, sorted_indices, unsorted_indices = arrays_in(self)
+        dtype, copy = _parse_to(*args, **kwargs)
+        if not copy and (dtype is None or dtype == data.dtype):
+            return self
+        return self._of(
+            (data.astype(data.dtype if dtype is None else dtype), batch_sizes, sorted_indices, unsorted_indices)
+        )
+
+    def cpu(self, *args: Any, **kwargs: Any) -> Self:
+        """As `to`, on the CPU: itself, unless a dtype or ``copy=True`` is given."""
+        return self.to(*args, **kwargs)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> Self:
+        """Refused: the memory of NumPy's arrays is the CPU's.
+
+        Raises
+        ------
+        RuntimeError
+            Always.
+        """
+        arrays_in(self)
+        raise _no_device("cuda")
+
+    def pin_memory(self) -> Self:
+        """Refused: NumPy's memory cannot be pinned.
+
+        Raises
+        ------
+        RuntimeError
+            Always.
+        """
+        arrays_in(self)
+        raise RuntimeError(
+            "PackedSequence.pin_memory: the memory of a NumPy array cannot be pinned; leave pin_memory=False"
+        )
+
+    def is_pinned(self) -> bool:
+        """False: NumPy's memory is never pinned."""
+        arrays_in(self)
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        """False: NumPy's memory is the CPU's."""
+        arrays_in(self)
+        return False
+
+    def double(self) -> Self:
+        """As ``to(np.float64)``."""
+        return self.to(dtype=np.float64)
+
+    def float(self) -> Self:
+        """As ``to(np.float32)``, as PyTorch understands the word."""
+        return self.to(dtype=np.float32)
+
+    def half(self) -> Self:
+        """As ``to(np.float16)``."""
+        return self.to(dtype=np.float16)
+
+    def long(self) -> Self:
+        """As ``to(np.int64)``."""
+        return self.to(dtype=np.int64)
+
+    def int(self) -> Self:
+        """As ``to(np.int32)``, as PyTorch understands the word."""
+        return self.to(dtype=np.int32)
+
+    def short(self) -> Self:
+        """As ``to(np.int16)``."""
+        return self.to(dtype=np.int16)
+
+    def char(self) -> Self:
+        """As ``to(np.int8)``."""
+        return self.to(dtype=np.int8)
+
+    def byte(self) -> Self:
+        """As ``to(np.uint8)``."""
+        return self.to(dtype=np.uint8)
+
+
+def _same(field: object, value: object) -> bool:
+    """Whether a field is, or equals, a value, as tuples compare their elements; None equals nothing else."""
+    return field is value or (field is not None and value is not None and bool(field == value))
+
+
+def arrays_in(packed: PackedSequence) -> tuple[Array, Array, Array | None, Array | None]:
+    """The arrays of the four fields.
+
+    Raises
+    ------
+    DisposedError
+        The packed sequence, or one of its fields, has been disposed.
+    """
+    if packed._disposed:
+        raise disposed_error(packed, PACKED_SEQUENCE)
+    before, after = packed._sorted_indices, packed._unsorted_indices
+    return (
+        packed._data._array,
+        packed._batch_sizes._array,
+        None if before is None else before._array,
+        None if after is None else after._array,
+    )
+
+
+def _release(packed: PackedSequence) -> None:
+    packed._disposed = True
+
+
+def _members(packed: PackedSequence) -> dict[str, object]:
+    return {name: member for name, member in packed._asdict().items() if member is not None}
+
+
+def _describe(packed: PackedSequence) -> str:
+    return f"PackedSequence of {TENSOR.describe(packed._data)}"
+
+
+PACKED_SEQUENCE: Final = Kind(
+    cls=PackedSequence,
+    name="PackedSequence",
+    release=_release,
+    storages=lambda _packed: (),
+    device=lambda packed: TENSOR.device(packed._data),
+    describe=_describe,
+    members=_members,
+    is_disposed=lambda packed: packed._disposed,
+)
+"""The kind of `PackedSequence`: a composite of its fields."""
+
+add_kind(PACKED_SEQUENCE)
+
+
+def _rebuilt(
+    cls: type[PackedSequence], arrays: tuple[Array | None, ...], attributes: dict[str, Any] | None
+) -> PackedSequence:
+    packed = cls._of([None if array is None else aligned(array) for array in arrays])
+    if attributes:
+        packed.__dict__.update(attributes)
+    return packed
+
+
+def _checked_inverse(permutation: Array) -> NDArray[np.int64]:
+    if permutation.ndim != 1:
+        raise IndexError(f"PackedSequence: sorted_indices must have one dimension, not shape {permutation.shape}")
+    if permutation.dtype != np.int64:
+        raise RuntimeError(f"PackedSequence: sorted_indices must be int64, not {permutation.dtype}")
+    count = permutation.size
+    outside = permutation[(permutation < 0) | (permutation >= count)]
+    if outside.size:
+        raise RuntimeError(f"PackedSequence: sorted_indices has index {outside[0]}, out of bounds for size {count}")
+    if np.bincount(permutation, minlength=count).max(initial=0) > 1:
+        raise RuntimeError("PackedSequence: sorted_indices has an index twice, which is no permutation")
+    return inverse_of(permutation)
+
+
+def _parse_to(
+    *args: Any,
+    device: object = None,
+    dtype: DTypeLike | None = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    other: object = None,
+) -> tuple[np.dtype[Any] | None, bool]:
+    """Dtype and copy from the arguments of ``to``; the device is checked."""
+    given = list(args)
+    if given and (given[0] is None or _is_device(given[0])):
+        device = given.pop(0)
+        if given and not isinstance(given[0], bool):
+            dtype = given.pop(0)
+    elif given:
+        other_or_dtype = given.pop(0)
+        if is_tensor_like(other_or_dtype):
+            other = other_or_dtype
+        else:
+            dtype = other_or_dtype
+    if given:
+        non_blocking = given.pop(0)
+    if given:
+        copy = given.pop(0)
+    flags: list[Any] = [non_blocking, copy]
+    if given or not all(isinstance(flag, bool) for flag in flags):
+        raise TypeError("to: expected (dtype), (device, dtype) or (other), then non_blocking and copy as bool")
+    if other is not None:
+        dtype = array_of(other, "to: other").dtype
+    if device is not None:
+        _check_device(device)
+    if dtype is None:
+        return None, copy
+    try:
+        wanted: np.dtype[Any] = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(f"to: {dtype!r} is neither a NumPy dtype nor a device") from error
+    if wanted.kind not in "biufc":
+        raise TypeError(f"to: dtype {wanted} does not hold numbers")
+    return wanted, copy
+
+
+def _is_device(thing: object) -> bool:
+    if not isinstance(thing, str):
+        return False
+    try:
+        np.dtype(thing)
+    except TypeError:
+        return True
+    return False
+
+
+def _check_device(device: object) -> None:
+    # By type first: the name of another device may ask its framework, which may have none.
+    if str(device).strip().lower().partition(":")[0] != "cpu":
+        raise _no_device(device)
+    try:
+        name = device_name(device)
+    except ValueError:
+        raise _no_device(device) from None
+    if name != "cpu:0":
+        raise _no_device(device)
+
+
+def _no_device(device: object) -> RuntimeError:
+    return RuntimeError(f"there is no device {str(device)!r} here: the memory of NumPy's arrays is the CPU's ('cpu')")

@@ -1,0 +1,80 @@
+"""Alignment: arrays whose elements begin at a multiple of 64 bytes, what a cache line and DLPack consumers want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...scopes.context import CURRENT
+from ..arena.extension import ARENA
+
+__all__ = [
+    "ALIGNMENT",
+    "aligned",
+    "alignment_of",
+    "copies_made",
+    "served",
+    "unserved",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ALIGNMENT: Final = 64
+"""Bytes."""
+
+_COPIES: Final = count()
+_seen = 0
+
+
+def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function so that the arrays it makes are aligned, also outside of scopes, where there is an arena.
+
+    What is made in a scope that is open belongs to it, as always.
+    """
+    if ARENA is None:
+        return function(*args, **kwargs)
+    result: R = ARENA.served(function, *args, **kwargs)
+    return result
+
+
+def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function so that the arrays it makes are no scope's: something else keeps them, and is what is owned."""
+    if ARENA is None or CURRENT.get() is None:
+        return function(*args, **kwargs)
+    result: R = ARENA.unserved(function, *args, **kwargs)
+    return result
+
+
+def alignment_of(array: NDArray[Any]) -> int:
+    """The largest power of two that the address of an array's first element is a multiple of.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> array = np.zeros(100, dtype="u1")
+    >>> alignment_of(array[1:]) < alignment_of(array)
+    True
+    """
+    address: int = array.__array_interface__["data"][0] if ARENA is None else ARENA.address(array)
+    return address & -address
+
+
+def aligned(array: NDArray[Any]) -> NDArray[Any]:
+    """The array itself where it is aligned, and otherwise a copy that is, which is counted; an empty one is aligned."""
+    if array.size == 0 or ARENA is None or ARENA.address(array) % ALIGNMENT == 0:
+        return array
+    global _seen
+    # next() of a counter loses no copy of another thread, which += would.
+    _seen = next(_COPIES) + 1
+    copied: NDArray[Any] = ARENA.served(np.array, array, order="K", copy=True, subok=True)
+    return copied
+
+
+def copies_made() -> int:
+    """How many copies were made for alignment since the process began."""
+    return _seen

@@ -1,0 +1,185 @@
+"""The memory behind an array, what arrays hold, and the walk through arrays of objects."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from ...leaks.holders.references import Memory, Part, add_framework
+from ...scopes.tree_walk import WALKERS
+from ..arena.extension import ARENA
+
+__all__ = [
+    "TIES",
+    "ArrayEdges",
+    "Tie",
+    "children",
+    "storage_of",
+]
+
+# The memory behind an array: which object owns it, and how many bytes it has.
+
+
+class Tie:
+    """Stands between an exported alias and the array it shares memory with, in the chain of ``.base``.
+
+    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base it belongs to one
+    export alone: it lives exactly as long as somebody holds memory that was exported there.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "base")
+
+    __array_interface__: dict[str, Any]
+    base: NDArray[Any]
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.base = array
+        self.__array_interface__ = array.__array_interface__
+
+
+_STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
+_ARRAY: Final[Any] = np.ndarray
+
+TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
+"""Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
+
+_block: Final[Any] = None if ARENA is None else ARENA.block
+_BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
+
+
+def storage_of(array: NDArray[Any]) -> tuple[int, int]:
+    """The storage behind an array.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        An array, perhaps a view of a view.
+
+    Returns
+    -------
+    identity : int
+        The address of the block where the arena serves the memory, else the ``id`` of the object that owns it: good as
+        long as the array is alive.
+    nbytes : int
+        The bytes of the whole memory, however small the view.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> big = np.zeros(1000)
+    >>> storage_of(big[:10]) == (id(big), 8000)
+    True
+    """
+    if _block is not None:
+        block: tuple[int, int] | None = _block(array)
+        if block is not None:
+            return block
+    top: Any = array
+    while True:
+        base: Any = top.base
+        cls: Any = type(base)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls is Tie or (cls is _STRIDED and base.base is not None):
+            base = base.base
+        elif cls is memoryview and base.obj is not None:
+            base = base.obj
+        if base is None:
+            return id(top), top.nbytes
+        if not isinstance(base, _ARRAY):
+            break
+        top = base
+    if isinstance(base, _BYTES_LIKE):
+        try:
+            return id(base), memoryview(base).nbytes
+        except ValueError:  # closed since, for a map of a file
+            pass
+    return id(base), top.nbytes
+
+
+# What NumPy's arrays hold, for the search of who holds what.
+
+
+_namespace: Final[Any] = vars(np.ndarray)
+# Past the attributes of subclasses.
+_base: Final[Any] = _namespace["base"].__get__
+_nbytes: Final[Any] = _namespace["nbytes"].__get__
+_ARRAY_TYPE: Final = np.ndarray
+
+
+@final
+class ArrayEdges:
+    """The one instance is among the frameworks."""
+
+    __slots__ = ()
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """See `Framework.quiet`."""
+        return nullcontext()
+
+    def part(self, cls: type) -> Part | None:
+        """See `Framework.part`."""
+        return "tensor" if issubclass(cls, np.ndarray) else None
+
+    def edges(self, thing: Any) -> list[tuple[str, object]]:
+        """See `Framework.edges`."""
+        base = _base(thing)
+        return [] if base is None else [(".base", base)]
+
+    def memory(self, thing: Any) -> list[Memory]:
+        """See `Framework.memory`."""
+        identity, _ = storage_of(thing)
+        return [Memory("", identity, _nbytes(thing))]
+
+    def alone(self, tensor: Any) -> Hashable | None:
+        """See `Framework.alone`."""
+        if type(tensor) is not _ARRAY_TYPE or tensor.base is not None or tensor.dtype.hasobject:
+            return None
+        return storage_of(tensor)[0]
+
+    def passes(self, tensor: Any) -> int:
+        """See `Framework.passes`: arrays have no graphs."""
+        return 0
+
+    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
+        """See `Framework.walked`."""
+
+
+add_framework(ArrayEdges())
+
+# The walk through arrays of objects: what they hold is found, element by element.
+
+
+def children(node: object) -> Iterator[tuple[str, object]] | None:
+    """The objects in an array, labelled by their index; None for what is no array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> list(children(np.array([["a", None]], dtype=object)))
+    [('[0, 0]', 'a'), ('[0, 1]', None)]
+    """
+    if not issubclass(type(node), np.ndarray):
+        return None
+    array: Any = node
+    if type(array) is np.ndarray and not array.dtype.hasobject:
+        return iter(())
+    # As a plain array: a subclass may have code of its own in every access.
+    return _objects(np.ndarray.view(array, np.ndarray), "")
+
+
+def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
+    dtype = array.dtype
+    if dtype.fields is not None:
+        for name in dtype.names or ():
+            yield from _objects(array[name], f"{field}[{name!r}]")
+    elif dtype.char == "O":
+        for index in np.ndindex(array.shape):
+            yield f"{field}[{', '.join(map(str, index)) or '()'}]", array[index]
+
+
+WALKERS.append(children)

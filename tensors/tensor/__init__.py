@@ -1,0 +1,4 @@
+"""`ds.Tensor`: the class, its constructors, and what a leak detector sees of it and of plain arrays.
+
+Read `tensor`, then `constructors`; `arena_service` is how scopes use the arena.
+"""

@@ -1,0 +1,774 @@
+"""Which calls of PyTorch make tensors that a scope owns, and how they are seen.
+
+Births are seen where the Python object of a tensor gets its memory; where that is not possible, by a function mode.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+from sys import _getframe, getrefcount
+from types import CodeType, FrameType, MethodWrapperType
+from typing import Any, Final, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
+from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+
+from ...scopes.composites import compose, set_apart
+from ...scopes.context import CURRENT, resolve
+from ...scopes.extension import COMPILED
+from ...scopes.framework import LISTENERS
+from ...scopes.identity import LIVE, Entry, entry_of
+from ...scopes.kinds import Kind, kind_of
+from ...scopes.ownership import born
+from ...scopes.scope import DisposeScope
+from ...scopes.statistics import LOCAL as LEDGERS
+from ..arena.budgets import BUDGETED
+from .disposal import PENDING, Spare, can_be_disposed
+from .extension import TORCH_COMPILED
+from .storages import refusal_of
+
+__all__ = [
+    "GIVEN_UP",
+    "KIND",
+    "LOCAL",
+    "MAKERS",
+    "MODE",
+    "SEEN",
+    "SIGHTINGS",
+    "WATCHES",
+    "BirthMode",
+    "Compiled",
+    "ThreadState",
+    "add_mode",
+    "backward_running",
+    "births_by_frames",
+    "births_count",
+    "births_in",
+    "births_now",
+    "copies_a_module",
+    "depth",
+    "flattened",
+    "give_up",
+    "given_to_a_grad",
+    "is_born",
+    "is_known",
+    "is_looked_at",
+    "keeps_births",
+    "pause_births",
+    "pop",
+    "push",
+    "put_on",
+    "remove_mode",
+    "resume_after_a_failed_step",
+    "resume_births",
+    "runs_compiled",
+    "see_allocations",
+    "take_off",
+    "tell",
+    "tell_late",
+    "transform_running",
+    "verdict",
+]
+
+# Whether what a call of PyTorch made is a birth, by what is going on and by the code that called.
+
+
+_C: Final[Any] = torch._C
+_tensor: Final[Any] = import_module("torch._tensor")
+backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
+"""The number of the backward pass that is running on this thread; -1 where none is."""
+transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
+"""The transform that is running on this thread; None where none is."""
+
+# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
+_KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
+_HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
+# Functions that make a tensor once and keep it for the process, and others that keep copies for a backward pass.
+_CACHES: Final = frozenset(
+    {
+        ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
+        ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
+        ("torch.autograd.graph", "maybe_clone"),
+        ("torch.utils.checkpoint", "_detach_helper"),
+        ("torch.nn.modules.linear_cross_entropy", "_linear_cross_entropy_batch_chunked_setup_context"),
+    }
+)
+# What a mode does not see: states of generators, which are kept for what is computed again later, and the parameters
+# of a compiled module, which were there.
+_HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
+# What a module calls may be compiled, and without a frame of its own.
+_CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
+# Code of PyTorch that only does what its caller wants: it is judged by the caller.
+_PASSING: Final = (
+    "torch._decomp",
+    "torch._library",
+    "torch._meta_registrations",
+    "torch._ops",
+    "torch._prims",
+    "torch._refs",
+    "torch._tensor",
+    "torch._utils",
+    "torch.functional",
+    "torch.nested._internal",
+    "torch.nn.functional",
+    "torch.utils._device",
+    "torch.utils._stats",
+)
+# Tensors without memory, which stand for others: also what a graph is made with, and keeps.
+_STANDINS: Final = "torch._subclasses."
+# In whose frames functions run that are not to be compiled.
+_ASIDE: Final = "torch._dynamo.eval_frame"
+_TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
+_MAKES, _KEEPS, _PASSES, _ASKS = range(1, 5)
+_REMEMBERED_AT_MOST: Final = 20_000
+MAKERS: Final[dict[int, CodeType]] = {}
+_keepers: Final[dict[int, CodeType]] = {}
+"""Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
+_THROUGH: Final = torch.overrides.handle_torch_function.__code__
+_DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
+# A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one is the result.
+_FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
+_OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
+
+
+def births_count(frame: FrameType | None) -> bool:
+    """Whether what a call made in a frame returns is a birth, given that a scope is entered in this context."""
+    scope = CURRENT.get()
+    if scope is None or not (scope._direct or resolve(scope) is not None):
+        return False
+    if backward_running() != -1 or transform_running() is not None:
+        return False
+    if frame is None:
+        return True
+    code = frame.f_code
+    if code is _THROUGH:
+        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's own.
+        frame = frame.f_back and frame.f_back.f_back
+        if frame is None:
+            return True
+        if frame.f_code.co_name == "deepcopy" and frame.f_globals.get("__name__") == "copy" and copies_a_module(frame):
+            return False
+        code = frame.f_code
+    return id(code) in MAKERS or (id(code) not in _keepers and _judge_frame(frame))
+
+
+def births_now() -> bool:
+    """Whether what a function of this library makes now is born, by the rules for what a call of PyTorch's makes."""
+    scope = CURRENT.get()
+    return (
+        scope is not None
+        and (scope._direct or resolve(scope) is not None)
+        and backward_running() == -1
+        and transform_running() is None
+    )
+
+
+def _judge_frame(frame: FrameType) -> bool:
+    """Whether what the code of a frame calls makes births: not where it is PyTorch's own, and keeps what it makes."""
+    code = frame.f_code
+    module = frame.f_globals.get("__name__")
+    if len(MAKERS) >= _REMEMBERED_AT_MOST:
+        MAKERS.clear()
+    keeps = type(module) is str and keeps_births(module, code)
+    (_keepers if keeps else MAKERS)[id(code)] = code
+    return not keeps
+
+
+def keeps_births(module: str, code: CodeType) -> bool:
+    """Whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    if (module, code.co_name) in _CACHES:
+        return True
+    return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
+
+
+def verdict(code: CodeType, module: object) -> int:
+    """What code is to births that are seen where they happen, in the order of ``enum verdict``."""
+    if type(module) is not str or not module.startswith("torch."):
+        return _MAKES
+    if code is _DEEPCOPY or module.startswith(_STANDINS):
+        return _ASKS
+    if code is _OF_A_SUBCLASS:
+        return _MAKES
+    if code is _FOR_A_SUBCLASS:
+        return _KEEPS
+    if module == "torch.nn.modules.module" and code.co_name in _CALLS:
+        return _PASSES
+    if module.startswith(_HIDDEN_KEEPERS) or keeps_births(module, code):
+        return _KEEPS
+    return _PASSES if module.startswith(_PASSING) else _MAKES
+
+
+def births_by_frames() -> bool:
+    """Whether what runs now makes a birth, where its code alone does not tell.
+
+    What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what stands for a tensor
+    is none while a graph is made.
+    """
+    asked = _getframe(1)
+    if asked.f_globals.get("__name__", "").startswith(_STANDINS):
+        return not _makes_a_graph(asked)
+    frame: FrameType | None = asked
+    while frame is not None and frame.f_code is not _DEEPCOPY:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is None or not copies_a_module(caller)
+
+
+def _makes_a_graph(frame: FrameType | None) -> bool:
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        if type(module) is str and module.startswith(_TRACING) and module != _ASIDE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def copies_a_module(frame: FrameType) -> bool:
+    """Whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
+    found: FrameType | None = frame
+    while found is not None and found.f_globals.get("__name__") == "copy":
+        if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
+            return True
+        found = found.f_back
+    return False
+
+
+# What a call of PyTorch returned: what of it is new and may be owned by a scope.
+
+
+_LEVELS: Final = 3
+"""How deep in lists, tuples and dicts the tensors of a result are."""
+_SEQUENCES: Final = frozenset({list, tuple})
+_ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
+
+KIND: Final[list[Kind]] = []
+"""The kind of ``torch.Tensor``, once births are seen."""
+
+SIGHTINGS: Final[list[Callable[[Any, Any, Any, Any], object]]] = []
+"""Told of what compiled functions and transforms return, and their arguments, while a leak detector is open."""
+
+GIVEN_UP: Final[list[Callable[[Any], object]]] = []
+"""Told of what is given up, while a leak detector is open."""
+
+
+def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
+    for argument in args:
+        if argument is result:
+            return True
+    if id(result) in LIVE or (type(func) is MethodWrapperType and _accesses(func)):
+        return True
+    if kwargs and any(value is result for value in kwargs.values()):
+        return True
+    return any(type(argument) in _SEQUENCES and any(item is result for item in argument) for argument in args)
+
+
+def _accesses(func: Any) -> bool:
+    """Whether a getter returns what is there already."""
+    return getattr(func.__self__, "__name__", "") in _ACCESSORS
+
+
+def births_in(
+    result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
+) -> MemoryError | None:
+    """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass.
+
+    Returns
+    -------
+    MemoryError or None
+        What to raise where a budget refuses; then nothing is recorded.
+    """
+    for see in SIGHTINGS:
+        see(result, func, args, kwargs)
+    cls = type(result)
+    if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
+        return None
+    leaves: list[object] = flattened(result, _LEVELS)
+    fresh = [item for item in leaves if id(item) not in LIVE and is_born(type(item))]
+    if fresh:
+        given = {id(item) for item in flattened((args, kwargs), _LEVELS)}
+        fresh = [item for item in fresh if id(item) not in given]
+    if fresh and births_count(frame):
+        if BUDGETED:
+            refusal = refusal_of(fresh, (args, kwargs))
+            if refusal is not None:
+                return refusal
+        kind = KIND[0]
+        for item in fresh:
+            # A result may be there twice.
+            if id(item) not in LIVE:
+                born(item, kind)
+    _compose(result, _LEVELS)
+    return None
+
+
+def _compose(tree: Any, levels: int) -> None:
+    """Make one resource of each tuple in a result that is of a kind, such as a packed sequence."""
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
+    if levels < 0 or not issubclass(cls, (list, tuple, dict)):
+        return
+    kind = kind_of(tree) if issubclass(cls, tuple) and cls is not tuple else None
+    if kind is not None and kind.anchor is not None:
+        compose(tree, kind)
+        return
+    for child in tree.values() if issubclass(cls, dict) else tree:
+        _compose(child, levels - 1)
+
+
+def flattened(tree: Any, levels: int) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
+    cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
+    if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
+        return [tree]
+    leaves: list[Any] = []
+    for child in tree.values() if issubclass(cls, dict) else tree:
+        if type(child) is Tensor:
+            leaves.append(child)
+        else:
+            leaves.extend(flattened(child, levels - 1))
+    return leaves
+
+
+def is_born(cls: type) -> bool:
+    """Whether a scope may own the instances of a class: tensors that are no parameters, and can go dead."""
+    return cls is Tensor or (
+        issubclass(cls, Tensor)
+        and not issubclass(cls, (Parameter, UninitializedBuffer, UninitializedParameter, Spare))
+        and can_be_disposed(cls)
+    )
+
+
+def given_to_a_grad(func: Any, args: Any) -> None:
+    """A tensor that is assigned to ``.grad`` belongs to the parameter."""
+    if getattr(func.__self__, "__name__", "") in _ACCESSORS and len(args) > 1:
+        give_up(args[1])
+
+
+def give_up(tensor: object) -> None:
+    """Let no scope own a tensor: it is the model's."""
+    for told in GIVEN_UP:
+        told(tensor)
+    entry = entry_of(tensor)
+    if entry is not None:
+        set_apart(entry)
+        if entry.owner is not None:
+            entry.owner.detach(tensor)
+
+
+# Seeing births by a function mode that asks of each call whose birth it is, where
+# `births` cannot.
+#
+# The mode sees what calls of user-level code return, and nothing of what happens inside such a
+# call. Modes are per thread and scopes per context, so the mode asks for the current scope at each
+# birth.
+
+
+# Most calls that return no tensor return one of these.
+_PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
+
+
+def _references(func: Any, args: Any) -> int:
+    result = func(*args)
+    return getrefcount(result)
+
+
+def _references_to_a_fresh_result() -> int:
+    """What is counted, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
+    if transform_running() is not None:
+        # Imported by the first use inside of a transform, which lets nobody go backward.
+        return 0
+    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
+        weight: Any = torch.zeros(1, requires_grad=True)
+        weight.sum().backward()
+        fresh = _references(torch.exp, (weight,))
+        accessed = _references(attrgetter("grad"), (weight,))
+        returned = _references(torch.Tensor.detach_, (torch.zeros(1),))
+    return fresh if fresh < min(accessed, returned) else 0
+
+
+class BirthMode(TorchFunctionMode):
+    """The mode: lets every call through, and records what it returned as born.
+
+    `fresh` is what `_references_to_a_fresh_result` says: a gradient, a base or an argument that a call returns is
+    held by somebody; what a call made is held by nobody yet.
+
+    Where births are seen without it, it tells of them instead; its method is compiled then: see `_torch_hot_mode.c`.
+    """
+
+    fresh = 0
+
+    def learn(self) -> None:
+        """Find out what a fresh result looks like, before the mode sees births."""
+        self.fresh = _references_to_a_fresh_result()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and record its result."""
+        # The hot path of every call of PyTorch inside a scope.
+        result = func(*args) if kwargs is None else func(*args, **kwargs)
+        cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls is Tensor:
+            scope = CURRENT.get()
+            if scope is None:
+                return result
+            if getrefcount(result) != self.fresh and is_known(result, func, args, kwargs):
+                return result
+            frame = _getframe(1)
+            if (
+                scope._direct
+                and id(frame.f_code) in MAKERS
+                and backward_running() == -1
+                and transform_running() is None
+            ) or births_count(frame):
+                if BUDGETED:
+                    refusal = refusal_of([result], (args, kwargs))
+                    if refusal is not None:
+                        # This frame is in its traceback: kept here, what was refused would live on.
+                        del result
+                        try:
+                            raise refusal
+                        finally:
+                            del refusal
+                born(result, KIND[0])
+        elif result is None:
+            if type(func) is MethodWrapperType and func.__name__ == "__set__":
+                given_to_a_grad(func, args)
+        elif cls not in _PLAIN and CURRENT.get() is not None:
+            refusal = births_in(result, func, args, kwargs, _getframe(1))
+            if refusal is not None:
+                del result
+                try:
+                    raise refusal
+                finally:
+                    del refusal
+        return result
+
+
+MODE: Final = BirthMode()
+
+# Seeing births where the Python object of a tensor gets its memory: each one, and nothing else.
+#
+# PyTorch makes the Python object of a tensor by the allocating function of its class, whatever made
+# the tensor: an operator, a view, a function without a seam such as ``torch.from_numpy``. The
+# compiled part stands in that place, for the classes that are there and those to come, and asks
+# whose the tensor will be: calls that make none cost nothing, and no mode is on any stack. The
+# rules are those of `births`, less what a mode cannot see.
+#
+# Whoever is to be told of births (a leak detector, a budget) is told when the call is over, by the
+# mode: at the moment of birth there is an address and nothing else.
+
+
+_ATTRIBUTES: Final = ("grad", "_grad", "_base")
+
+SEEN: Final[list[bool]] = []
+"""Not empty where births are seen so."""
+
+
+def _judge(code: CodeType, module: object) -> int:
+    # Code that is new often comes with classes that are. Of one whose class does not call `__init__` of its own base
+    # nobody has heard before.
+    TORCH_COMPILED.watch_classes(tuple(_subclasses(Tensor)))
+    return verdict(code, module)
+
+
+def _summon() -> None:
+    """Have the mode on this thread: somebody is to be told of births who was not when its scope was entered."""
+    here = LOCAL.here
+    # While a mode lets a call through it is off the stack: then is no time to change that.
+    if depth() >= len(here.modes) and not any(mode is MODE for mode in here.modes):
+        add_mode(here, MODE)
+
+
+def tell(result: object, args: Any, kwargs: Any) -> None:
+    """Tell of what was born on this thread and not told of: of what a call returned, in the first place.
+
+    Raises
+    ------
+    MemoryError
+        A budget refuses what the call returned. Of that nobody is told.
+    """
+    entries = LOCAL.here.pending
+    LOCAL.here.pending = []
+    fresh = [entry for entry in entries if LIVE.get(entry.key) is entry]
+    try:
+        refusal: MemoryError | None = None
+        refused: set[int] = set()
+        if BUDGETED:
+            born = {entry.key for entry in fresh}
+            returned = [leaf for leaf in flattened(result, 3) if id(leaf) in born]
+            refusal = refusal_of(returned, (args, kwargs))
+            if refusal is not None:
+                refused = {id(leaf) for leaf in returned}
+            del returned
+        if LISTENERS:
+            for entry in fresh:
+                if entry.key not in refused:
+                    TORCH_COMPILED.tell_of(entry)
+        if refusal is not None:
+            raise refusal
+    finally:
+        # This frame is in its traceback: kept here, what was refused would live on.
+        del result, args, kwargs
+        refusal = None
+
+
+def tell_late() -> None:
+    """Tell of what was born on this thread past the mode, before its scope is left."""
+    if LOCAL.here.pending:
+        tell(None, (), None)
+
+
+def _subclasses(cls: Any) -> list[type]:
+    found: dict[type, None] = {cls: None}
+    pending: list[Any] = [cls]
+    while pending:
+        for below in type.__subclasses__(pending.pop()):
+            if below not in found:
+                found[below] = None
+                pending.append(below)
+    return list(found)
+
+
+def see_allocations(kind: Kind) -> bool:
+    """See births of PyTorch so from now on; False where there is no compiled part, or it does not know this PyTorch."""
+    if TORCH_COMPILED is None or COMPILED is None:
+        return False
+    TORCH_COMPILED.bind_births(
+        {
+            "BUDGETED": BUDGETED,
+            "CURRENT": CURRENT,
+            "Entry": Entry,
+            "LIVE": LIVE,
+            "LISTENERS": LISTENERS,
+            "PENDING": PENDING.batches,
+            "ScopeView": DisposeScope,
+            "Tensor": Tensor,
+            "ask": births_by_frames,
+            "born_pending": COMPILED.born_pending,
+            "give_up": give_up,
+            "is_born": is_born,
+            "judge": _judge,
+            "kind": kind,
+            "resolve": resolve,
+            "settle": PENDING.settle,
+            "summon": _summon,
+            "tell": tell,
+            "threading": threading,
+        }
+    )
+    try:
+        attributes = tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES)
+        transforms = int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode)
+    except AttributeError:
+        return False
+    libraries = sorted(str(path) for path in (Path(torch.__file__).parent / "lib").glob("lib*"))
+    seen: bool = TORCH_COMPILED.watch_births(
+        tuple(_subclasses(Tensor)),
+        tuple(_subclasses(type(Tensor))),
+        attributes,
+        _C.TensorBase.numpy,
+        vars(_tensor),
+        tuple(path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path),
+        transforms,
+    )
+    if seen:
+        mode: Any = MODE
+        mode.__torch_function__ = TORCH_COMPILED.handler_of(mode)
+        SEEN.append(True)
+    return seen
+
+
+# The stack of modes of each thread: what belongs onto it, and when it is off it.
+#
+# The mode for births stands at the bottom, where nobody who pops his own mode meets it.
+
+
+push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
+pop: Final[Callable[[], Any]] = _C._pop_torch_function_stack
+depth: Final[Callable[[], int]] = _C._len_torch_function_stack
+
+
+class Compiled(NamedTuple):
+    """A call of a compiled function that is running: the mode is off the stack until it enters a scope itself."""
+
+    frame: FrameType
+    """The frame of PyTorch's that makes the call."""
+
+    open_scopes: int
+    """How many scopes had been entered on this thread before."""
+
+    around: Compiled | None
+    """The call in whose scope this one is made."""
+
+
+@final
+class ThreadState:
+    """What is so on one thread.
+
+    Attributes
+    ----------
+    scopes : list of DisposeScope
+        The scopes that were entered on it and not left.
+    modes : tuple
+        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a scope is open and
+        needs it, and what a leak detector watches with.
+    watched : bool
+        Whether there are any.
+    compiled : Compiled, optional
+        The call of a compiled function that is running, innermost of those in whose callers a scope was entered.
+    pending : list of Entry
+        Births of which somebody is still to be told: see `births`.
+    stepping : int
+        The id of the frame of the outermost optimizer step that is running, during which the mode is off the stack as
+        well; 0 where none is. Not the frame: it shall die when the step is over.
+    """
+
+    __slots__ = ("__weakref__", "compiled", "modes", "pending", "scopes", "stepping", "watched")
+
+    scopes: list[DisposeScope]
+    modes: tuple[object, ...]
+    watched: bool
+    compiled: Compiled | None
+    stepping: int
+    pending: list[Entry]
+
+    def __init__(self) -> None:
+        self.scopes = []
+        self.modes = ()
+        self.watched = False
+        self.compiled = None
+        self.stepping = 0
+        self.pending = []
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.here = ThreadState()
+        # Of a tensor that is being made no Python code may count the birth: this thread's counts are there before.
+        _ = LEDGERS.ledger
+
+
+LOCAL: Final = _Local()
+"""``LOCAL.here`` is the state of the calling thread."""
+
+WATCHES: Final[list[object]] = []
+"""Not empty while a leak detector sees the calls of every thread without a mode: see `watching`."""
+
+
+def runs_compiled(here: ThreadState) -> bool:
+    """Whether a compiled function runs on this thread which has entered no scope."""
+    return here.compiled is not None and len(here.scopes) <= here.compiled.open_scopes
+
+
+def is_looked_at(here: ThreadState) -> bool:
+    """Whether anybody wants to know what is made on this thread: a scope, or a leak detector."""
+    return here.watched or bool(WATCHES) or CURRENT.get() is not None
+
+
+def add_mode(here: ThreadState, mode: object) -> None:
+    """Have a mode on this thread's stack from now on; `MODE` above the others, for it shall see births after them."""
+    others = here.modes
+    here.modes = (*others, mode) if mode is MODE else (mode, *others)
+    here.watched = True
+    if not here.stepping and not runs_compiled(here):
+        if depth() == len(others) and (mode is MODE or not others):
+            # The quick way: there is nothing to be put below another.
+            push(mode)
+        else:
+            take_off()
+            put_on()
+
+
+def remove_mode(here: ThreadState, mode: object) -> None:
+    """Have a mode on this thread's stack no more. Can be called again where it was interrupted."""
+    if not any(other is mode for other in here.modes):
+        return
+    others = tuple(other for other in here.modes if other is not mode)
+    if not here.stepping and not runs_compiled(here):
+        if here.modes[-1] is mode and depth() == len(here.modes):
+            pop()
+        else:
+            _take_off(here.modes)
+            _put_on(others)
+    here.modes = others
+    here.watched = bool(others)
+
+
+def pause_births(reason: int) -> None:
+    """Take the mode off this thread's stack while a frame, given by its id, is running: its calls make no births."""
+    here = LOCAL.here
+    if not here.stepping:
+        here.stepping = reason
+        if here.watched and not runs_compiled(here):
+            take_off()
+
+
+def resume_births(here: ThreadState, reason: int) -> None:
+    """Put the mode back where births were paused for a frame, which is over."""
+    if not reason or here.stepping != reason:
+        return
+    here.stepping = 0
+    if here.watched and not runs_compiled(here) and here is LOCAL.here:
+        put_on()
+
+
+def resume_after_a_failed_step(here: ThreadState) -> None:
+    """Put the mode back where the frame for which births were paused runs no more, but a traceback keeps it."""
+    frame: FrameType | None = _getframe(1)
+    while frame is not None:
+        if id(frame) == here.stepping:
+            return
+        frame = frame.f_back
+    resume_births(here, here.stepping)
+
+
+def put_on() -> None:
+    """Put the modes at the bottom of this thread's stack, but above that of a default device, which must be there."""
+    _put_on(LOCAL.here.modes)
+
+
+def _put_on(modes: tuple[object, ...]) -> None:
+    if not modes:
+        return
+    if not depth():
+        for mode in modes:
+            push(mode)
+        return
+    above = [pop() for _ in range(depth())]
+    if above and isinstance(above[-1], DeviceContext):
+        push(above.pop())
+    for mode in modes:
+        push(mode)
+    for mode in reversed(above):
+        push(mode)
+
+
+def take_off() -> bool:
+    """Take the modes off this thread's stack; tells whether one was there."""
+    return _take_off(LOCAL.here.modes)
+
+
+def _take_off(modes: tuple[object, ...]) -> bool:
+    if len(modes) == 1 and depth() == 1:
+        only = pop()
+        if only is not modes[0]:
+            push(only)
+            return False
+        return True
+    above: list[Any] = []
+    left_to_find = len(modes)
+    while left_to_find and depth():
+        mode = pop()
+        if any(mode is ours for ours in modes):
+            left_to_find -= 1
+        else:
+            above.append(mode)
+    for mode in reversed(above):
+        push(mode)
+    return left_to_find < len(modes)

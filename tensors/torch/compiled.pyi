@@ -1,0 +1,83 @@
+"""What every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
+
+It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them, which
+do all of it where this module was not built or is not wanted. One copy of the package can be bound to it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ...scopes.identity import Entry
+from ...scopes.scope import DisposeScope
+
+def bind_births(things: dict[str, Any], /) -> None:
+    """Get to know what births need, by the names that `births` gives."""
+
+def watch_births(
+    classes: tuple[type, ...],
+    metaclasses: tuple[type, ...],
+    attributes: tuple[Any, ...],
+    numpy: Any,
+    passing: dict[str, Any],
+    libraries: tuple[str, ...],
+    transforms: int,
+    /,
+) -> bool:
+    """See births of tensors from now on, once in a process: see `births`.
+
+    Parameters
+    ----------
+    classes, metaclasses : tuple of type
+        The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
+    attributes : tuple
+        The descriptors of attributes that hand out a tensor which was there before.
+    numpy : method descriptor
+        The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
+    passing : dict
+        The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
+    libraries : tuple of str
+        The paths of PyTorch's libraries.
+    transforms : int
+        The number of the dispatch key that is included while a transform runs.
+
+    Returns
+    -------
+    bool
+        False where PyTorch has not what this needs; nothing is changed then.
+    """
+
+def watch_classes(classes: tuple[type, ...], /) -> bool:
+    """See births of the instances of these classes too."""
+
+def bind_disposal(things: dict[str, Any], /) -> None:
+    """Get to know what `drop` needs, by the names that `disposal` gives."""
+
+def bind_seam(things: dict[str, Any], /) -> None:
+    """Get to know what `entered` and `left` need, by the names that `threads` gives."""
+
+def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
+    """Call a function; the tensors that it makes on this thread are not born."""
+
+def bind_alone(things: dict[str, Any], /) -> None:
+    """Get to know what `alone` needs, by the names that `sequences.compiled_calls` gives."""
+
+def alone(function: Callable[[Any], Any], argument: Any, /) -> Any:
+    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences.compiled_calls.unwatched`."""
+
+def handler_of(mode: object, /) -> Callable[..., Any]:
+    """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `births.BirthMode`."""
+
+def tell_of(entry: Entry, /) -> None:
+    """Tell all listeners of a birth, unless it is over; with where it was, if no call of PyTorch told of it."""
+
+def entered(scope: DisposeScope, /) -> None:
+    """See `threads.entered`."""
+
+def left(scope: DisposeScope, /) -> None:
+    """See `threads.left`."""
+
+def drop(tensor: Any, /) -> None:
+    """See `disposal.drop_in_python`."""
+
+def spare() -> Any:
+    """A tensor of the class `disposal.Spare`, as its ``_make_spare``; some are made ahead."""

@@ -1,0 +1,474 @@
+"""What is never captured: parameters, buffers, gradients, optimizer state, and what PyTorch keeps for itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from sys import _getframe
+from types import FrameType
+from typing import Any, Final, final
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributions.utils import lazy_property
+from torch.jit import _builtins
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parameter import Parameter
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ...scopes.context import CURRENT
+from ...scopes.errors import DisposedError
+from .births import (
+    LOCAL,
+    SEEN,
+    Compiled,
+    ThreadState,
+    births_in,
+    flattened,
+    give_up,
+    is_looked_at,
+    pause_births,
+    put_on,
+    resume_after_a_failed_step,
+    resume_births,
+    runs_compiled,
+    take_off,
+)
+from .extension import TORCH_COMPILED
+from .import_hook import when_imported
+
+__all__ = [
+    "exclude_what_models_own",
+    "handing_over",
+    "keep_fast_paths",
+    "keep_what_distributions_compute",
+    "keep_what_hooks_save",
+    "watch_compiled_functions",
+    "watch_loaders",
+    "watch_traces",
+    "watch_transforms",
+    "without_births",
+]
+
+# What is never captured: parameters, registered buffers, gradients, and what an optimizer has or
+# makes while it steps.
+#
+# They are born in a scope often, in the first step, and belong to the model.
+
+
+def exclude_what_models_own() -> None:
+    """Hear of every registration of a parameter or buffer, and of every step of an optimizer and what it is given."""
+    register_module_parameter_registration_hook(_registered)
+    register_module_buffer_registration_hook(_registered)
+    register_optimizer_step_pre_hook(_step_begins)
+    register_optimizer_step_post_hook(_step_is_over)
+    optimizer: Any = torch.optim.Optimizer
+    # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
+    optimizer.add_param_group = _keeping(optimizer.add_param_group, _tensors_of_an_optimizer)
+    optimizer.__setstate__ = _keeping(optimizer.__setstate__, _tensors_of_an_optimizer)
+    # Of what is unpickled no buffer is registered.
+    module: Any = torch.nn.Module
+    module.__setstate__ = _keeping(module.__setstate__, _buffers_of)
+
+
+def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
+    """The same method of an optimizer or a module; the tensors that it has afterwards are no scope's."""
+
+    @functools.wraps(method)
+    def kept(owner: Any, *args: Any, **kwargs: Any) -> None:
+        method(owner, *args, **kwargs)
+        for leaf in tensors_of(owner):
+            if isinstance(leaf, torch.Tensor):
+                give_up(leaf)
+
+    return kept
+
+
+def _tensors_of_an_optimizer(optimizer: Any) -> Iterable[Any]:
+    return *flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)
+
+
+def _buffers_of(module: Any) -> Iterable[Any]:
+    buffers: dict[str, Any] = module.__dict__.get("_buffers", {})
+    return buffers.values()
+
+
+def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
+    if tensor is not None:
+        give_up(tensor)
+
+
+def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    here = LOCAL.here
+    if here.stepping:
+        resume_after_a_failed_step(here)
+    if here.stepping or not is_looked_at(here):
+        return None
+    # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then holds until its end.
+    pause_births(id(_getframe(1)))
+    return args, _Arguments(kwargs, here)
+
+
+def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    resume_births(LOCAL.here, id(_getframe(1)))
+
+
+@final
+class _Arguments(dict[str, Any]):
+    """The keyword arguments of a step. They die with the step's frame, also where it raised and no hook is called."""
+
+    __slots__ = ("_here", "_step")
+
+    def __init__(self, kwargs: Any, here: ThreadState) -> None:
+        super().__init__(kwargs)
+        self._here = here
+        self._step = here.stepping
+
+    def __del__(self) -> None:
+        resume_births(self._here, self._step)
+
+
+# What hooks on saved tensors keep for a backward pass belongs to the graph: no scope owns it.
+#
+# ``torch.autograd.graph.saved_tensors_hooks`` gives its hook a tensor, and keeps what the hook
+# returns, inside of an operator, where nobody receives a tensor: what the hook makes is not born.
+# Where it returns the tensor itself, the graph would keep the very handle that dies with its scope;
+# it keeps another one of the same memory instead.
+
+
+_C: Final[Any] = torch._C
+_Undisturbed: Final[Any] = _C.DisableTorchFunction
+
+_Hook = Callable[[Any], Any]
+
+
+def _called(hook: _Hook, tensor: Any) -> Any:
+    return hook(tensor)
+
+
+def _for_the_graph(hook: _Hook, call: Callable[[_Hook, Any], Any]) -> _Hook:
+    @functools.wraps(hook)
+    def packed(tensor: Any) -> Any:
+        if CURRENT.get() is None or issubclass(type(tensor), Parameter):
+            return hook(tensor)
+        return _without(tensor, call(hook, tensor))
+
+    return packed
+
+
+def _without(tensor: Any, kept: Any) -> Any:
+    """What is to be kept, with another handle in the place of a tensor's own."""
+    if kept is tensor:
+        # Nobody sees functions called in here, and nothing is born.
+        with _Undisturbed():
+            return tensor.detach()
+    if type(kept) in (tuple, list) and any(item is tensor for item in kept):
+        return type(kept)(_without(tensor, item) for item in kept)
+    return kept
+
+
+def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
+    """Let no scope own what hooks on saved tensors keep, from now on.
+
+    Parameters
+    ----------
+    call : callable, optional
+        What calls a function with one argument so that nothing is born by it. Without one, nobody sees births there.
+    """
+    hooks: Any = saved_tensors_hooks
+    push = _C._autograd._push_saved_tensors_default_hooks
+    enter = hooks.__enter__
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> None:
+        if torch.compiler.is_compiling():
+            enter(self)
+        else:
+            push(_for_the_graph(self.pack_hook, call or _called), self.unpack_hook)
+
+    hooks.__enter__ = __enter__
+
+
+# Programs that PyTorch makes of code by running it: what it makes meanwhile belongs to the program,
+# and is not born.
+#
+# ``torch.compile``, ``torch.export`` and ``make_fx`` run the user's own code with stand-ins for
+# tensors. They keep these as notes in the graph, and the real tensors that the code makes as
+# constants of the program, which is used after the scope.
+
+
+_TRACERS: Final = (
+    ("torch._dynamo.convert_frame", None, "_compile"),
+    ("torch.export._trace", None, "_export"),
+    ("torch.export.exported_program", "ExportedProgram", "module"),
+    ("torch.export.exported_program", "ExportedProgram", "run_decompositions"),
+    ("torch.export.unflatten", None, "unflatten"),
+    ("torch.export.pt2_archive._package", None, "load_pt2"),
+    ("torch.fx.experimental.proxy_tensor", "_MakefxTracer", "trace"),
+)
+
+
+def watch_traces() -> None:
+    """Let no scope own what is made while code is traced, from now on."""
+    for module_name, owner, name in _TRACERS:
+        when_imported(module_name, functools.partial(_watch_tracer, owner, name))
+
+
+def _watch_tracer(owner: str | None, name: str, module: Any) -> None:
+    holder = module if owner is None else getattr(module, owner)
+    setattr(holder, name, without_births(getattr(holder, name)))
+
+
+def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, by whose calls nothing is born."""
+
+    @functools.wraps(trace)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        here = LOCAL.here
+        if here.stepping:
+            resume_after_a_failed_step(here)
+        if here.stepping or not is_looked_at(here):
+            return trace(*args, **kwargs)
+        reason = id(_getframe())
+        pause_births(reason)
+        try:
+            return trace(*args, **kwargs)
+        finally:
+            resume_births(here, reason)
+
+    return traced
+
+
+# What ``torch.vmap`` and ``torch.func`` return at their outermost level is born; what they make
+# inside is their own.
+#
+# They unwrap their results in C++, still inside of the transform, so the functions behind them hand
+# the results over.
+
+
+_TRANSFORMS: Final = (
+    ("torch._functorch.apis", "vmap_impl"),
+    ("torch._functorch.eager_transforms", "grad_impl"),
+    ("torch._functorch.eager_transforms", "grad_and_value_impl"),
+    ("torch._functorch.eager_transforms", "_vjp_with_argnums"),
+    ("torch._functorch.eager_transforms", "_jvp_with_argnums"),
+)
+
+
+def watch_transforms() -> None:
+    """Record what transforms return from now on."""
+    for module_name, name in _TRANSFORMS:
+        module = importlib.import_module(module_name)
+        setattr(module, name, handing_over(getattr(module, name)))
+
+
+def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose results are born when it returns."""
+
+    @functools.wraps(transform)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        result = transform(*args, **kwargs)
+        # Dynamo traces through here, and takes the first test for a constant.
+        if not torch.compiler.is_compiling() and is_looked_at(LOCAL.here):
+            refusal = births_in(result, args=args, kwargs=kwargs)
+            if refusal is not None:
+                del result
+                raise refusal
+        return result
+
+    return transformed
+
+
+# What a distribution computes once and keeps belongs to the distribution: it may be older than the
+# scope.
+#
+# ``Categorical(probs=...)`` computes its ``logits`` when they are first asked for, perhaps in the
+# first step of a loop, and has them from then on.
+
+
+def keep_what_distributions_compute() -> None:
+    """Let no scope own the lazy properties of distributions, from now on."""
+    properties: Any = lazy_property
+    get = properties.__get__
+    quietly = without_births(get)
+
+    @functools.wraps(get)
+    def __get__(self: Any, instance: Any, obj_type: Any = None) -> Any:
+        if instance is None or torch.compiler.is_compiling() or CURRENT.get() is None:
+            return get(self, instance, obj_type)
+        if SEEN:
+            # A detector goes on seeing the memory.
+            return TORCH_COMPILED.unborn(functools.partial(get, self, instance), obj_type)
+        return quietly(self, instance, obj_type)
+
+    properties.__get__ = __get__
+
+
+# Functions of ``torch.compile``: compiled and run as if no scope were open, and what they return is
+# born.
+#
+# Dynamo guards on the stack of function modes, and would trace ours: each function would be
+# compiled once more for the inside of a scope. So the mode is off the stack while a compiled
+# function runs. Every call of one sets Dynamo's callback at its beginning and resets it on every
+# way out, by ``torch._dynamo.eval_frame._maybe_set_eval_frame``.
+#
+# A scope that is entered inside of such a function breaks its graph. In the block births are seen
+# as they are elsewhere, and of the graphs that run there, each by a global name of its own, only
+# the results are born: what a graph saves for its backward pass is kept by the pass itself.
+
+
+_WRAPPER: Final = "compile_wrapper"
+_GRAPH: Final = "__compiled_fn"
+
+
+def watch_compiled_functions() -> None:
+    """Hear of compiled code that begins and ends; as soon as the program imports Dynamo, where it has not yet."""
+    when_imported("torch._dynamo.eval_frame", _watch_compile)
+    when_imported("torch._dynamo.output_graph", _watch_graphs)
+
+
+def _watch_compile(module: Any) -> None:
+    set_callback: Callable[[Any], Any] = module._maybe_set_eval_frame
+
+    def _maybe_set_eval_frame(callback: Any) -> Any:
+        caller = sys._getframe(1)
+        if caller.f_code.co_name != _WRAPPER:
+            return set_callback(callback)
+        here = LOCAL.here
+        ending = here.compiled
+        while ending is not None and ending.frame is not caller:
+            ending = ending.around
+        if ending is not None:
+            before = set_callback(callback)
+            was_off = runs_compiled(here)
+            here.compiled = ending.around
+            if not here.stepping:
+                if was_off and not runs_compiled(here):
+                    put_on()
+                if is_looked_at(here):
+                    _hand_over_result(caller)
+            _tell_of_disposed(sys.exc_info()[1])
+            return before
+        # None is also what the callback is where compilation is switched off: the function runs as it is then.
+        if callback is not None and callback is not False and not runs_compiled(here):
+            here.compiled = Compiled(caller, len(here.scopes), here.compiled)
+            if here.watched and not here.stepping:
+                take_off()
+        return set_callback(callback)
+
+    module._maybe_set_eval_frame = _maybe_set_eval_frame
+
+
+def _watch_graphs(module: Any) -> None:
+    install: Callable[[Any, str, Any], None] = module.OutputGraph.install_global_unsafe
+
+    @functools.wraps(install)
+    def install_global_unsafe(graph: Any, name: str, value: Any) -> None:
+        install(graph, name, _handing_over_in_scopes(value) if name.startswith(_GRAPH) else value)
+
+    module.OutputGraph.install_global_unsafe = install_global_unsafe
+
+
+def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
+    in_scope = handing_over(without_births(graph))
+
+    @functools.wraps(graph)
+    def run(*args: Any) -> Any:
+        here = LOCAL.here
+        # Without a scope inside of the compiled function its result is what is born.
+        return graph(*args) if here.stepping or runs_compiled(here) else in_scope(*args)
+
+    return run
+
+
+def _hand_over_result(frame: FrameType) -> None:
+    local = frame.f_locals
+    result = local.get("result")
+    if result is not None:
+        refusal = births_in(result, args=local.get("args", ()), kwargs=local.get("kwargs"), frame=None)
+        if refusal is not None:
+            raise refusal
+
+
+def _tell_of_disposed(error: BaseException | None) -> None:
+    """Raise what Dynamo wrapped when it looked at a disposed argument, so that the caller sees what it was."""
+    if type(error).__name__ != "InternalTorchDynamoError":
+        return
+    cause = error
+    while cause is not None and not isinstance(cause, DisposedError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        raise DisposedError(str(cause), resource=cause.resource) from None
+
+
+# Attention in eval mode takes its fused path in a scope as it does outside.
+#
+# ``torch.nn`` leaves that path, whose results differ in the last bits, where
+# ``torch.overrides.has_torch_function`` says that somebody overrides functions. A mode that only
+# looks on is not meant by that question.
+
+
+_push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
+_pop: Final[Callable[[], Any]] = _C._pop_torch_function_stack
+_depth: Final[Callable[[], int]] = _C._len_torch_function_stack
+_overrides: Final[Any] = torch.overrides
+_asks: Final[Callable[[Any], bool]] = _overrides.has_torch_function
+
+
+def _has_torch_function(args: Any) -> bool:
+    """Whether somebody other than this library overrides functions of PyTorch for these arguments."""
+    if torch.compiler.is_compiling():
+        # Dynamo takes this test for a constant, and knows the same question by this name.
+        return torch.overrides.has_torch_function_variadic(*args)
+    ours = LOCAL.here.modes
+    depth = _depth()
+    if not depth or depth > len(ours):
+        return _asks(args)
+    modes = [_pop() for _ in range(depth)]
+    try:
+        return any(not any(mode is one for one in ours) for mode in modes) or _asks(args)
+    finally:
+        for mode in reversed(modes):
+            _push(mode)
+
+
+def keep_fast_paths() -> None:
+    """Answer for ``torch.overrides.has_torch_function`` from now on."""
+    register: Callable[[Any, str], None] = vars(_builtins)["_register_builtin"]
+    register(_has_torch_function, "aten::has_torch_function")
+    _overrides.has_torch_function = _has_torch_function
+
+
+# Batches from the workers of a DataLoader: born where they are handed over, not where they happen
+# to install.
+#
+# While a program waits for the next batch, later ones may install first. The loader keeps them,
+# beyond the scope.
+
+
+def watch_loaders() -> None:
+    """Let a scope own the batches that it is given, and none that a loader keeps, from now on."""
+    when_imported("torch.utils.data.dataloader", _watch_loaders)
+
+
+def _watch_loaders(module: Any) -> None:
+    iterator: Any = module._MultiProcessingDataLoaderIter
+    receive = iterator._next_data
+    quietly = without_births(receive)
+
+    @functools.wraps(receive)
+    def _next_data(self: Any) -> Any:
+        batch = quietly(self)
+        if SEEN and CURRENT.get() is not None:
+            refusal = births_in(batch)
+            if refusal is not None:
+                del batch
+                raise refusal
+        return batch
+
+    iterator._next_data = _next_data

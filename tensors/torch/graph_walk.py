@@ -1,0 +1,382 @@
+"""The walk through an autograd graph: its nodes, the memory that they saved, and the modules they came from."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from typing import Any, Final, final
+
+import torch
+
+from ...scopes.errors import DisposedError
+from .storages import storages_behind
+
+__all__ = [
+    "ACCUMULATE",
+    "GUARDED_DEPTH",
+    "Graph",
+    "guard_release",
+    "modules_of",
+    "saved_under",
+    "walk_graph",
+]
+
+# Deep autograd graphs that have been looked at: what keeps their release from overflowing the
+# stack.
+#
+# PyTorch releases a graph in a loop, however deep it is. A node that Python has looked at once
+# keeps its Python object until it dies, and from then on the release of a chain of such nodes
+# nests: with 2.13 and a stack of 8 MiB it ends in a segmentation fault at about 50,000 nodes. So
+# whoever walks a deep graph puts guards into it. A guard stands in the metadata of a node and
+# refers to nodes further down; when its node dies it lets them go from a loop, and the nesting
+# starts again from nothing. It refers only to what its node refers to anyway, so that nothing lives
+# longer than without it.
+
+
+GUARDED_DEPTH: Final = 500
+"""How many nodes may be released inside one another. A graph of fewer nodes than twice this is left alone."""
+
+_KEY: Final = "disposescope.release"
+
+
+class _Queue(threading.local):
+    pending: list[list[Any]] | None = None
+
+
+_QUEUE: Final = _Queue()
+
+
+@final
+class _Guard:
+    """Keeps Python objects of nodes until it dies, and then drops them one after the other."""
+
+    __slots__ = ("held",)
+
+    held: list[Any]
+
+    def __init__(self, held: list[Any]) -> None:
+        self.held = held
+
+    def __del__(self, queue: _Queue = _QUEUE) -> None:
+        held, self.held = self.held, []
+        if queue.pending is not None:
+            # An outer guard is at work further up this very stack: it takes over.
+            queue.pending.append(held)
+            return
+        queue.pending = pending = [held]
+        del held
+        try:
+            while pending:
+                # Not bound to a name: it must be gone before the next one is looked at.
+                pending.pop().clear()
+        finally:
+            queue.pending = None
+
+
+def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
+    """Make sure that the release of a graph nests no deeper than `GUARDED_DEPTH` nodes or twice that.
+
+    Parameters
+    ----------
+    nodes : dict
+        The nodes of the whole graph, by ``id``.
+    edges : dict
+        For each of them, the ``id`` of the nodes that it refers to.
+    """
+    if len(nodes) < 2 * GUARDED_DEPTH:
+        return
+    heights = _heights(nodes, edges)
+    for key, below in edges.items():
+        storey = heights[key] // GUARDED_DEPTH
+        crossed = [nodes[child] for child in below if heights[child] // GUARDED_DEPTH < storey]
+        # An edge from one storey to another: heights count from the leaves, so it stays one when the graph grows.
+        if crossed:
+            metadata = nodes[key].metadata
+            if _KEY not in metadata:
+                metadata[_KEY] = _Guard(crossed)
+
+
+def _heights(nodes: dict[int, Any], edges: dict[int, list[int]]) -> dict[int, int]:
+    """The length of the longest way from each node to a leaf."""
+    above: dict[int, list[int]] = {key: [] for key in nodes}
+    waiting: dict[int, int] = {}
+    for key, below in edges.items():
+        waiting[key] = len(below)
+        for child in below:
+            above[child].append(key)
+    heights = dict.fromkeys(nodes, 0)
+    ready = [key for key, count in waiting.items() if count == 0]
+    while ready:
+        key = ready.pop()
+        for parent in above[key]:
+            heights[parent] = max(heights[parent], heights[key] + 1)
+            waiting[parent] -= 1
+            if waiting[parent] == 0:
+                ready.append(parent)
+    return heights
+
+
+# The walk through an autograd graph: its nodes, and the memory that they saved for ``backward()``.
+#
+# Nothing is unpacked: what a node saved is read as it lies there (``SavedTensor.data``), so no hook
+# of the user runs, nothing is recomputed or fetched back from where it was offloaded to, and what
+# was changed in place since is counted all the same. Source:
+# https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
+
+
+ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
+"""The node at the end of every path: where the gradient of a leaf is added up."""
+
+_C: Final[Any] = torch._C
+_RAW: Final = "_raw_saved_"
+# Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a view.
+_OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
+_NO_CONTAINER: Final = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
+_SEARCH_LIMIT: Final = 1000
+
+# Of a type that a Python number becomes, a smaller one of the same sort.
+_SMALLER: Final = {
+    torch.float64: torch.tensor(0, dtype=torch.float16, device="cpu"),
+    torch.int64: torch.tensor(0, dtype=torch.int8, device="cpu"),
+    torch.complex128: torch.tensor(0, dtype=torch.complex64, device="cpu"),
+}
+
+
+@final
+class Graph:
+    """The nodes behind some tensors, and the storages that each of them was the first to show.
+
+    Short-lived: it holds the nodes, and with them what they saved.
+
+    Attributes
+    ----------
+    ends : list
+        The nodes that made the tensors themselves.
+    nodes : dict
+        The nodes by ``id``, those nearest to the tensors first.
+    edges : dict
+        For each node, the ``id`` of the nodes whose results it takes its gradient on to.
+    bytes_of : dict
+        For each node that saved something, the bytes of the storages that no earlier one had saved.
+    attribute_bytes : int
+        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that nothing saved. PyTorch
+        does not know of them, and ``backward()`` does not free them.
+    opaque : int
+        How many nodes do not show what they saved.
+    """
+
+    __slots__ = ("attribute_bytes", "bytes_of", "edges", "ends", "nodes", "opaque")
+
+    ends: list[Any]
+
+    nodes: dict[int, Any]
+    edges: dict[int, list[int]]
+    bytes_of: dict[int, int]
+    attribute_bytes: int
+    opaque: int
+
+    def __init__(self, ends: list[Any]) -> None:
+        self.ends = ends
+        self.nodes = {}
+        self.edges = {}
+        self.bytes_of = {}
+        self.attribute_bytes = 0
+        self.opaque = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all storages that the nodes saved, each storage once."""
+        return sum(self.bytes_of.values())
+
+
+def walk_graph(roots: list[Any]) -> Graph:
+    """The graph behind some tensors, with what its nodes saved.
+
+    Parameters
+    ----------
+    roots : list of torch.Tensor
+        Live tensors.
+    """
+    with _C.DisableTorchFunction(), torch.no_grad():
+        graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
+        _collect(graph)
+        _measure(graph)
+    guard_release(graph.nodes, graph.edges)
+    return graph
+
+
+def _collect(graph: Graph) -> None:
+    nodes, edges = graph.nodes, graph.edges
+    pending = graph.ends[::-1]
+    while pending:
+        node = pending.pop()
+        key = id(node)
+        if key in nodes:
+            continue
+        # Kept until the end of the walk: an id is only as good as the object is alive.
+        nodes[key] = node
+        below = [child for child, _ in node.next_functions if child is not None]
+        edges[key] = [id(child) for child in below]
+        pending.extend(child for child in reversed(below) if id(child) not in nodes)
+
+
+def _measure(graph: Graph) -> None:
+    names: dict[type, list[str]] = {}
+    found: dict[Hashable, int] = {}
+    contexts: list[object] = []
+    for key, node in graph.nodes.items():
+        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        raw = names.get(cls)
+        if raw is None:
+            raw = names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
+        if cls.__name__ in _OPAQUE:
+            graph.opaque += 1
+        if issubclass(cls, torch.autograd.function.BackwardCFunction) and vars(node):
+            contexts.append(node.__dict__)
+        before = len(found)
+        fresh = 0
+        for name in raw:
+            for tensor in saved_under(node, name):
+                for identity, nbytes in storages_behind(tensor):
+                    if identity not in found:
+                        found[identity] = nbytes
+                        fresh += nbytes
+        if len(found) > before:
+            graph.bytes_of[key] = fresh
+    for attributes in contexts:
+        for tensor in _saved_tensors_in(attributes):
+            for identity, nbytes in storages_behind(tensor):
+                if identity not in found:
+                    found[identity] = nbytes
+                    graph.attribute_bytes += nbytes
+
+
+def saved_under(node: Any, name: str) -> Iterator[Any]:
+    """The tensors that a node saved under a name."""
+    try:
+        saved: Any = getattr(node, name)
+    except RuntimeError:
+        # Freed by a backward(): the only thing that these attributes raise for.
+        return
+    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    for one in several:
+        if one is not None:
+            yield from _tensors_of(one)
+
+
+def _tensors_of(saved: Any) -> Iterator[Any]:
+    """The tensors behind one ``SavedTensor``; none where it was freed, or packed into something without a tensor."""
+    packed = saved.data
+    if packed is None:
+        return
+    unpack = saved.unpack_hook
+    if unpack is None:
+        # Another thread may dispose it meanwhile.
+        with suppress(DisposedError):
+            if not _is_number(packed):
+                yield packed
+        return
+    yield from _saved_tensors_in(packed)
+    for cell in getattr(unpack, "__closure__", None) or ():
+        frame = cell.cell_contents
+        if type(frame).__name__ == "_CheckpointFrame" and type(frame).__module__ == "torch.utils.checkpoint":
+            # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a storage counts once.
+            for argument in frame.saved_args:
+                if isinstance(argument, _C._autograd.SavedTensor):
+                    yield from _tensors_of(argument)
+
+
+def _saved_tensors_in(packed: object) -> Iterator[Any]:
+    """The tensors in what a hook packed or a function keeps: itself, in containers, in attributes."""
+    pending: list[object] = [packed]
+    met: dict[int, object] = {}
+    while pending and len(met) < _SEARCH_LIMIT:
+        node = pending.pop()
+        cls = type(node)
+        if id(node) in met or issubclass(cls, _NO_CONTAINER):
+            continue
+        met[id(node)] = node
+        if issubclass(cls, torch.Tensor):
+            yield node
+        elif issubclass(cls, torch.nn.Module):
+            # Its parameters are the model's, not the graph's.
+            continue
+        else:
+            pending.extend(gc.get_referents(node))
+
+
+def _is_number(tensor: Any) -> bool:
+    """Whether a saved tensor is a Python number in disguise (``x * 2.0``), which PyTorch gives to no hook."""
+    if tensor.dim() or tensor.dtype not in _SMALLER or tensor.device.type != "cpu":
+        return False
+    # A number gives way to the type of any tensor of its sort; a tensor does not.
+    other = _SMALLER[tensor.dtype]
+    return torch.result_type(tensor, other) is other.dtype
+
+
+# Which modules the nodes of an autograd graph came from, told by the parameters that they lead to.
+
+
+def modules_of(graph: Graph) -> dict[int, str]:
+    """For each node that takes a parameter, the name of the module that has the parameter.
+
+    A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter belongs to no module
+    that is alive, or more than one node (the transpose of a weight) stands between the two, nothing is told.
+    """
+    taken: dict[int, list[int]] = {}
+    for key, node in graph.nodes.items():
+        if node.name() == ACCUMULATE:
+            taken.setdefault(id(node.variable), []).append(key)
+    if not taken:
+        return {}
+    owners = _owners(set(taken))
+    named = {key: owners[parameter] for parameter, keys in taken.items() if parameter in owners for key in keys}
+    # A weight is often taken through one node of its own: its transpose.
+    through = {key: named[below[0]] for key, below in graph.edges.items() if len(below) == 1 and below[0] in named}
+    found: dict[int, str] = {}
+    for key, below in graph.edges.items():
+        direct = [named[child] for child in below if child in named]
+        if direct:
+            found[key] = direct[0]
+        else:
+            indirect = [through[child] for child in below if child in through]
+            if indirect:
+                found[key] = indirect[0]
+    return found
+
+
+def _owners(parameters: set[int]) -> dict[int, str]:
+    """For each of some parameters, by ``id``, the name of the module that has it."""
+    modules: dict[int, Any] = {}
+    children: set[int] = set()
+    for thing in gc.get_objects():
+        # By type: isinstance asks the object, and a disposed one raises.
+        if issubclass(type(thing), torch.nn.Module):
+            modules[id(thing)] = thing
+            children.update(id(child) for child in _registered(thing, "_modules").values())
+    roots = [module for key, module in modules.items() if key not in children] or list(modules.values())
+    owners: dict[int, str] = {}
+    met: set[int] = set()
+    pending = [(root, type(root).__qualname__) for root in roots][::-1]
+    while pending:
+        module, name = pending.pop()
+        if id(module) in met:
+            continue
+        met.add(id(module))
+        for parameter in _registered(module, "_parameters").values():
+            if id(parameter) in parameters:
+                owners.setdefault(id(parameter), name)
+        children_named = _registered(module, "_modules").items()
+        below = [(child, f"{name}.{key}") for key, child in children_named if child is not None]
+        pending.extend(below[::-1])
+    return owners
+
+
+def _registered(module: Any, what: str) -> dict[str, Any]:
+    """The dict of submodules or parameters of a module, without asking the module; empty where it is half made."""
+    state: Any = module.__dict__
+    registered: dict[str, Any] | None = state.get(what)
+    return registered or {}

@@ -1,0 +1,319 @@
+#include "births.h"
+
+#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/slots.h"
+#include "attributes.h"
+#include "bound.h"
+#include "code.h"
+#include "errors.h"
+#include "mode.h"
+#include "seam.h"
+#include "state.h"
+
+enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, PENDING, SETTLE, OBJECTS };
+
+static const char *const names[OBJECTS] = {
+    [CURRENT] = "CURRENT",     [RESOLVE] = "resolve",   [BORN] = "born_pending", [KIND] = "kind",       [LISTENERS] = "LISTENERS",
+    [BUDGETED] = "BUDGETED",   [IS_BORN] = "is_born",   [JUDGE] = "judge",      [ASK] = "ask",       [GIVE_UP] = "give_up",
+    [SUMMON] = "summon",   [PENDING] = "PENDING",     [SETTLE] = "settle",
+};
+
+static PyObject *bound[OBJECTS];
+static PyTypeObject *tensor_type, *scope_type;
+static Py_ssize_t direct_offset, state_offset;
+static PyObject *state_closed;
+static bool seen;
+/* The class that a scope had last. */
+static PyTypeObject *usual_scope_type;
+static initproc init_of_classes;
+
+PyObject *births_bind(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (!may_bind(things, bound[CURRENT])) {
+        return NULL;
+    }
+    PyObject *tensor = PyDict_GetItemString(things, "Tensor"), *scope = PyDict_GetItemString(things, "ScopeView");
+    PyObject *current = PyDict_GetItemString(things, "CURRENT"), *listeners = PyDict_GetItemString(things, "LISTENERS");
+    PyObject *budgeted = PyDict_GetItemString(things, "BUDGETED"), *threading = PyDict_GetItemString(things, "threading");
+    PyObject *pending = PyDict_GetItemString(things, "PENDING");
+    if (tensor == NULL || !PyType_Check(tensor) || scope == NULL || !PyType_Check(scope) || current == NULL ||
+        !PyContextVar_CheckExact(current) || listeners == NULL || !PyList_CheckExact(listeners) || budgeted == NULL ||
+        !PyDict_CheckExact(budgeted) || threading == NULL || pending == NULL || !PyList_CheckExact(pending)) {
+        PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
+        return NULL;
+    }
+    if ((direct_offset = offset_of_slot((PyTypeObject *)scope, "_direct")) < 0 ||
+        (state_offset = offset_of_slot((PyTypeObject *)scope, "_state")) < 0 ||
+        (state_closed = PyLong_FromLong(2)) == NULL || take(things, names, OBJECTS, bound) < 0) {
+        return NULL;
+    }
+    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    scope_type = (PyTypeObject *)Py_NewRef(scope);
+    code_bind(bound[JUDGE], bound[ASK]);
+    errors_bind(threading);
+    return mode_bind(things) < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+static bool births_are_bound(void) { return bound[CURRENT] != NULL; }
+bool births_are_seen(void) { return seen; }
+bool births_are_told(void) { return PyList_GET_SIZE(bound[LISTENERS]) != 0 || PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
+bool births_need_the_mode(void)
+{
+    return mode_is_spared() ? PyDict_GET_SIZE(bound[BUDGETED]) != 0 : births_are_told();
+}
+
+static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
+static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
+
+/* Whether a scope may own the instances of a class, which remembers it by where they get their memory from. -1 with an error
+ * set. */
+static int is_born(PyTypeObject *type)
+{
+    if (type->tp_alloc == allocate_born) {
+        return 1;
+    }
+    PyObject *told = PyObject_CallOneArg(bound[IS_BORN], (PyObject *)type);
+    int answer = told == NULL ? -1 : PyObject_IsTrue(told);
+    Py_XDECREF(told);
+    if (answer >= 0 && type->tp_alloc == allocate) {
+        type->tp_alloc = answer ? allocate_born : PyType_GenericAlloc;
+    }
+    return answer;
+}
+
+/* Has the mode on this thread's stack where it is needed, that the birth is told of when the call is over. 1, or -1 with an error
+ * set. */
+static int summon_mode(void)
+{
+    if (seam_forget_dead() < 0) {
+        return -1;
+    }
+    int there = births_need_the_mode() ? seam_has_mode() : 1;
+    if (there != 0) {
+        return there;
+    }
+    PyObject *done = PyObject_CallNoArgs(bound[SUMMON]);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
+/* Whether a tensor that is made now would be born in a scope. -1 with an error set. */
+static int is_birth(PyTypeObject *type)
+{
+    if (attributes_are_read() || state_is_particular()) {
+        return 0;
+    }
+    int answer = is_born(type);
+    answer = answer <= 0 ? answer : seam_is_undisturbed();
+    answer = answer <= 0 ? answer : code_makes_births();
+    return answer > 0 && births_are_told() ? summon_mode() : answer;
+}
+
+/* The scope that a tensor belongs to which is being made, a new reference; NULL for none, with or without an error set. Can run
+ * any code, but none between a last look at the scope and the return. */
+static PyObject *owner(PyTypeObject *type)
+{
+    PyObject *scope;
+    if (PyContextVar_Get(bound[CURRENT], Py_None, &scope) < 0) {
+        return NULL;
+    }
+    if (scope == Py_None || !is_instance(scope, scope_type, &usual_scope_type) || is_birth(type) <= 0) {
+        Py_DECREF(scope);
+        return NULL;
+    }
+    if (read_slot(scope, direct_offset) == Py_True && read_slot(scope, state_offset) != state_closed) {
+        return scope;
+    }
+    do {
+        Py_SETREF(scope, PyObject_CallOneArg(bound[RESOLVE], scope));
+        if (scope == NULL || !is_instance(scope, scope_type, &usual_scope_type)) {
+            Py_XDECREF(scope);
+            return NULL;
+        }
+        /* Another thread may have closed it. */
+    } while (read_slot(scope, state_offset) == state_closed);
+    return scope;
+}
+
+/* The same; an error is raised later. */
+static PyObject *owner_in_any_case(PyTypeObject *type)
+{
+    PyObject *scope = owner(type);
+    if (scope != NULL || !PyErr_Occurred()) {
+        return scope;
+    }
+    /* An interrupt is nothing of the tensor's: the second time it does not come. */
+    PyObject *error = take_raised();
+    scope = owner(type);
+    if (scope == NULL && PyErr_Occurred()) {
+        PyObject *again = take_raised();
+        PyException_SetContext(again, error);
+        error = again;
+    }
+    error_raise_later(error);
+    return scope;
+}
+
+/* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile: all it asks for is there, and
+ * the collector of garbage waits. */
+static void record(PyObject *tensor, PyObject *scope, PyObject *place)
+{
+    int collects = PyGC_Disable();
+    PyObject *arguments[] = {tensor, bound[KIND], scope};
+    PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 3, NULL);
+    if (entry == NULL || (births_are_told() && (seam_add_pending(entry) < 0 || mode_remember(entry, place) < 0))) {
+        error_raise_later(take_raised());
+    }
+    Py_XDECREF(entry);
+    if (collects) {
+        PyGC_Enable();
+    }
+}
+
+/* Has disposals looked at that wait for other threads: at the first, second, fourth, eighth birth, and so on, since something
+ * waits, lest births beside a thread that computes for long are all slower. */
+static void settle_disposals(void)
+{
+    static unsigned births;
+    if (PyList_GET_SIZE(bound[PENDING]) == 0) {
+        births = 0;
+        return;
+    }
+    births++;
+    if ((births & (births - 1)) == 0) {
+        PyObject *done = PyObject_CallNoArgs(bound[SETTLE]);
+        if (done == NULL) {
+            error_raise_later(take_raised());
+        }
+        Py_XDECREF(done);
+    }
+}
+
+/* What the classes of tensors get their instances' memory from, those of which it is not known whether a scope may own them. */
+static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
+{
+    PyObject *tensor = PyType_GenericAlloc(type, items);
+    if (tensor == NULL) {
+        return NULL;
+    }
+    /* A caller may hold an exception: it is none of this. */
+    PyObject *error, *value, *traceback;
+    PyErr_Fetch(&error, &value, &traceback);
+    /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and the collector, which others
+     * ask for objects, does not know it. */
+    PyObject_GC_UnTrack(tensor);
+    if (type == tensor_type) {
+        settle_disposals();
+    }
+    PyObject *scope = owner_in_any_case(type);
+    PyObject *place = scope == NULL ? NULL : mode_place();
+    if (place != NULL) {
+        /* That ran code. */
+        Py_SETREF(scope, owner_in_any_case(type));
+    }
+    if (scope != NULL) {
+        record(tensor, scope, place);
+        Py_DECREF(scope);
+    }
+    Py_XDECREF(place);
+    PyObject_GC_Track(tensor);
+    PyErr_Restore(error, value, traceback);
+    return tensor;
+}
+
+/* The same, and what those get it from that a scope may own. */
+static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items) { return allocate(type, items); }
+
+static void watch_class(PyTypeObject *type)
+{
+    if (type->tp_alloc == PyType_GenericAlloc && PyType_IS_GC(type)) {
+        type->tp_alloc = allocate;
+    }
+}
+
+/* `__init__` of the class of tensor classes: of each new one. */
+static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
+{
+    int failed = init_of_classes(type, args, kwargs);
+    if (failed == 0 && PyType_Check(type)) {
+        watch_class((PyTypeObject *)type);
+    }
+    return failed;
+}
+
+/* The descriptor of `__init__` that a class of tensor classes has of its own, compiled; borrowed, and NULL without an error where
+ * it has none. */
+static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
+{
+    PyObject *descriptor = PyObject_GetAttrString((PyObject *)metatype, "__init__");
+    bool fits = descriptor != NULL && metatype != &PyType_Type && Py_IS_TYPE(descriptor, &PyWrapperDescr_Type) &&
+                PyDescr_TYPE(descriptor) == metatype &&
+                *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped == metatype->tp_init;
+    PyErr_Clear();
+    /* The class holds it. */
+    Py_XDECREF(descriptor);
+    return fits ? (PyWrapperDescrObject *)descriptor : NULL;
+}
+
+/* Takes the place of `__init__` in the classes of tensor classes, and in those that will be derived from the first of them,
+ * which take it from its descriptor. One with an `__init__` of its own calls this one, or does without. */
+static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descriptor)
+{
+    init_of_classes = *(initproc *)&descriptor->d_wrapped;
+    *(initproc *)&descriptor->d_wrapped = init_class;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(metatypes); i++) {
+        PyTypeObject *metatype = (PyTypeObject *)PyTuple_GET_ITEM(metatypes, i);
+        if (metatype->tp_init == init_of_classes) {
+            metatype->tp_init = init_class;
+        }
+    }
+}
+
+static bool are_types(PyObject *tuple)
+{
+    bool fit = tuple != NULL && PyTuple_CheckExact(tuple) && PyTuple_GET_SIZE(tuple) != 0;
+    for (Py_ssize_t i = 0; fit && i < PyTuple_GET_SIZE(tuple); i++) {
+        fit = PyType_Check(PyTuple_GET_ITEM(tuple, i));
+    }
+    return fit;
+}
+
+PyObject *births_watch(PyObject *module, PyObject *things)
+{
+    (void)module;
+    PyObject *types, *metatypes, *attributes, *numpy, *passing, *paths;
+    unsigned long key;
+    if (!PyArg_ParseTuple(things, "O!O!O!OO!O!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
+                          &attributes, &numpy, &PyDict_Type, &passing, &PyTuple_Type, &paths, &key)) {
+        return NULL;
+    }
+    if (!births_are_bound() || seen || !are_types(types) || !are_types(metatypes)) {
+        PyErr_SetString(PyExc_RuntimeError, "watch_births() takes types, after bind_births() and once in a process");
+        return NULL;
+    }
+    PyWrapperDescrObject *descriptor = init_descriptor((PyTypeObject *)PyTuple_GET_ITEM(metatypes, 0));
+    if (descriptor == NULL || tensor_type->tp_alloc != PyType_GenericAlloc || !PyType_IS_GC(tensor_type)) {
+        Py_RETURN_FALSE;
+    }
+    int found = state_find(paths, key);
+    if (found <= 0 || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
+        return found < 0 ? NULL : Py_NewRef(Py_False);
+    }
+    watch_metatypes(metatypes, descriptor);
+    seen = true;
+    return births_watch_classes(module, types);
+}
+
+PyObject *births_watch_classes(PyObject *module, PyObject *types)
+{
+    (void)module;
+    if (!seen || !are_types(types)) {
+        PyErr_SetString(PyExc_TypeError, "watch_classes() takes a tuple of types, where births are seen");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types); i++) {
+        watch_class((PyTypeObject *)PyTuple_GET_ITEM(types, i));
+    }
+    Py_RETURN_TRUE;
+}

@@ -1,0 +1,243 @@
+"""The storages behind a PyTorch tensor of any layout, copies of small views, and bytes against budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ...scopes.context import current_scope
+from ...scopes.errors import DisposedError, DisposeScopeError
+from ..arena.budgets import CHARGES, Charge, charge, refused
+from .disposal import PENDING, DisposedTorchTensor
+
+__all__ = [
+    "charges_of",
+    "make_compact",
+    "refusal_of",
+    "storage_of",
+    "storages_behind",
+    "used_bytes",
+]
+
+# The storages behind a PyTorch tensor of any layout.
+
+
+_COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
+_COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
+
+
+_storage: Final[Any] = torch._C.TensorBase.untyped_storage
+
+
+def storage_of(tensor: Any) -> Any:
+    """The storage of a tensor; None where it has none that could be asked for.
+
+    To be called where no function mode is asked.
+    """
+    try:
+        return _storage(tensor)
+    except RuntimeError:  # a tensor inside of a transform, a sparse one, an opaque one such as mkldnn's
+        return None
+
+
+def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
+    """The storages behind a tensor, each as an identity that holds while it lives and a number of bytes.
+
+    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be called where no
+    function mode is asked, since it reads attributes.
+    """
+    if type(tensor) is DisposedTorchTensor:
+        return
+    # Another thread may dispose it meanwhile.
+    with suppress(DisposedError):
+        yield from _storages_of_live(tensor)
+
+
+def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from storages_behind(getattr(tensor, name))
+        return
+    for part in _parts(tensor):
+        storage = storage_of(part)
+        if storage is None:
+            yield ("torch", "opaque", id(part)), part.numel() * part.element_size()
+        elif storage.device.type != "meta":
+            yield ("torch", storage._cdata), storage.nbytes()
+
+
+def used_bytes(tensor: Any) -> int:
+    """The bytes of a tensor's storages that its elements are in; what a view repeats counts once.
+
+    Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages are used. To be
+    called where no function mode is asked, since it reads attributes.
+    """
+    if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
+        return sum(dict(storages_behind(tensor)).values())
+    if not tensor.numel() or tensor.is_meta:
+        return 0
+    elements = span = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if stride:
+            elements *= size
+            span += (size - 1) * stride
+    # Windows that overlap have more elements than there is room for between the first and the last.
+    return int(min(elements, span) * tensor.element_size())
+
+
+def _parts(tensor: Any) -> list[Any]:
+    """The dense tensors that a tensor is made of."""
+    layout = tensor.layout
+    if layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if layout in _COMPRESSED_BY_ROWS:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if layout in _COMPRESSED:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
+# Giving a small view of a big tensor memory of its own.
+
+
+_C: Final[Any] = torch._C
+_swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
+
+
+def make_compact(tensor: Any) -> None:
+    """Put a copy behind a tensor that is a view and uses less memory than it pins. Its values and its graph stay.
+
+    Graphs, views and exports that have the old implementation keep it.
+
+    Raises
+    ------
+    DisposeScopeError
+        C++ refers weakly to the implementation, as after ``retain_grad()``. The tensor is left as it is.
+    """
+    with _C.DisableTorchFunction():
+        cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
+            return
+        if tensor.device.type == "meta" or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes():
+            return
+        with torch.inference_mode(tensor.is_inference()), torch.set_grad_enabled(not tensor.is_leaf):
+            copy = tensor.clone()
+        if tensor.is_leaf and tensor.requires_grad:
+            copy.requires_grad_()
+            copy.grad = tensor.grad
+        try:
+            _swap(tensor, copy)
+            # Another thread may compute with the old implementation.
+            PENDING.hold(copy)
+        except RuntimeError as error:
+            raise DisposeScopeError(
+                f"a torch.Tensor {tuple(tensor.shape)} {tensor.dtype} cannot be made compact, because its gradient is "
+                f"retained (retain_grad()) or C++ refers to it: move out a clone of it ({error})"
+            ) from None
+
+
+# PyTorch's tensors against the budgets of scopes: the bytes of each new storage, until the storage
+# is gone.
+
+
+_Undisturbed: Final = torch._C.DisableTorchFunction
+
+
+def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
+    """Count the storages of tensors that a call has returned, where a scope with a budget is open.
+
+    Parameters
+    ----------
+    fresh : list of Tensor
+        What is about to be born.
+    given : tuple
+        The arguments of the call. What shares memory with one of them is a view, or was written in place.
+
+    Returns
+    -------
+    MemoryError or None
+        What to raise, where a budget refuses. Nothing is counted then.
+    """
+    scope = current_scope()
+    if scope is None:
+        return None
+    counted: list[Hashable] = []
+    with _Undisturbed():
+        for tensor in fresh:
+            storage = _memory_of(tensor)
+            if storage is None:
+                continue
+            key = _key_of(storage)
+            if key in CHARGES or _was_there(storage, given):
+                continue
+            nbytes = storage.nbytes()
+            if charge(scope, storage, key, nbytes) or (_settled() and charge(scope, storage, key, nbytes)):
+                counted.append(key)
+                continue
+            for key in counted:
+                CHARGES.pop(key).drop()
+            described = f"torch.Tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}"
+            del tensor, storage
+            return refused(described, nbytes)
+    return None
+
+
+def _settled() -> bool:
+    """Give back what waited for other threads that have left their operations; tells whether anything had waited."""
+    waited = bool(PENDING.batches)
+    PENDING.settle()
+    return waited
+
+
+def charges_of(tensor: Any) -> list[Charge]:
+    """What is counted for a tensor, so that it moves along."""
+    if not CHARGES:
+        return []
+    with _Undisturbed():
+        storage = _memory_of(tensor)
+    entry = None if storage is None else CHARGES.get(_key_of(storage))
+    return [] if entry is None else [entry]
+
+
+def _memory_of(tensor: Tensor) -> Any:
+    """The storage of a dense tensor in the memory of this machine or of a device; None for others."""
+    storage = storage_of(tensor)
+    return None if storage is None or storage.device.type == "meta" else storage
+
+
+def _key_of(storage: Any) -> Hashable:
+    return "torch", storage._cdata
+
+
+def _was_there(storage: Any, given: object) -> bool:
+    address = storage.data_ptr()
+    for item in _leaves(given):
+        if isinstance(item, Tensor):
+            shared = _memory_of(item)
+            if shared is not None and shared._cdata == storage._cdata:
+                return True
+        elif isinstance(item, np.ndarray):
+            # The tensor is a view of an array: the arena counts it, or nobody.
+            array: Any = item  # pyright: ignore[reportUnknownVariableType] (its dtype)
+            start: int = array.__array_interface__["data"][0]
+            if start <= address < start + max(array.nbytes, 1):
+                return True
+    return False
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """What is in nested tuples, lists and dicts."""
+    children: list[Any]
+    if isinstance(tree, dict):
+        children = list(tree.values())  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    elif isinstance(tree, (tuple, list)):
+        children = list(tree)  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    else:
+        return [tree]
+    return [leaf for child in children for leaf in _leaves(child)]

@@ -1,0 +1,30 @@
+"""The stress program, with few rounds: it runs, every scenario does something, and nothing is found."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_a_few_rounds_of_stress_find_nothing(tmp_path: Path) -> None:
+    # To a file: a worker that outlives a crash would keep a pipe open.
+    with open(tmp_path / "output", "w+") as output:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tests.stress", "--rounds", "3"],
+            cwd=CHECKOUT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=100,
+        )
+        output.seek(0)
+        told = output.read()
+    assert ended.returncode == 0, told
+    lines = [line for line in told.splitlines() if re.match(r"\w+: (\d+ rounds|not run)", line)]
+    ran = [line for line in lines if re.match(r"\w+: 3 rounds, [1-9]\d* operations, 0 findings,", line)]
+    passed_over = [line for line in lines if re.match(r"\w+: not run, there is no (torch|jax)$", line)]
+    assert len(ran) + len(passed_over) == len(lines), told
+    assert len(ran) >= 9
