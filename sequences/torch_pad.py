@@ -17,7 +17,6 @@ from ..scopes.framework import LISTENERS
 from ..scopes.identity import LIVE
 from ..tensors.numpy.alignment import unserved
 from ..tensors.tensor.tensor import Tensor as OwnTensor
-from ..tensors.torch.births import WATCHES
 from .inputs import batch_sizes_of
 from .torch_inputs import PLAIN, PLAIN_PACKED, TorchFunctions, check_one_device
 from .torch_pack import named, pack_padded_sequence, pack_sequence
@@ -230,7 +229,7 @@ def pad_plain_sequences(sequences: Any, batch_first: Any, padding_value: Any, pa
     """As `pad_sequence`, of tensors of plain classes."""
     padded: Tensor | None = None
     # With few sequences PyTorch's kernel takes less than a handful of calls of Python's.
-    if not _function_modes() and not WATCHES and not LISTENERS:
+    if not _function_modes() and not LISTENERS:
         # Within sight, where nothing is made on the way.
         if len(sequences) == 1:
             padded = _padded_alone(sequences, batch_first, padding_value, padding_side)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..scopes.framework import LISTENERS
-from ..tensors.torch.births import MODE, WATCHES
+from ..tensors.torch.births import MODE
 from ..tensors.torch.extension import TORCH_COMPILED
 from .inputs import batch_sizes_of, inverse_of, steps_of
 
@@ -92,7 +92,7 @@ fast_dtypes: Final = frozenset(
 def only_ours_look_on() -> bool:
     """Whether nobody but this library sees functions called: a mode, or a leak detector, shall see PyTorch's own."""
     depth = _function_modes()
-    return not WATCHES and (not depth or (depth == 1 and _function_mode_at(0) is MODE))
+    return not LISTENERS and (not depth or (depth == 1 and _function_mode_at(0) is MODE))
 
 
 def unwatched() -> bool:
@@ -103,7 +103,7 @@ def unwatched() -> bool:
     """
     depth = _function_modes()
     return (
-        not WATCHES
+        not LISTENERS
         and (not depth or (depth == 1 and _function_mode_at(0) is MODE))
         and not _dispatch_modes()
         and _transform() is None
@@ -140,9 +140,7 @@ def _not_known(function: Callable[[Any], Any], given: Any) -> Any:
 
 _alone: Callable[[Callable[[Any], Any], Any], Any] = _not_known
 if TORCH_COMPILED is not None:
-    TORCH_COMPILED.bind_alone(
-        {"LISTENERS": LISTENERS, "WATCHES": WATCHES, "forward_ad": vars(_forward_ad), "transform": _transform}
-    )
+    TORCH_COMPILED.bind_alone({"LISTENERS": LISTENERS, "forward_ad": vars(_forward_ad), "transform": _transform})
     _alone = TORCH_COMPILED.alone
 
 

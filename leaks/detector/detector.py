@@ -21,7 +21,7 @@ from ..verdicts.without_tensors import native_growth
 from .collection import collection_paused
 from .recording import Recorder
 from .snapshot import Snapshot, survey
-from .watching import WATCHERS, Window, mark, recall
+from .watching import WATCHERS, Window, counts, mark, recall
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable
@@ -262,7 +262,7 @@ def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list
 
 
 def _survey_process() -> Snapshot:
-    births, _, closings, _ = LOG.counts()
+    births, _, closings, _ = counts()
     entries, rows = LOG.entries(0, births)
     known = set(entries)
     strangers: list[Entry] = []

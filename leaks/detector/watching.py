@@ -36,6 +36,7 @@ __all__ = [
     "Watcher",
     "Window",
     "add_watcher",
+    "counts",
     "count_handovers",
     "explain",
     "is_watching",
@@ -64,6 +65,9 @@ class Watcher(Protocol):
 
     def end(self) -> None:
         """See none any more."""
+
+    def look(self) -> None:
+        """Record the births that are seen and not in the log yet."""
 
     def recall(self, entry: Entry, /) -> Row | None:
         """What the log knows of the memory behind a live resource; None where this watcher has nothing to tell."""
@@ -112,12 +116,12 @@ class Window:
     @property
     def until(self) -> int:
         """The number of its last birth."""
-        return LOG.counts()[0] if self._until is None else self._until
+        return counts()[0] if self._until is None else self._until
 
     @property
     def closings(self) -> int:
         """How many scopes had been closed at its end, by the count that the births were made with."""
-        return LOG.counts()[2] if self._until is None else self._closings
+        return counts()[2] if self._until is None else self._closings
 
     def __contains__(self, row: Row) -> bool:
         return self.after < row[2] <= self.until
@@ -132,7 +136,7 @@ class Window:
                 _known.add(weakref.ref(self, _forget_window))
                 _open.append(self)
                 _adjust()
-                self.after = LOG.counts()[0]
+                self.after = counts()[0]
                 if len(_open) == 1:
                     _era += 1
                     OPENINGS.begin()
@@ -147,7 +151,7 @@ class Window:
     def close(self) -> None:
         """End: watch no more, where nobody else does."""
         with _lock:
-            self._until, _, self._closings, _ = LOG.counts()
+            self._until, _, self._closings, _ = counts()
             _remove(_open, self)
             if _open:
                 _adjust()
@@ -168,6 +172,14 @@ def is_watching() -> bool:
     return bool(_open)
 
 
+def counts() -> tuple[int, int, int, int]:
+    """The counts of the log, with all that was born until now: births, passes, closings, births that are known."""
+    for watcher in WATCHERS:
+        watcher.look()
+    counted: tuple[int, int, int, int] = LOG.counts()
+    return counted
+
+
 def add_watcher(watcher: Watcher) -> None:
     """Have somebody watch whenever a detector is open, from now on."""
     with _lock:
@@ -178,6 +190,8 @@ def add_watcher(watcher: Watcher) -> None:
 
 def mark(name: str) -> int:
     """A pass of a loop is over. Returns how many by that name were."""
+    for watcher in WATCHERS:
+        watcher.look()
     count: int = LOG.mark(name)
     for recorder in RECORDERS:
         recorder.passed(name, count)
@@ -246,6 +260,8 @@ class _Listener:
 
     def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
         """Remember where."""
+        for watcher in WATCHERS:
+            watcher.look()
         row = recall(entry)
         if row is not None:
             DISPOSALS[entry] = Disposal(LOG.place(), LOG.counts()[2], layout_of(entry)), row
@@ -340,7 +356,7 @@ def _leave_threads() -> None:
 def _begin_as_child() -> None:
     DISPOSALS.clear()
     for window in _open:
-        window.after = LOG.counts()[0]
+        window.after = counts()[0]
 
 
 if hasattr(os, "register_at_fork"):

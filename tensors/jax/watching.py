@@ -77,6 +77,9 @@ class JaxWatcher:
         """See none any more."""
         SIGHTINGS.clear()
 
+    def look(self) -> None:
+        """Nothing: births are recorded when they happen."""
+
     def recall(self, entry: Entry) -> Row | None:
         """What is known of an array that was nobody's when it was born."""
         anchor = _ANCHORS.get(id(entry()))

@@ -69,6 +69,9 @@ class ArrayWatcher:
             else:
                 ARENA.swap_handler(before)
 
+    def look(self) -> None:
+        """Nothing: births are recorded when they happen."""
+
     def recall(self, entry: Entry) -> Row | None:
         """Nothing: the entries of tensors are in the log themselves."""
         return None

@@ -1,6 +1,6 @@
 """PyTorch: which tensors a scope owns, how they are disposed, their graphs, and what a detector sees.
 
 Read `install`, `adapter`, `births`, `disposal`, `exclusions`; then `graph_walk`, `graph`, `graph_policy` for
-autograd and `watching`, `references` for the leak detector. The compiled part for births and disposal is in
-``src/``, the one for calls under a detector in ``src_calls/``.
+autograd and `watching`, `references` for the leak detector. The compiled part is in
+``src/``.
 """

@@ -8,9 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from importlib import import_module
-from operator import attrgetter
 from pathlib import Path
-from sys import _getframe, getrefcount
+from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, NamedTuple, final
 
@@ -20,19 +19,21 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from ...leaks.births.log import LOG
 from ...scopes.composites import compose, set_apart
 from ...scopes.context import CURRENT, resolve
 from ...scopes.extension import COMPILED
 from ...scopes.framework import LISTENERS
 from ...scopes.identity import LIVE, Entry, entry_of
-from ...scopes.kinds import Kind, kind_of
+from ...scopes.kinds import Kind, device_name, kind_of
 from ...scopes.ownership import born
 from ...scopes.scope import DisposeScope
 from ...scopes.statistics import LOCAL as LEDGERS
 from ..arena.budgets import BUDGETED
 from .disposal import PENDING, Spare, can_be_disposed
 from .extension import TORCH_COMPILED
-from .storages import refusal_of
+from .instructions import name_of_call
+from .storages import refusal_of, storage_of
 
 __all__ = [
     "GIVEN_UP",
@@ -40,9 +41,9 @@ __all__ = [
     "LOCAL",
     "MAKERS",
     "MODE",
+    "MODELS_OWN",
     "SEEN",
     "SIGHTINGS",
-    "WATCHES",
     "BirthMode",
     "Compiled",
     "ThreadState",
@@ -54,6 +55,7 @@ __all__ = [
     "births_now",
     "copies_a_module",
     "depth",
+    "device_of",
     "flattened",
     "give_up",
     "given_to_a_grad",
@@ -71,8 +73,7 @@ __all__ = [
     "runs_compiled",
     "see_allocations",
     "take_off",
-    "tell",
-    "tell_late",
+    "look",
     "transform_running",
     "verdict",
 ]
@@ -114,7 +115,6 @@ _PASSING: Final = (
     "torch._prims",
     "torch._refs",
     "torch._tensor",
-    "torch._utils",
     "torch.functional",
     "torch.nested._internal",
     "torch.nn.functional",
@@ -126,7 +126,7 @@ _STANDINS: Final = "torch._subclasses."
 # In whose frames functions run that are not to be compiled.
 _ASIDE: Final = "torch._dynamo.eval_frame"
 _TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
-_MAKES, _KEEPS, _PASSES, _ASKS = range(1, 5)
+_MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS = range(1, 6)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
@@ -202,6 +202,8 @@ def verdict(code: CodeType, module: object) -> int:
         return _PASSES
     if module.startswith(_HIDDEN_KEEPERS) or keeps_births(module, code):
         return _KEEPS
+    if module == "torch._utils":
+        return _REBUILDS
     return _PASSES if module.startswith(_PASSING) else _MAKES
 
 
@@ -251,8 +253,11 @@ _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
 KIND: Final[list[Kind]] = []
 """The kind of ``torch.Tensor``, once births are seen."""
 
-SIGHTINGS: Final[list[Callable[[Any, Any, Any, Any], object]]] = []
-"""Told of what compiled functions and transforms return, and their arguments, while a leak detector is open."""
+MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
+"""Classes of tensors that are a model's."""
+
+SIGHTINGS: Final[list[Callable[[Any], object]]] = []
+"""Called with what compiled functions and transforms return, while a leak detector is open."""
 
 GIVEN_UP: Final[list[Callable[[Any], object]]] = []
 """Told of what is given up, while a leak detector is open."""
@@ -286,13 +291,13 @@ def births_in(
         What to raise where a budget refuses; then nothing is recorded.
     """
     for see in SIGHTINGS:
-        see(result, func, args, kwargs)
+        see(result)
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
     leaves: list[object] = flattened(result, _LEVELS)
     fresh = [item for item in leaves if id(item) not in LIVE and is_born(type(item))]
-    if fresh:
+    if fresh and cls is not Tensor:
         given = {id(item) for item in flattened((args, kwargs), _LEVELS)}
         fresh = [item for item in fresh if id(item) not in given]
     if fresh and births_count(frame):
@@ -339,9 +344,7 @@ def flattened(tree: Any, levels: int) -> list[Any]:
 def is_born(cls: type) -> bool:
     """Whether a scope may own the instances of a class: tensors that are no parameters, and can go dead."""
     return cls is Tensor or (
-        issubclass(cls, Tensor)
-        and not issubclass(cls, (Parameter, UninitializedBuffer, UninitializedParameter, Spare))
-        and can_be_disposed(cls)
+        issubclass(cls, Tensor) and not issubclass(cls, (*MODELS_OWN, Spare)) and can_be_disposed(cls)
     )
 
 
@@ -374,79 +377,37 @@ def give_up(tensor: object) -> None:
 _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
 
 
-def _references(func: Any, args: Any) -> int:
-    result = func(*args)
-    return getrefcount(result)
-
-
-def _references_to_a_fresh_result() -> int:
-    """What is counted, in the hot path, of a tensor that nobody else has; 0 where that is no test."""
-    if transform_running() is not None:
-        # Imported by the first use inside of a transform, which lets nobody go backward.
-        return 0
-    with torch._C.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
-        weight: Any = torch.zeros(1, requires_grad=True)
-        weight.sum().backward()
-        fresh = _references(torch.exp, (weight,))
-        accessed = _references(attrgetter("grad"), (weight,))
-        returned = _references(torch.Tensor.detach_, (torch.zeros(1),))
-    return fresh if fresh < min(accessed, returned) else 0
-
-
 class BirthMode(TorchFunctionMode):
-    """The mode: lets every call through, and records what it returned as born.
+    """The mode: lets every call through, and asks the budgets about what it made.
 
-    `fresh` is what `_references_to_a_fresh_result` says: a gradient, a base or an argument that a call returns is
-    held by somebody; what a call made is held by nobody yet.
-
-    Where births are seen without it, it tells of them instead; its method is compiled then: see `_torch_hot_mode.c`.
+    Attributes
+    ----------
+    records : bool
+        Whether it records what calls return as born and has a leak detector hear of it: where births are not seen at
+        the allocation.
     """
 
-    fresh = 0
-
-    def learn(self) -> None:
-        """Find out what a fresh result looks like, before the mode sees births."""
-        self.fresh = _references_to_a_fresh_result()
+    records = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, and record its result."""
-        # The hot path of every call of PyTorch inside a scope.
+        """Call `func`, and do that."""
         result = func(*args) if kwargs is None else func(*args, **kwargs)
-        cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
-        if cls is Tensor:
-            scope = CURRENT.get()
-            if scope is None:
-                return result
-            if getrefcount(result) != self.fresh and is_known(result, func, args, kwargs):
-                return result
-            frame = _getframe(1)
-            if (
-                scope._direct
-                and id(frame.f_code) in MAKERS
-                and backward_running() == -1
-                and transform_running() is None
-            ) or births_count(frame):
-                if BUDGETED:
-                    refusal = refusal_of([result], (args, kwargs))
-                    if refusal is not None:
-                        # This frame is in its traceback: kept here, what was refused would live on.
-                        del result
-                        try:
-                            raise refusal
-                        finally:
-                            del refusal
-                born(result, KIND[0])
+        refusal: MemoryError | None = None
+        if not self.records:
+            if LOCAL.here.pending:
+                refusal = refusal_of_pending(result, args, kwargs)
         elif result is None:
             if type(func) is MethodWrapperType and func.__name__ == "__set__":
                 given_to_a_grad(func, args)
-        elif cls not in _PLAIN and CURRENT.get() is not None:
+        elif type(result) not in _PLAIN and not (type(result) is Tensor and is_known(result, func, args, kwargs)):
             refusal = births_in(result, func, args, kwargs, _getframe(1))
-            if refusal is not None:
-                del result
-                try:
-                    raise refusal
-                finally:
-                    del refusal
+        if refusal is not None:
+            # This frame is in its traceback: kept here, what was refused would live on.
+            del result, args, kwargs
+            try:
+                raise refusal
+            finally:
+                del refusal
         return result
 
 
@@ -460,8 +421,9 @@ MODE: Final = BirthMode()
 # whose the tensor will be: calls that make none cost nothing, and no mode is on any stack. The
 # rules are those of `births`, less what a mode cannot see.
 #
-# Whoever is to be told of births (a leak detector, a budget) is told when the call is over, by the
-# mode: at the moment of birth there is an address and nothing else.
+# At that moment there is an address and no memory yet. A leak detector looks at the storage of the
+# new tensor a moment later: when the next one is made, when a scope is left, or when it is asked.
+# A budget is asked when the call is over, by the mode.
 
 
 _ATTRIBUTES: Final = ("grad", "_grad", "_base")
@@ -485,43 +447,45 @@ def _summon() -> None:
         add_mode(here, MODE)
 
 
-def tell(result: object, args: Any, kwargs: Any) -> None:
-    """Tell of what was born on this thread and not told of: of what a call returned, in the first place.
-
-    Raises
-    ------
-    MemoryError
-        A budget refuses what the call returned. Of that nobody is told.
-    """
+def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | None:
+    """What to raise where a budget refuses what a call returned, of the births on this thread; None where none does."""
     entries = LOCAL.here.pending
     LOCAL.here.pending = []
-    fresh = [entry for entry in entries if LIVE.get(entry.key) is entry]
+    born = {entry.key for entry in entries if LIVE.get(entry.key) is entry}
+    return refusal_of([leaf for leaf in flattened(result, _LEVELS) if id(leaf) in born], (args, kwargs))
+
+
+def device_of(storage: Any) -> str | None:
+    """The name of the device of a storage; None where it has no memory."""
+    device = storage.device
+    return None if device.type == "meta" else device_name(device)
+
+
+def look_at_other(tensor: Any) -> None:
+    """Have a leak detector look at the memory of a tensor of a subclass, unless it is the model's or for show."""
+    if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN) and not _is_hollow(tensor):
+        TORCH_COMPILED.look_at(tensor)
+
+
+def _is_hollow(tensor: Any) -> bool:
+    """Whether the storage of a tensor of a subclass is for show: it wraps other tensors."""
+    storage = storage_of(tensor)
+    # A lazy copy would be made by asking.
+    if storage is None or device_of(storage) is None or _C._is_cow_tensor(tensor):
+        return False
     try:
-        refusal: MemoryError | None = None
-        refused: set[int] = set()
-        if BUDGETED:
-            born = {entry.key for entry in fresh}
-            returned = [leaf for leaf in flattened(result, 3) if id(leaf) in born]
-            refusal = refusal_of(returned, (args, kwargs))
-            if refusal is not None:
-                refused = {id(leaf) for leaf in returned}
-            del returned
-        if LISTENERS:
-            for entry in fresh:
-                if entry.key not in refused:
-                    TORCH_COMPILED.tell_of(entry)
-        if refusal is not None:
-            raise refusal
-    finally:
-        # This frame is in its traceback: kept here, what was refused would live on.
-        del result, args, kwargs
-        refusal = None
+        storage.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
-def tell_late() -> None:
-    """Tell of what was born on this thread past the mode, before its scope is left."""
-    if LOCAL.here.pending:
-        tell(None, (), None)
+def _no_look() -> None:
+    """Births are not seen at the allocation: there is nothing to look at."""
+
+
+look: Final[Callable[[], None]] = _no_look if TORCH_COMPILED is None else TORCH_COMPILED.look
+"""Look at the memory of the tensors that were made last, and tell the listeners of those that a scope owns."""
 
 
 def _subclasses(cls: Any) -> list[type]:
@@ -537,7 +501,7 @@ def _subclasses(cls: Any) -> list[type]:
 
 def see_allocations(kind: Kind) -> bool:
     """See births of PyTorch so from now on; False where there is no compiled part, or it does not know this PyTorch."""
-    if TORCH_COMPILED is None or COMPILED is None:
+    if TORCH_COMPILED is None or COMPILED is None or LOG.api is None:
         return False
     TORCH_COMPILED.bind_births(
         {
@@ -551,14 +515,19 @@ def see_allocations(kind: Kind) -> bool:
             "Tensor": Tensor,
             "ask": births_by_frames,
             "born_pending": COMPILED.born_pending,
+            "device_of": device_of,
             "give_up": give_up,
             "is_born": is_born,
             "judge": _judge,
             "kind": kind,
+            "log": LOG.api,
+            "look_at_other": look_at_other,
+            "name_of_call": name_of_call,
+            "nbytes_of": torch.UntypedStorage.nbytes,
             "resolve": resolve,
             "settle": PENDING.settle,
+            "storage_of": _C.TensorBase.untyped_storage,
             "summon": _summon,
-            "tell": tell,
             "threading": threading,
         }
     )
@@ -578,8 +547,6 @@ def see_allocations(kind: Kind) -> bool:
         transforms,
     )
     if seen:
-        mode: Any = MODE
-        mode.__torch_function__ = TORCH_COMPILED.handler_of(mode)
         SEEN.append(True)
     return seen
 
@@ -657,9 +624,6 @@ class _Local(threading.local):
 LOCAL: Final = _Local()
 """``LOCAL.here`` is the state of the calling thread."""
 
-WATCHES: Final[list[object]] = []
-"""Not empty while a leak detector sees the calls of every thread without a mode: see `watching`."""
-
 
 def runs_compiled(here: ThreadState) -> bool:
     """Whether a compiled function runs on this thread which has entered no scope."""
@@ -668,7 +632,7 @@ def runs_compiled(here: ThreadState) -> bool:
 
 def is_looked_at(here: ThreadState) -> bool:
     """Whether anybody wants to know what is made on this thread: a scope, or a leak detector."""
-    return here.watched or bool(WATCHES) or CURRENT.get() is not None
+    return here.watched or bool(SIGHTINGS) or CURRENT.get() is not None
 
 
 def add_mode(here: ThreadState, mode: object) -> None:

@@ -4,10 +4,9 @@ It knows PyTorch by the objects that it is given, and hands everything unusual t
 do all of it where this module was not built or is not wanted. One copy of the package can be bound to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from ...scopes.identity import Entry
 from ...scopes.scope import DisposeScope
 
 def bind_births(things: dict[str, Any], /) -> None:
@@ -59,16 +58,31 @@ def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
 def bind_alone(things: dict[str, Any], /) -> None:
-    """Get to know what `alone` needs, by the names that `sequences.compiled_calls` gives."""
+    """Get to know what `alone` needs, by the names that `sequences.torch_rows` gives."""
 
 def alone(function: Callable[[Any], Any], argument: Any, /) -> Any:
-    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences.compiled_calls.unwatched`."""
+    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences.torch_rows.unwatched`."""
 
-def handler_of(mode: object, /) -> Callable[..., Any]:
-    """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `births.BirthMode`."""
+def look() -> None:
+    """Record the memory of the tensors that were made last, and call the listeners about those that a scope owns."""
 
-def tell_of(entry: Entry, /) -> None:
-    """Tell all listeners of a birth, unless it is over; with where it was, if no call of PyTorch told of it."""
+def look_at(tensor: Any, /) -> None:
+    """Record the memory of a tensor that the log does not know, unless it is an array's."""
+
+def know(objects: list[Any], /) -> None:
+    """Have the log know the memory of the tensors among some objects; nothing is reported of it.
+
+    To be called where no function mode is asked.
+    """
+
+def forget_looks() -> None:
+    """Forget the tensors that were made last, as in the child after a fork."""
+
+def identity_if_alone(tensor: Any, /) -> Hashable | None:
+    """Return the identity of the storage of a plain tensor that refers to nothing else: see ``Framework.alone``.
+
+    None of all other tensors, and before `bind_births`. To be called where no function mode is asked.
+    """
 
 def entered(scope: DisposeScope, /) -> None:
     """See `threads.entered`."""

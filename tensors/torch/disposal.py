@@ -363,6 +363,9 @@ _utils: Final[Any] = torch.utils
 
 
 def _references_of_others(thing: object) -> list[Any]:
+    # A leak detector refers to what was made last until it has looked at it.
+    if TORCH_COMPILED is not None:
+        TORCH_COMPILED.look()
     return [reference for reference in weakref.getweakrefs(thing) if not isinstance(reference, Entry)]
 
 

@@ -71,9 +71,9 @@ def exclude_what_models_own() -> None:
     # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
     optimizer.add_param_group = _keeping(optimizer.add_param_group, _tensors_of_an_optimizer)
     optimizer.__setstate__ = _keeping(optimizer.__setstate__, _tensors_of_an_optimizer)
-    # Of what is unpickled no buffer is registered.
+    # Of what is unpickled nothing is registered.
     module: Any = torch.nn.Module
-    module.__setstate__ = _keeping(module.__setstate__, _buffers_of)
+    module.__setstate__ = _keeping(module.__setstate__, _tensors_of_a_module)
 
 
 def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
@@ -93,9 +93,9 @@ def _tensors_of_an_optimizer(optimizer: Any) -> Iterable[Any]:
     return *flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)
 
 
-def _buffers_of(module: Any) -> Iterable[Any]:
-    buffers: dict[str, Any] = module.__dict__.get("_buffers", {})
-    return buffers.values()
+def _tensors_of_a_module(module: Any) -> Iterable[Any]:
+    names = module.__dict__
+    return *names.get("_parameters", {}).values(), *names.get("_buffers", {}).values()
 
 
 def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
@@ -463,7 +463,8 @@ def _watch_loaders(module: Any) -> None:
 
     @functools.wraps(receive)
     def _next_data(self: Any) -> Any:
-        batch = quietly(self)
+        # A detector goes on seeing the memory.
+        batch = TORCH_COMPILED.unborn(receive, self) if SEEN else quietly(self)
         if SEEN and CURRENT.get() is not None:
             refusal = births_in(batch)
             if refusal is not None:

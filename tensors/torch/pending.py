@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import gc
 import itertools
@@ -21,6 +20,7 @@ from weakref import ref
 import torch
 
 from ...scopes.framework import AFTER_RELEASES
+from .instructions import CALLS, called_by
 
 __all__ = [
     "OPERATIONS",
@@ -81,9 +81,6 @@ OPERATIONS: Final = frozenset(itertools.chain(dir(_C.TensorBase), *map(dir, _LIB
 
 # Where the interpreter lets other threads run between two instructions, and where a block enters a lock.
 _BETWEEN: Final = frozenset({"BEFORE_WITH", "JUMP_BACKWARD", "RESUME"})
-_CALLS: Final = ("CALL", "PRECALL")
-_BEFORE_CALLS: Final = frozenset({"KW_NAMES", "PRECALL"})
-_JUMPS: Final = frozenset((*dis.hasjrel, *dis.hasjabs))
 # What such frames do ends in their caller: they are no kernel.
 _GENERATOR: Final = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 
@@ -118,36 +115,16 @@ def _row(frame: FrameType) -> _Row:
     return id(frame), frame.f_code, frame.f_lasti
 
 
-def _calls(code: CodeType, last: int) -> tuple[str, str | None]:
-    """The operation code of an instruction, and the name of what it calls or looks up, where that can be told."""
-    instructions = [instruction for instruction in dis.get_instructions(code) if instruction.offset <= last]
-    instruction = instructions.pop()
-    opname, argument = instruction.opname, instruction.arg or 0
-    if not opname.startswith(_CALLS):
-        return opname, instruction.argval if isinstance(instruction.argval, str) else None
-    # The arguments lie on the stack above what is called: what loads that comes right before what loads them.
-    above = 1 + (argument & 1) if opname == "CALL_FUNCTION_EX" else argument + (opname == "CALL_KW")
-    while instructions and instructions[-1].opname in _BEFORE_CALLS:
-        instructions.pop()
-    while instructions and above > 0 and instructions[-1].opcode not in _JUMPS:
-        instruction = instructions.pop()
-        above -= dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
-    while instructions and instructions[-1].opname == "PUSH_NULL":
-        instructions.pop()
-    loads = above == 0 and bool(instructions) and instructions[-1].opname.startswith("LOAD_")
-    value = instructions[-1].argval if loads else None
-    return opname, value if isinstance(value, str) and instructions[-1].opname != "LOAD_CONST" else None
-
-
 def _is_operation(code: CodeType, last: int, inner: CodeType | None) -> bool:
     """Whether a frame may be inside an operation, given what runs further in."""
     if inner is None:
-        opname, name = _calls(code, last)
-        return opname not in _BETWEEN and not (opname.startswith(_CALLS) and name in WAITING)
+        instruction, name = called_by(code, last)
+        opname = instruction.opname
+        return opname not in _BETWEEN and not (opname.startswith(CALLS) and name in WAITING)
     if inner.co_flags & _GENERATOR or (inner.co_name.startswith("__") and not inner.co_name.startswith("__torch_")):
         return False
-    opname, name = _calls(code, last)
-    return name != inner.co_name and (name in OPERATIONS or not opname.startswith(_CALLS))
+    instruction, name = called_by(code, last)
+    return name != inner.co_name and (name in OPERATIONS or not instruction.opname.startswith(CALLS))
 
 
 def _operations_in(stack: list[_Row]) -> frozenset[Place]:

@@ -17,7 +17,7 @@ from ...leaks.detector.watching import mark
 from ...leaks.holders.references import Memory, Part, add_framework
 from ...leaks.verdicts.growth import STEP
 from .disposal import DisposedTorchTensor
-from .extension import TORCH_WATCH
+from .extension import TORCH_COMPILED
 from .graph_walk import ACCUMULATE, guard_release, saved_under
 from .storages import storage_of, storages_behind
 
@@ -154,7 +154,9 @@ def alone_in_python(tensor: Any) -> Hashable | None:
     return None if storage is None or not storage.resizable() else ("torch", storage._cdata)
 
 
-alone: Final[Callable[[Any], Hashable | None]] = alone_in_python if TORCH_WATCH is None else TORCH_WATCH.alone
+alone: Final[Callable[[Any], Hashable | None]] = (
+    alone_in_python if TORCH_COMPILED is None else TORCH_COMPILED.identity_if_alone
+)
 
 
 @final

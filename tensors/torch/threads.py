@@ -13,7 +13,7 @@ from types import BuiltinFunctionType
 from typing import Any, Final
 
 from ...scopes.context import CLOSED, CURRENT, current_scope
-from ...scopes.framework import ENTERED, LEFT, LISTENERS
+from ...scopes.framework import ENTERED, LEFT
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
 from ..arena.budgets import BUDGETED, watch_budget, watch_no_more
@@ -22,10 +22,11 @@ from .births import (
     LOCAL,
     MODE,
     SEEN,
-    WATCHES,
+    SIGHTINGS,
     ThreadState,
     add_mode,
     depth,
+    look,
     pop,
     push,
     put_on,
@@ -34,7 +35,6 @@ from .births import (
     runs_compiled,
     see_allocations,
     take_off,
-    tell_late,
 )
 from .disposal import PENDING
 from .exclusions import keep_what_hooks_save
@@ -63,21 +63,22 @@ def entered(scope: DisposeScope) -> None:
     if was_off and not here.stepping:
         put_on()
     watch_budget(scope)
-    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or BUDGETED or (LISTENERS and not WATCHES)):
+    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or BUDGETED):
         add_mode(here, MODE)
 
 
 def left(scope: DisposeScope) -> None:
     """Stop watching when the last of the scopes that were entered on this thread is left."""
     watch_no_more(scope)
-    tell_late()
+    look()
     here = LOCAL.here
+    here.pending = []
     was_off = runs_compiled(here)
     scopes = here.scopes
     if scope not in scopes:
         # It was entered on another thread, which finds it closed when it enters or leaves one of its own.
         return
-    if all(other is scope or other._state == CLOSED for other in scopes):
+    if (SEEN or not SIGHTINGS) and all(other is scope or other._state == CLOSED for other in scopes):
         # Before the scope is forgotten: after an interrupt it is left once more.
         remove_mode(here, MODE)
     scopes.remove(scope)
@@ -132,7 +133,7 @@ def see_births(kind: Kind) -> None:
     if see_allocations(kind):
         keep_what_hooks_save(TORCH_COMPILED.unborn)
     else:
-        MODE.learn()
+        MODE.records = True
         keep_what_hooks_save(None)
     ENTERED.append(enter)
     LEFT.append(leave)

@@ -28,7 +28,7 @@ def works():
 
 works()
 NAMES = ["scopes.compiled", "leaks.births.compiled", "tensors.arena.compiled"]
-NAMES += ["tensors.torch.compiled", "tensors.torch.compiled_calls"]
+NAMES += ["tensors.torch.compiled"]
 FILES = [("disposescope." + name, importlib.util.find_spec("disposescope." + name).origin) for name in NAMES]
 """
 

@@ -245,6 +245,9 @@ class Interrupted:
     def end(self) -> None:
         self.begun -= 1
 
+    def look(self) -> None:
+        """It sees nothing."""
+
 
 def test_an_interrupt_while_a_detector_is_opened_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = Interrupted()

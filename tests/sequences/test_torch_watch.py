@@ -10,9 +10,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import disposescope as ds
-from disposescope.sequences import torch_rows as compiled_calls
+from disposescope.sequences import torch_rows
 from disposescope.sequences.torch_rows import aside
-from disposescope.tensors.torch.births import WATCHES
 
 
 class Functions(TorchFunctionMode):
@@ -28,7 +27,7 @@ class Operators(TorchDispatchMode):
 @pytest.fixture(params=["in one call", "one by one"], autouse=True)
 def asked(request, monkeypatch):
     if request.param == "one by one":
-        monkeypatch.setattr(compiled_calls, "_alone", compiled_calls._not_known)
+        monkeypatch.setattr(torch_rows, "_alone", torch_rows._not_known)
 
 
 def made(given):
@@ -63,11 +62,8 @@ def test_in_a_transform_and_in_a_trace_it_is_not():
 
 
 def test_under_a_leak_detector_it_is_not():
-    WATCHES.append(object())
-    try:
+    with ds.LeakDetector():
         assert aside(made, 1) is None
-    finally:
-        WATCHES.pop()
 
 
 def test_what_it_raises_is_raised_and_the_next_birth_is_one():

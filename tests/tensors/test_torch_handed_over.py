@@ -2,15 +2,16 @@
 
 import copy
 import io
+import os
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from disposescope.leaks import LeakDetector
-from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import op_of
 
 
@@ -18,23 +19,13 @@ class Own(torch.Tensor):
     pass
 
 
-@pytest.fixture(params=["calls", "mode"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    with LeakDetector():
-        """PyTorch has been met now."""
-    if not CALLS.is_possible and request.param == "calls":
-        pytest.skip("the compiled parts are missing")
-    monkeypatch.setattr(CALLS, "is_possible", request.param == "calls")
-    return str(request.param)
-
-
 @pytest.fixture
-def old(way: str) -> Any:
+def old() -> Any:
     return torch.arange(24.0).reshape(4, 6).clone()
 
 
 @pytest.fixture
-def detector(way: str, old: Any) -> Iterator[LeakDetector]:
+def detector(old: Any) -> Iterator[LeakDetector]:
     with LeakDetector() as detector:
         yield detector
 
@@ -64,9 +55,40 @@ def test_a_storage_that_nobody_has_is_born_with_its_first_tensor(old: Any, detec
     file = io.BytesIO()
     torch.save([old, old[1:]], file)
     file.seek(0)
-    kept = [torch.load(file), torch.Tensor(torch.UntypedStorage(64)) if CALLS.is_possible else None]
-    assert [nbytes for _, nbytes in told(detector)] == [64, 96] if CALLS.is_possible else [96]
+    kept = [torch.load(file), torch.Tensor(torch.UntypedStorage(64))]
+    assert [nbytes for _, nbytes in told(detector)] == [64, 96]
     assert len(kept) == 2
+
+
+def test_memory_of_an_array_is_no_birth_of_a_tensor(detector: LeakDetector) -> None:
+    array = np.ones(5)
+    kept = [torch.from_numpy(array), torch.as_tensor(array), torch.frombuffer(bytearray(8), dtype=torch.float32)]
+    assert told(detector) == []
+    assert len(kept) == 3
+
+
+def test_gradients_of_a_backward_pass_and_what_shares_their_memory_are_no_births(detector: LeakDetector) -> None:
+    weight = torch.nn.Parameter(torch.ones(6))
+    (weight * 2).sum().backward()
+    gradient = weight.grad
+    assert gradient is not None
+    kept = [gradient.detach(), gradient.data, gradient[1:], weight.detach()]
+    assert ("detach", 24) not in told(detector)
+    assert [op for op, _ in told(detector)] == ["ones"]
+    assert len(kept) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_memory_of_the_parent_is_not_born_in_a_forked_child(old: Any, detector: LeakDetector) -> None:
+    last = torch.ones(3)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        kept = [old.detach(), last.detach(), torch.zeros(2)]
+        os.write(writing, repr([nbytes for _, nbytes in told(detector)]).encode() + b"." * len(kept))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"[8]..."
 
 
 def test_views_of_a_subclass_are_no_births(old: Any, detector: LeakDetector) -> None:
@@ -120,9 +142,7 @@ def test_parameters_that_get_memory_are_no_births(old: Any, detector: LeakDetect
     assert told(detector) == []
 
 
-def test_what_wraps_tensors_has_no_memory_of_its_own(way: str, old: Any, detector: LeakDetector) -> None:
-    if way == "mode":
-        pytest.skip("a mode does not see what it wraps")
+def test_what_wraps_tensors_has_no_memory_of_its_own(old: Any, detector: LeakDetector) -> None:
     own = old.as_subclass(Own)
     nested = torch.nested.nested_tensor([torch.ones(2, 2), torch.ones(3, 2)], layout=torch.jagged)
     twice = nested * 2

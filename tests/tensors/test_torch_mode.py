@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 
@@ -15,9 +17,9 @@ from disposescope.tensors.torch.extension import TORCH_COMPILED
 
 def seen_by_the_mode(work):
     """What some work returns, with births seen by the mode alone."""
-    if TORCH_COMPILED is None:
-        return work()
-    with BirthMode():
+    mode = BirthMode()
+    mode.records = True
+    with mode:
         return TORCH_COMPILED.unborn(lambda _: work(), None)
 
 
@@ -101,3 +103,35 @@ def test_outside_of_every_scope_nothing_is_born():
     made = seen_by_the_mode(lambda: torch.ones(3) + 1)
     assert ds.owner_of(made) is None
     assert type(MODE) is BirthMode
+    assert not MODE.records
+
+
+UNKNOWN_PYTORCH = """
+import torch
+import disposescope as ds
+from disposescope.tensors.torch.extension import TORCH_COMPILED
+
+TORCH_COMPILED.watch_births = lambda *given: False
+old = torch.ones(4, 6)
+with ds.LeakDetector() as detector:
+    kept = [old.detach(), old[1:], torch.relu(old), torch.max(old, dim=0), torch.nn.Linear(2, 2), old.add_(1)]
+    with ds.dispose_scope() as scope:
+        born = torch.ones(7)
+        assert born in scope
+        more = scope.move_to_outer(torch.zeros(3))
+    assert ds.is_disposed(born)
+    print(sorted(seen.nbytes for seen in detector.memory() if seen.kind == "torch.Tensor"))
+assert torch._C._len_torch_function_stack() == 0
+assert [record.state for record in detector.take_snapshot() if record.shape == (7,)] == ["disposed"]
+try:
+    with ds.dispose_scope(budget=100):
+        torch.ones(1000)
+except MemoryError:
+    print("refused")
+"""
+
+
+def test_a_pytorch_that_does_not_fit_is_watched_by_the_mode_alone():
+    done = subprocess.run([sys.executable, "-c", UNKNOWN_PYTORCH], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "[12, 24, 48, 96]\nrefused\n"

@@ -27,10 +27,14 @@ struct birthlog_api {
     int (*sight)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
     /* Whether an object is known to stand for memory. */
     bool (*is_known)(PyObject *object);
-    /* What a birth here and now would be put down with, for one of which the log is told later: a new reference, or NULL without an
-     * exception. May run Python code. And have the births on this thread put down with that, until it is called with NULL. */
+    /* An object stands for memory of which nothing is to be reported; does nothing where it is known. 0, or -1 with an exception. */
+    int (*know)(PyObject *object);
+    /* What a birth here and now would be recorded with, for one that the log hears of later: a new reference, or NULL without an
+     * exception. May run Python code. And have the births on this thread recorded with that, until it is called with NULL: with the
+     * name of the call as well, which the function tells that was given last, by a code and an instruction; None for no name. */
     PyObject *(*remember)(void);
     void (*use)(PyObject *remembered);
+    void (*name_calls_by)(PyObject *function);
     /* The number of the name of a kind, and of a device. */
     uint16_t (*kind_number)(PyObject *name);
     uint16_t (*device_number)(PyObject *name);

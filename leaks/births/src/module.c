@@ -243,6 +243,12 @@ static bool api_has_block(void *address)
 }
 static bool api_samples(void) { return samples_some; }
 static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
+static int api_know(PyObject *object)
+{
+    struct sighting *sighting = log_is_clearing || sightings_of(object) != NULL ? NULL : sightings_add(object);
+    Py_XDECREF((PyObject *)sighting);
+    return PyErr_Occurred() ? -1 : 0;
+}
 static uint16_t api_kind_number(PyObject *name) { return names_number(&kind_names, name); }
 static uint16_t api_device_number(PyObject *name) { return names_number(&device_names, name); }
 
@@ -256,8 +262,10 @@ static struct birthlog_api api = {
     .is_kept = samples_keep,
     .sight = births_sight_memory,
     .is_known = api_is_known,
+    .know = api_know,
     .remember = remembered_here,
     .use = remembered_use,
+    .name_calls_by = places_name_calls_by,
     .kind_number = api_kind_number,
     .device_number = api_device_number,
 };

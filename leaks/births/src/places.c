@@ -93,6 +93,7 @@ static enum rank rank_of(struct walk *walk)
 struct known_place {
     PyCodeObject *code;
     intptr_t instruction, canonical;
+    uint32_t op; /* the number of its name plus one; 0 where that was not asked for */
 };
 
 static struct known_place *known_places;
@@ -143,15 +144,46 @@ static intptr_t canonical(PyCodeObject *code, intptr_t instruction)
     if (line > 0) {
         struct known_place *by_line = known_slot(code, -(intptr_t)line - 1);
         if (by_line->code == NULL) {
-            *by_line = (struct known_place){code, -(intptr_t)line - 1, instruction};
+            *by_line = (struct known_place){code, -(intptr_t)line - 1, instruction, 0};
             count_of_known++;
         }
         intptr_t first = by_line->canonical;
-        *known_slot(code, instruction) = (struct known_place){code, instruction, first};
+        *known_slot(code, instruction) = (struct known_place){code, instruction, first, 0};
         count_of_known++;
         return first;
     }
     return instruction;
+}
+
+static PyObject *naming_function;
+
+void places_name_calls_by(PyObject *function) { Py_XSETREF(naming_function, Py_NewRef(function)); }
+
+uint16_t places_op(PyCodeObject *code, intptr_t instruction)
+{
+    if (naming_function == NULL) {
+        return UINT16_MAX;
+    }
+    canonical(code, instruction);
+    struct known_place *known = known_places == NULL ? NULL : known_slot(code, instruction);
+    if (known != NULL && known->code != NULL && known->op != 0) {
+        return (uint16_t)(known->op - 1);
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *name = PyObject_CallFunction(naming_function, "On", (PyObject *)code, (Py_ssize_t)instruction);
+    uint16_t number = name == NULL || name == Py_None ? UINT16_MAX : names_number(&op_names, name);
+    Py_XDECREF(name);
+    if (PyErr_Occurred()) {
+        put_off_raised();
+    }
+    PyErr_Restore(type, value, traceback);
+    /* That ran code, which may have moved or forgotten the places. */
+    known = known_places == NULL ? NULL : known_slot(code, instruction);
+    if (known != NULL && known->code != NULL) {
+        known->op = (uint32_t)number + 1;
+    }
+    return number;
 }
 
 void places_forget(void)
@@ -175,7 +207,7 @@ void places_forget(void)
 
 uint32_t frames_wanted = 1;
 
-int places_here(struct place *places, uint32_t wanted, PyCodeObject **called)
+int places_here(struct place *places, uint32_t wanted, PyCodeObject **called, intptr_t *exact)
 {
     int count = 0;
     struct place generated = {NULL, 0}, outermost = {NULL, 0};
@@ -205,6 +237,9 @@ int places_here(struct place *places, uint32_t wanted, PyCodeObject **called)
         innermost = false;
         struct place here = {walk_code(&walk), walk_instruction(&walk)};
         if (rank == USER) {
+            if (count == 0) {
+                *exact = here.instruction;
+            }
             here.instruction = canonical(here.code, here.instruction);
             places[count++] = here;
         }
@@ -229,6 +264,7 @@ int places_here(struct place *places, uint32_t wanted, PyCodeObject **called)
         else if (outermost.code != NULL) {
             places[count++] = outermost;
         }
+        *exact = count == 0 ? 0 : places[0].instruction;
         *called = NULL;
     }
     return count;
@@ -238,7 +274,8 @@ bool sites_place_here(struct place *place)
 {
     PyCodeObject *called;
     struct place places[1];
-    if (places_here(places, 1, &called) < 1) {
+    intptr_t exact;
+    if (places_here(places, 1, &called, &exact) < 1) {
         return false;
     }
     *place = places[0];

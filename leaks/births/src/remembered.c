@@ -7,12 +7,14 @@
 struct remembered {
     PyCodeObject *called;
     int count; /* as `places_here` returns it */
+    intptr_t exact;
+    uint32_t op; /* the number of the name of the call plus one; 0 where that was not asked for */
     uint16_t scope;
     struct place places[];
 };
 
 /* What the next births on this thread are put down with; borrowed. */
-static _Thread_local const struct remembered *in_use;
+static _Thread_local struct remembered *in_use;
 
 static void forget(PyObject *capsule)
 {
@@ -29,7 +31,8 @@ PyObject *remembered_here(void)
     struct place places[PLACES_AT_MOST];
     PyCodeObject *called;
     uint16_t scope = scopes_current();
-    int count = places_here(places, frames_wanted < PLACES_AT_MOST ? frames_wanted : PLACES_AT_MOST, &called);
+    intptr_t exact = 0;
+    int count = places_here(places, frames_wanted < PLACES_AT_MOST ? frames_wanted : PLACES_AT_MOST, &called, &exact);
     size_t nbytes = count > 0 ? (size_t)count * sizeof *places : 0;
     struct remembered *remembered = malloc(sizeof *remembered + nbytes);
     PyObject *capsule = remembered == NULL ? NULL : PyCapsule_New(remembered, NULL, NULL);
@@ -38,7 +41,7 @@ PyObject *remembered_here(void)
         PyErr_Clear();
         return NULL;
     }
-    *remembered = (struct remembered){(PyCodeObject *)Py_XNewRef((PyObject *)called), count, scope};
+    *remembered = (struct remembered){(PyCodeObject *)Py_XNewRef((PyObject *)called), count, exact, 0, scope};
     memcpy(remembered->places, places, nbytes);
     for (int i = 0; i < count; i++) {
         Py_INCREF((PyObject *)places[i].code);
@@ -47,7 +50,17 @@ PyObject *remembered_here(void)
     return capsule;
 }
 
-void remembered_use(PyObject *capsule) { in_use = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL); }
+void remembered_use(PyObject *capsule)
+{
+    struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    if (remembered != NULL && remembered->op == 0 && remembered->count > 0) {
+        /* That runs code, and with it births of its own. */
+        remembered->op = (uint32_t)places_op(remembered->places[0].code, remembered->exact) + 1;
+    }
+    in_use = remembered;
+}
+
+uint16_t remembered_op(void) { return in_use == NULL || in_use->op == 0 ? UINT16_MAX : (uint16_t)(in_use->op - 1); }
 
 bool remembered_places(struct place *places, uint32_t wanted, PyCodeObject **called, int *count)
 {

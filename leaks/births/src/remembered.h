@@ -13,5 +13,7 @@ void remembered_use(PyObject *capsule);
 /* What is in use, as `places_here` and `scopes_current` tell it; false where nothing is. */
 bool remembered_places(struct place *places, uint32_t wanted, PyCodeObject **called, int *count);
 bool remembered_scope(uint16_t *scope);
+/* The number of the name of its call; UINT16_MAX where it has none, or nothing is in use. */
+uint16_t remembered_op(void);
 
 #endif

@@ -52,15 +52,16 @@ uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device)
     uint32_t wanted = frames_wanted < PLACES_AT_MOST ? frames_wanted : PLACES_AT_MOST;
     int found;
     if (!remembered_places(places, wanted, &called, &found)) {
-        found = places_here(places, wanted, &called);
+        intptr_t exact;
+        found = places_here(places, wanted, &called, &exact);
     }
     if (found < 0) {
         return UINT32_MAX;
     }
-    if (op == NULL && called != NULL) {
-        op = called->co_name;
+    uint16_t op_number = op == NULL ? remembered_op() : names_number(&op_names, op);
+    if (op_number == UINT16_MAX && called != NULL) {
+        op_number = names_number(&op_names, called->co_name);
     }
-    uint16_t op_number = op == NULL ? UINT16_MAX : names_number(&op_names, op);
     uint32_t count = (uint32_t)found;
     uint64_t hash = mixed(mixed(count, op_number), (uint64_t)kind << 16 | device);
     for (uint32_t i = 0; i < count; i++) {

@@ -4,10 +4,9 @@
 #include "bound.h"
 #include "state.h"
 
-enum object { WATCHES, LISTENERS, TRANSFORM, FORWARD_AD, OBJECTS };
+enum object { LISTENERS, TRANSFORM, FORWARD_AD, OBJECTS };
 
 static const char *const names[OBJECTS] = {
-    [WATCHES] = "WATCHES",
     [LISTENERS] = "LISTENERS",
     [TRANSFORM] = "transform",
     [FORWARD_AD] = "forward_ad",
@@ -19,15 +18,14 @@ static PyObject *name_level;
 PyObject *alone_bind(PyObject *module, PyObject *things)
 {
     (void)module;
-    if (!may_bind(things, bound[WATCHES])) {
+    if (!may_bind(things, bound[LISTENERS])) {
         return NULL;
     }
     if (name_level == NULL && (name_level = PyUnicode_InternFromString("_current_level")) == NULL) {
         return NULL;
     }
-    PyObject *watches = PyDict_GetItemString(things, "WATCHES"), *listeners = PyDict_GetItemString(things, "LISTENERS"),
-             *module_names = PyDict_GetItemString(things, "forward_ad");
-    if (watches == NULL || !PyList_CheckExact(watches) || listeners == NULL || !PyList_CheckExact(listeners) ||
+    PyObject *listeners = PyDict_GetItemString(things, "LISTENERS"), *module_names = PyDict_GetItemString(things, "forward_ad");
+    if (listeners == NULL || !PyList_CheckExact(listeners) ||
         module_names == NULL || !PyDict_CheckExact(module_names)) {
         PyErr_SetString(PyExc_TypeError, "bind_alone() was given something else than it wants");
         return NULL;
@@ -56,8 +54,7 @@ static int is_underived(void)
 
 PyObject *alone_call(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
-    if (bound[WATCHES] == NULL || PyList_GET_SIZE(bound[WATCHES]) != 0 || PyList_GET_SIZE(bound[LISTENERS]) != 0 ||
-        !state_is_plain()) {
+    if (bound[LISTENERS] == NULL || PyList_GET_SIZE(bound[LISTENERS]) != 0 || !state_is_plain()) {
         Py_RETURN_NOTIMPLEMENTED;
     }
     int underived = is_underived();

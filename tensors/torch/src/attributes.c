@@ -19,10 +19,12 @@ static _Thread_local int depth;
 /* The frame that reads an attribute on this thread, alive meanwhile. */
 static _Thread_local const void *reading;
 
+bool attributes_make_unborn(void) { return depth != 0; }
+
 bool attributes_are_read(void)
 {
-    if (depth != 0 || reading == NULL) {
-        return depth != 0;
+    if (reading == NULL) {
+        return false;
     }
     struct walk walk;
     walk_begin(&walk);

@@ -12,8 +12,9 @@
  * is none. */
 bool attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *passing, PyObject *assigned);
 
-/* Calls a function with one argument; what it makes is no birth. */
+/* Calls a function with one argument; what it makes no scope owns. Whether that is so now, on this thread. */
 PyObject *attributes_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+bool attributes_make_unborn(void);
 
 /* Whether one of these is running on this thread, and no other code that it has called: a mode's, or that of a class. */
 bool attributes_are_read(void);

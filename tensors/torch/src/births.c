@@ -6,7 +6,7 @@
 #include "bound.h"
 #include "code.h"
 #include "errors.h"
-#include "mode.h"
+#include "looks.h"
 #include "seam.h"
 #include "state.h"
 
@@ -52,16 +52,12 @@ PyObject *births_bind(PyObject *module, PyObject *things)
     scope_type = (PyTypeObject *)Py_NewRef(scope);
     code_bind(bound[JUDGE], bound[ASK]);
     errors_bind(threading);
-    return mode_bind(things) < 0 ? NULL : Py_NewRef(Py_None);
+    return looks_bind(things) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static bool births_are_bound(void) { return bound[CURRENT] != NULL; }
 bool births_are_seen(void) { return seen; }
-bool births_are_told(void) { return PyList_GET_SIZE(bound[LISTENERS]) != 0 || PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
-bool births_need_the_mode(void)
-{
-    return mode_is_spared() ? PyDict_GET_SIZE(bound[BUDGETED]) != 0 : births_are_told();
-}
+bool births_need_the_mode(void) { return PyDict_GET_SIZE(bound[BUDGETED]) != 0; }
 
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
@@ -82,14 +78,13 @@ static int is_born(PyTypeObject *type)
     return answer;
 }
 
-/* Has the mode on this thread's stack where it is needed, that the birth is told of when the call is over. 1, or -1 with an error
- * set. */
+/* Has the mode on this thread's stack, which asks the budgets when the call is over. 1, or -1 with an error set. */
 static int summon_mode(void)
 {
     if (seam_forget_dead() < 0) {
         return -1;
     }
-    int there = births_need_the_mode() ? seam_has_mode() : 1;
+    int there = seam_has_mode();
     if (there != 0) {
         return there;
     }
@@ -101,13 +96,16 @@ static int summon_mode(void)
 /* Whether a tensor that is made now would be born in a scope. -1 with an error set. */
 static int is_birth(PyTypeObject *type)
 {
-    if (attributes_are_read() || state_is_particular()) {
+    if (attributes_make_unborn() || attributes_are_read() || state_is_particular()) {
         return 0;
     }
     int answer = is_born(type);
-    answer = answer <= 0 ? answer : seam_is_undisturbed();
+    if (answer > 0) {
+        int at_work = seam_at_work();
+        answer = at_work < 0 ? -1 : at_work == 0;
+    }
     answer = answer <= 0 ? answer : code_makes_births();
-    return answer > 0 && births_are_told() ? summon_mode() : answer;
+    return answer > 0 && births_need_the_mode() ? summon_mode() : answer;
 }
 
 /* The scope that a tensor belongs to which is being made, a new reference; NULL for none, with or without an error set. Can run
@@ -162,10 +160,48 @@ static void record(PyObject *tensor, PyObject *scope, PyObject *place)
     int collects = PyGC_Disable();
     PyObject *arguments[] = {tensor, bound[KIND], scope};
     PyObject *entry = PyObject_Vectorcall(bound[BORN], arguments, 3, NULL);
-    if (entry == NULL || (births_are_told() && (seam_add_pending(entry) < 0 || mode_remember(entry, place) < 0))) {
+    if (entry == NULL || (births_need_the_mode() && seam_add_pending(entry) < 0) ||
+        (PyList_GET_SIZE(bound[LISTENERS]) != 0 && looks_add(entry, place, LOOK_WHOLE) < 0)) {
         error_raise_later(take_raised());
     }
     Py_XDECREF(entry);
+    if (collects) {
+        PyGC_Enable();
+    }
+}
+
+/* What a detector does with a tensor that no scope owns. */
+enum watch { UNWATCHED, KNOWN, REPORTED, REBUILT };
+
+/* Whether a detector is to hear of a tensor that is made now: what an attribute shows was there, what a backward pass, an optimizer
+ * or the copy of a module makes is the model's, and a compiled function hands over its result. Can run any code. */
+static enum watch watch_of(PyTypeObject *type)
+{
+    int answer = is_born(type);
+    int at_work = answer <= 0 ? 0 : seam_at_work();
+    enum watch watch = answer <= 0 || (at_work & AT_WORK_COMPILED) ? UNWATCHED : REPORTED;
+    if (watch == REPORTED && at_work >= 0) {
+        int refused = at_work == 0 && !attributes_are_read() && !state_runs_backward() ? code_refuses_births() : 1;
+        int rebuilt = refused ? 0 : code_rebuilds();
+        watch = refused ? KNOWN : rebuilt ? REBUILT : REPORTED;
+        at_work = refused < 0 || rebuilt < 0 ? -1 : at_work;
+    }
+    if (answer < 0 || at_work < 0) {
+        error_raise_later(take_raised());
+        return UNWATCHED;
+    }
+    return watch;
+}
+
+/* Has a detector look at a tensor that no scope owns. No other code runs meanwhile: the tensor is not filled. */
+static void watch_unowned(PyObject *tensor, PyObject *place, enum watch watch)
+{
+    int collects = PyGC_Disable();
+    PyObject *reference = PyWeakref_NewRef(tensor, NULL);
+    if (reference == NULL || looks_add(reference, place, watch == KNOWN ? LOOK_KNOWN : watch == REBUILT ? LOOK_WHOLE : LOOK_UNOWNED) < 0) {
+        error_raise_later(take_raised());
+    }
+    Py_XDECREF(reference);
     if (collects) {
         PyGC_Enable();
     }
@@ -206,15 +242,16 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     if (type == tensor_type) {
         settle_disposals();
     }
+    looks_do();
+    enum watch watch = looks_are_wanted() ? watch_of(type) : UNWATCHED;
+    PyObject *place = watch >= REPORTED ? looks_place() : NULL;
     PyObject *scope = owner_in_any_case(type);
-    PyObject *place = scope == NULL ? NULL : mode_place();
-    if (place != NULL) {
-        /* That ran code. */
-        Py_SETREF(scope, owner_in_any_case(type));
-    }
     if (scope != NULL) {
         record(tensor, scope, place);
         Py_DECREF(scope);
+    }
+    else if (watch == KNOWN || place != NULL) {
+        watch_unowned(tensor, place, watch);
     }
     Py_XDECREF(place);
     PyObject_GC_Track(tensor);

@@ -15,9 +15,7 @@ PyObject *births_watch(PyObject *module, PyObject *things);
 PyObject *births_watch_classes(PyObject *module, PyObject *types);
 bool births_are_seen(void);
 
-/* Whether somebody is to be told of births: a listener, or a budget. And whether that needs the mode: where it is not told by
- * what sees calls anyhow, which does not do for a budget. */
-bool births_are_told(void);
+/* Whether a budget is to be asked, which the mode does when a call is over. */
 bool births_need_the_mode(void);
 
 #endif

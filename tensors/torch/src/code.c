@@ -48,7 +48,7 @@ static enum verdict verdict_on(const struct walk *walk)
     Py_XDECREF(module);
     long verdict = told == NULL ? -1 : PyLong_AsLong(told);
     Py_XDECREF(told);
-    if (verdict <= UNKNOWN || verdict > ASKS) {
+    if (verdict <= UNKNOWN || verdict > REBUILDS) {
         if (!PyErr_Occurred()) {
             PyErr_Format(PyExc_ValueError, "there is no verdict %ld", verdict);
         }
@@ -70,18 +70,40 @@ static int asked(void)
     return answer;
 }
 
-int code_makes_births(void)
+/* The verdict on the innermost code that is more than passed through. */
+static enum verdict verdict_here(void)
 {
     struct walk walk;
     enum verdict verdict = MAKES;
     for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) {
         verdict = verdict_on(&walk);
-        if (verdict != PASSES) {
+        if (verdict != PASSES && verdict != REBUILDS) {
             break;
         }
     }
     walk_end(&walk);
-    switch (verdict) {
+    return verdict;
+}
+
+int code_rebuilds(void)
+{
+    struct walk walk;
+    walk_begin(&walk);
+    enum verdict verdict = walk_ended(&walk) ? MAKES : verdict_on(&walk);
+    walk_end(&walk);
+    return verdict == UNKNOWN ? -1 : verdict == REBUILDS;
+}
+
+int code_refuses_births(void)
+{
+    enum verdict verdict = verdict_here();
+    int made = verdict == UNKNOWN ? -1 : verdict == ASKS ? asked() : 1;
+    return made < 0 ? -1 : !made;
+}
+
+int code_makes_births(void)
+{
+    switch (verdict_here()) {
     case UNKNOWN:
         return -1;
     case KEEPS:

@@ -2,12 +2,12 @@
  * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../../../scopes/src/module.h"
-#include "api.h"
 #include "alone.h"
 #include "attributes.h"
 #include "births.h"
 #include "disposal.h"
-#include "mode.h"
+#include "lone.h"
+#include "looks.h"
 #include "seam.h"
 #include "state.h"
 
@@ -22,16 +22,14 @@ static PyMethodDef functions[] = {
     {"unborn", (PyCFunction)(void (*)(void))attributes_unborn, METH_FASTCALL, NULL},
     {"watch_births", births_watch, METH_VARARGS, NULL},
     {"watch_classes", births_watch_classes, METH_O, NULL},
-    {"handler_of", mode_handler_of, METH_O, NULL},
-    {"tell_of", mode_tell_of, METH_O, NULL},
+    {"forget_looks", looks_forget, METH_NOARGS, NULL},
+    {"identity_if_alone", lone_identity, METH_O, NULL},
+    {"know", looks_know, METH_O, NULL},
+    {"look", looks_look, METH_NOARGS, NULL},
+    {"look_at", looks_look_at, METH_O, NULL},
     {"drop", disposal_drop, METH_O, NULL},
     {"spare", disposal_spare, METH_NOARGS, NULL},
     {0},
-};
-
-static const struct torch_births_api api = {
-    births_are_seen, state_runs_backward, state_disable, state_enable, seam_is_undisturbed, seam_may_have_pending, mode_tell,
-    mode_tell_by_calls,
 };
 
 static int fill(PyObject *module)
@@ -44,9 +42,7 @@ static int fill(PyObject *module)
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }
-    PyObject *capsule = PyCapsule_New((void *)&api, TORCH_BIRTHS_CAPSULE, NULL);
-    is_made = capsule != NULL && PyModule_AddObjectRef(module, "api", capsule) == 0;
-    Py_XDECREF(capsule);
+    is_made = lone_make() == 0;
     return is_made ? 0 : -1;
 }
 

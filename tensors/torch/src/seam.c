@@ -6,6 +6,7 @@
 #include "../../../scopes/src/slots.h"
 #include "births.h"
 #include "bound.h"
+#include "looks.h"
 #include "pending.h"
 
 enum object { LOCAL, MODE, PUSH, POP, DEPTH, PENDING, ENTERED, LEFT, OBJECTS };
@@ -128,8 +129,6 @@ static bool runs_compiled(PyObject *here)
     return (size_t)PyList_GET_SIZE(scopes) <= before;
 }
 
-static bool births_go_on(PyObject *here) { return get(here, HERE_STEPPING) == zero && !runs_compiled(here); }
-
 static bool has_mode(PyObject *here)
 {
     PyObject *modes = get(here, HERE_MODES);
@@ -151,34 +150,23 @@ static int ask_here(bool (*question)(PyObject *))
     return answer;
 }
 
-int seam_is_undisturbed(void) { return ask_here(births_go_on); }
-int seam_has_mode(void) { return ask_here(has_mode); }
-int seam_has_pending(void) { return ask_here(has_pending); }
+static bool steps(PyObject *here) { return get(here, HERE_STEPPING) != zero; }
 
-/* Whether one was added since a thread told of its own: it may be another's. */
-static bool added;
-
-bool seam_may_have_pending(void) { return added; }
-
-PyObject *seam_take_pending(void)
+int seam_at_work(void)
 {
-    PyObject *here = state_here(), *none = here == NULL ? NULL : PyList_New(0);
-    PyObject *pending = none == NULL ? NULL : Py_NewRef(get(here, HERE_PENDING));
-    if (pending != NULL) {
-        added = false;
-        put(here, HERE_PENDING, none);
-    }
-    Py_XDECREF(none);
+    PyObject *here = state_here();
+    int answer = here == NULL ? -1 : (steps(here) ? AT_WORK_STEP : 0) | (runs_compiled(here) ? AT_WORK_COMPILED : 0);
     Py_XDECREF(here);
-    return pending;
+    return answer;
 }
+
+int seam_has_mode(void) { return ask_here(has_mode); }
 
 int seam_add_pending(PyObject *entry)
 {
     PyObject *here = state_here();
     PyObject *pending = here == NULL ? NULL : get(here, HERE_PENDING);
     int failed = pending == NULL ? -1 : PyList_CheckExact(pending) ? PyList_Append(pending, entry) : 0;
-    added = true;
     Py_XDECREF(here);
     return failed;
 }
@@ -307,5 +295,7 @@ PyObject *seam_entered(PyObject *module, PyObject *scope)
 PyObject *seam_left(PyObject *module, PyObject *scope)
 {
     (void)module;
+    /* What was born in it is looked at before it is released. */
+    looks_do();
     return pass(scope, leave, LEFT);
 }

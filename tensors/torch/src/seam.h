@@ -14,18 +14,13 @@ PyObject *seam_bind(PyObject *module, PyObject *things);
 PyObject *seam_entered(PyObject *module, PyObject *scope);
 PyObject *seam_left(PyObject *module, PyObject *scope);
 
-/* Whether neither an optimizer steps on the calling thread nor a compiled function runs that has entered no scope. -1 with an
- * error set. */
-int seam_is_undisturbed(void);
+/* What goes on on the calling thread, the flags together: an optimizer steps, or other code of PyTorch's makes what is its own; a
+ * compiled function runs that has entered no scope. -1 with an error set. */
+enum { AT_WORK_STEP = 1, AT_WORK_COMPILED = 2 };
+int seam_at_work(void);
 /* Whether the mode is on its stack, or will be once it is undisturbed. -1 with an error set. */
 int seam_has_mode(void);
-/* Whether births on it are still to be told of. -1 with an error set. */
-int seam_has_pending(void);
-/* Whether there may be some on any thread. */
-bool seam_may_have_pending(void);
-/* Their entries, a new list: no others are to be told of then. NULL with an error set. */
-PyObject *seam_take_pending(void);
-/* Adds the entry of one. -1 with an error set. */
+/* Adds the entry of a birth on it that a budget is still to be asked about. -1 with an error set. */
 int seam_add_pending(PyObject *entry);
 
 /* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */

@@ -1,10 +1,10 @@
-#include "watch_alone.h"
+#include "lone.h"
 
-#include "watch_sight.h"
+#include "looks.h"
 
 static PyObject *name_grad_fn, *name_base, *name_grad, *name_cdata, *name_torch, *name_resizable;
 
-int alone_make(void)
+int lone_make(void)
 {
     name_grad_fn = PyUnicode_InternFromString("grad_fn");
     name_base = PyUnicode_InternFromString("_base");
@@ -26,11 +26,11 @@ static int is_none(PyObject *tensor, PyObject *name)
     return value == NULL ? -1 : value == Py_None;
 }
 
-PyObject *alone(PyObject *module, PyObject *tensor)
+PyObject *lone_identity(PyObject *module, PyObject *tensor)
 {
     (void)module;
     PyTypeObject *type = Py_TYPE(tensor);
-    if (type != sight_objects.tensor_type || type->tp_traverse == NULL ||
+    if (!looks_know_class(type) || type->tp_traverse == NULL ||
         type->tp_traverse(tensor, is_no_class, type) != 0) {
         Py_RETURN_NONE;
     }
@@ -41,13 +41,9 @@ PyObject *alone(PyObject *module, PyObject *tensor)
             return none < 0 ? NULL : Py_NewRef(Py_None);
         }
     }
-    PyObject *storage = PyObject_CallOneArg(sight_objects.storage_of, tensor);
+    PyObject *storage = looks_storage_of(tensor);
     if (storage == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-            return NULL;
-        }
         /* A sparse one, an opaque one. */
-        PyErr_Clear();
         Py_RETURN_NONE;
     }
     /* What PyTorch has not allocated may be an array's. */
