@@ -14,9 +14,9 @@ from .errors import (
     ScopeNestingError,
     UnknownKindError,
 )
-from .framework import ArenaUse
 from .functions import attach, detach, dispose, is_disposed, move_to_outer, owner_of, reset_statistics, statistics
 from .kinds import register_kind
+from .plain_memory import ArenaUse
 from .scope import DisposeScope, tidy
 from .statistics import DeviceStatistics, Statistics
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .errors import ScopeNestingError
 from .extension import COMPILED
-from .framework import MEMORY
+from .plain_memory import MEMORY
 
 if TYPE_CHECKING:
     from .scope import DisposeScope

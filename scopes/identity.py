@@ -16,10 +16,10 @@ from weakref import ref
 from .errors import DisposedError
 from .extension import COMPILED
 from .forks import hold_across_forks
-from .framework import LISTENERS
 from .kinds import ANCHORED, Kind, device_name, kind_of
+from .listeners import LISTENERS
 from .statistics import LOCAL, Ledger
-from .tree_walk import LEAF_TYPES, resources_in
+from .tree_walk import add_leaf_types, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -48,6 +48,7 @@ __all__ = [
     "disposed_error",
     "entry_of",
     "find_births_of",
+    "find_births_with",
     "finding_births",
     "finish_release",
     "is_interrupt",
@@ -145,7 +146,7 @@ class Token:
     __slots__ = ("__weakref__",)
 
 
-LEAF_TYPES.update((Entry, StrongEntry))
+add_leaf_types(Entry, StrongEntry)
 
 _tuple: Any = tuple
 
@@ -302,7 +303,14 @@ UNSEEN: Final[dict[type, Callable[[DisposeScope | None], object]]] = {}
 """For a type whose births cannot all be told when they happen, what records those that were not.
 
 Called before anybody counts (see `catch_up`), and before a verb acts on an instance of the type (see `find_births_of`).
+To be read only: see `find_births_with`.
 """
+
+
+def find_births_with(cls: type, find: Callable[[DisposeScope | None], object]) -> None:
+    """Have a function record the births of a type that were not told, whenever somebody is about to ask for them."""
+    UNSEEN[cls] = find
+
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
 """For a member of several composites, those besides its `unit`: the last one left disposes it.

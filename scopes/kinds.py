@@ -14,13 +14,12 @@ from typing import Any, Final, TypeVar, final
 
 from .context import current_scope
 from .forks import hold_across_forks
-from .framework import LISTENERS
+from .listeners import LISTENERS
 from .options import Graphs
 
 __all__ = [
     "ANCHORED",
     "AWAITED",
-    "CURRENT_INDEX",
     "Kind",
     "Layout",
     "add_kind",
@@ -34,14 +33,19 @@ __all__ = [
     "name_of",
     "qualified_name",
     "register_kind",
+    "set_current_index",
     "space_of",
 ]
 
 # One spelling for each device, so that two handles of one device are equal.
 
 
-CURRENT_INDEX: Final[dict[str, Callable[[], int]]] = {}
-"""For a device type ("cuda"), what tells the index that an unnumbered name stands for; 0 where none is given."""
+_current_index: Final[dict[str, Callable[[], int]]] = {}
+
+
+def set_current_index(device_type: str, current_index: Callable[[], int]) -> None:
+    """Have a function tell the index that an unnumbered name of a device type ("cuda") stands for; 0 without one."""
+    _current_index[device_type] = current_index
 
 
 def device_name(device: object) -> str:
@@ -75,7 +79,7 @@ def device_name(device: object) -> str:
         raise ValueError(f"not a device name: {device!r}; a type and perhaps an index, as in 'cpu' or 'cuda:1'")
     if colon:
         return f"{kind}:{int(index)}"
-    current = CURRENT_INDEX.get(kind)
+    current = _current_index.get(kind)
     return f"{kind}:{0 if current is None else current()}"
 
 
@@ -110,13 +114,17 @@ def install_imported() -> None:
     A framework is taught once. Who looks meanwhile, on another thread, waits until it is known.
     """
     seen = len(sys.modules)
-    for name in list(AWAITED):
-        module = sys.modules.get(name)
-        # A module that is being imported is there already, half made: it is taught at a later look.
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            _teach(name)
-        elif module is not None:
-            seen = 0
+    looked: set[str] = set()
+    # What is taught may await more.
+    while names := AWAITED.keys() - looked:
+        looked |= names
+        for name in names:
+            module = sys.modules.get(name)
+            # A module that is being imported is there already, half made: it is taught at a later look.
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                _teach(name)
+            elif module is not None:
+                seen = 0
     # Not before: until then others have to look, and to wait.
     modules_seen[0] = seen
     _watch_imports()

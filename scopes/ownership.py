@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,6 @@ from .composites import Plan, absorb_members, gathered, plan_members
 from .context import CLOSED, CURRENT, current_scope, resolve
 from .errors import NotOwnedError
 from .extension import COMPILED
-from .framework import LET_OUT, LISTENERS, MEMORY
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -34,7 +32,9 @@ from .identity import (
     unit_of,
 )
 from .kinds import ANCHORED, Kind, kind_of
+from .listeners import HOOKS, LISTENERS
 from .options import let_graphs_out
+from .plain_memory import MEMORY
 from .statistics import LOCAL
 from .tree_walk import resources_in
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from .scope import DisposeScope
 
 __all__ = [
-    "COPIERS",
     "born",
     "born_composite",
     "born_in",
@@ -202,10 +201,6 @@ def _recorded(entry: Entry, scope: DisposeScope | None) -> Entry:
 # Giving small views memory of their own, so that the big one behind them can go.
 
 
-COPIERS: Final[dict[type, Callable[[object], object]]] = {}
-"""For a type of plain memory, what gives a copy of an instance that pins more than it uses, and any other as it is."""
-
-
 def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain: list[object]) -> object:
     """Give what a scope owns in a tree memory of its own, where it pins more than it uses.
 
@@ -222,10 +217,9 @@ def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain:
     """
     copies: list[tuple[int, object]] = []
     for index, array in enumerate(plain):
-        copier = COPIERS.get(type(array))
-        if copier is None or not MEMORY or MEMORY[0].owner(array) is not scope:
+        if MEMORY[0].owner(array) is not scope:
             continue
-        copy = copier(array)
+        copy = MEMORY[0].compact_copy(array)
         if copy is array:
             continue
         if array is not tree:
@@ -372,10 +366,10 @@ def _hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope |
     if scope._account is not None:
         for array in plain:
             MEMORY[0].move(array, scope, target)
-    if LET_OUT:
+    if HOOKS.array_moved_out:
         for array in plain:
-            for let_out in LET_OUT:
-                let_out(array)
+            for moved_out in HOOKS.array_moved_out:
+                moved_out(array)
     for entry in entries:
         # Taking the entry out is the claim: a move on another thread finds nothing then. A release that comes before
         # the new owner is set takes the old one away.

@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, final, overload
 from warnings import warn
 
-from . import context, framework, identity, kinds
+from . import context, identity, kinds
 from .context import (
     ANY_GENERATOR,
     CLOSED,
@@ -30,7 +30,6 @@ from .context import (
 )
 from .errors import ScopeClosedError, ScopeNestingError
 from .extension import COMPILED
-from .framework import AFTER_RELEASES, ENTERED, EXPLAINERS, LEFT, LISTENERS, MEMORY, ArenaUse, finish_releases
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -49,10 +48,12 @@ from .identity import (
     storages_of,
 )
 from .kinds import ANCHORED, AWAITED, Kind, install_imported, modules_seen
+from .listeners import HOOKS, LISTENERS, finish_releases
 from .options import GraphOption, check_graph_option, keep_pages, parse_budget, return_pages
 from .ownership import hand_over, made_compact, owned_in, take_over
+from .plain_memory import MEMORY, ArenaUse
 from .statistics import LOCAL, Ledger
-from .tree_walk import LEAF_TYPES, resources_in
+from .tree_walk import add_leaf_types, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -157,7 +158,7 @@ def explain(error: BaseException) -> None:
     """Add to an exception that leaves a scope what is known of its cause."""
     if MEMORY and isinstance(error, MemoryError):
         MEMORY[0].explain(error)
-    for explainer in EXPLAINERS:
+    for explainer in HOOKS.explainers:
         explainer(error)
 
 
@@ -171,7 +172,7 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         that are told, goes to the failures.
     """
     if scope._state == OPEN:
-        for left in LEFT:
+        for left in HOOKS.left:
             again(failures, left, scope)
     if scope.keep_pages:
         return_pages(scope)
@@ -187,7 +188,7 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         if DEAD_COMPOSITES:
             settle(scope)
         release_newest(scope._entries, failures)
-    if AFTER_RELEASES:
+    if HOOKS.put_off:
         again(failures, finish_releases)
     for listener in LISTENERS:
         _once(failures, listener.closed, scope)
@@ -271,7 +272,7 @@ def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException
             if pending and pending[-1].owner is scope:
                 # An interrupt after the claim.
                 scope._entries[pending[-1]] = None
-    if AFTER_RELEASES:
+    if HOOKS.put_off:
         again(failures, finish_releases)
     return failures
 
@@ -297,17 +298,17 @@ def install_compiled(scope_type: type[DisposeScope]) -> None:
             "AWAITED": kinds.AWAITED,
             "CURRENT": context.CURRENT,
             "DEAD": identity.DEAD,
-            "ENTERED": framework.ENTERED,
+            "ENTERED": HOOKS.entered,
             "ENTERING": context.ENTERING,
             "DEAD_COMPOSITES": identity.DEAD_COMPOSITES,
             "Entry": identity.Entry,
             "Kind": Kind,
-            "LEFT": framework.LEFT,
-            "LISTENERS": framework.LISTENERS,
+            "LEFT": HOOKS.left,
+            "LISTENERS": LISTENERS,
             "LIVE": identity.LIVE,
             "LOCAL": LOCAL,
             "Ledger": Ledger,
-            "MEMORY": framework.MEMORY,
+            "MEMORY": MEMORY,
             "SHARED": identity.SHARED,
             "ScopeView": scope_type,
             "StrongEntry": identity.StrongEntry,
@@ -821,7 +822,7 @@ class DisposeScope:
             set_current(self)
             if MEMORY and (below is None or not below._arena or not self._direct or self._particular):
                 MEMORY[0].entered(self)
-            for entered in ENTERED:
+            for entered in HOOKS.entered:
                 entered(self)
             for listener in LISTENERS:
                 listener.opened(self)
@@ -928,7 +929,7 @@ class DisposeScope:
 install_compiled(DisposeScope)
 
 # What refers to a scope does not hide what the scope owns.
-LEAF_TYPES.add(DisposeScope)
+add_leaf_types(DisposeScope)
 
 # One call in a scope of its own.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
 import numpy as np
 
 from ..scopes.errors import DeviceMismatchError
-from ..scopes.kinds import await_module, device_name
+from ..scopes.framework import Framework, register
+from ..scopes.kinds import Kind, device_name
 from ..scopes.tree_walk import resources_in
 from ..tensors.tensor.tensor import Tensor
 
@@ -24,27 +25,40 @@ __all__ = [
     "PLAIN",
     "PLAIN_PACKED",
     "TorchFunctions",
+    "TorchSequences",
     "check_batch",
     "check_one_device",
     "has_torch",
-    "install",
     "is_torch",
     "is_torch_packed",
     "listed",
     "torch_functions",
 ]
 
-# Says what to do once the program has PyTorch. Imports nothing of it.
+# PyTorch's packed sequences as a framework of scopes. Imports nothing of PyTorch.
 
 
-def install() -> None:
-    """Teach the scopes PyTorch's packed sequences. Called once, after the program has imported ``torch``."""
-    from .torch_packed import teach
+@final
+class TorchSequences(Framework):
+    """PyTorch's packed sequences."""
 
-    teach()
+    module = "torch"
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kind of ``torch.nn.utils.rnn.PackedSequence``."""
+        from .torch_packed import TORCH_PACKED_SEQUENCE
+
+        return [TORCH_PACKED_SEQUENCE]
+
+    def install(self) -> None:
+        """See packed sequences made from now on, on every thread."""
+        from .torch_packed import see_births
+
+        see_births()
 
 
-await_module("torch", install)
+register(TorchSequences())
 
 # Whose inputs are these: the one place that tells PyTorch's tensors from others. Imports nothing of
 # PyTorch.

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..scopes.composites import compose
 from ..scopes.context import CURRENT
 from ..scopes.identity import LIVE
-from ..scopes.kinds import Kind, add_kind
+from ..scopes.kinds import Kind
 from ..scopes.ownership import born, born_composite, born_whole
 from ..tensors.arena.budgets import BUDGETED
 from ..tensors.torch.adapter import KIND as TENSOR
@@ -27,7 +27,7 @@ __all__ = [
     "born_fresh_packed",
     "born_tensors",
     "check_whole",
-    "teach",
+    "see_births",
 ]
 
 # ``torch.nn.utils.rnn.PackedSequence`` as a kind of resource: a composite of its tensors.
@@ -89,9 +89,8 @@ TORCH_PACKED_SEQUENCE: Final = Kind(
 """The kind of PyTorch's packed sequences."""
 
 
-def teach() -> None:
-    """Register the kind, and see packed sequences made from now on, on every thread."""
-    add_kind(TORCH_PACKED_SEQUENCE)
+def see_births() -> None:
+    """See packed sequences made from now on, on every thread."""
     cls: Any = PackedSequence
     cls.__new__ = staticmethod(_telling(cls.__new__))
     cls._make = classmethod(_telling(cls._make.__func__))

@@ -13,8 +13,8 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..scopes.context import CURRENT
-from ..scopes.framework import LISTENERS
 from ..scopes.identity import LIVE
+from ..scopes.listeners import LISTENERS
 from ..tensors.numpy.alignment import unserved
 from ..tensors.tensor.tensor import Tensor as OwnTensor
 from ..tensors.torch.births import WATCHES

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..scopes.framework import LISTENERS
+from ..scopes.listeners import LISTENERS
 from ..tensors.torch.births import MODE, WATCHES
 from ..tensors.torch.extension import TORCH_COMPILED
 from .inputs import batch_sizes_of, inverse_of, steps_of

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Snapshot, assert_no_leaks
 from disposescope.scopes.context import CURRENT
-from disposescope.scopes.framework import LISTENERS
 from disposescope.scopes.identity import LIVE, release
+from disposescope.scopes.listeners import LISTENERS
 
 SEARCH_LIMITS = {"time_limit_s": 60.0, "object_limit": 10**8}
 

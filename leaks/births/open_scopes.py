@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from weakref import ref
 
 from ...scopes.context import OPEN
-from ...scopes.framework import ENTERED, LEFT
+from ...scopes.listeners import HOOKS
 from ...scopes.sites import Mark, is_inside
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class Openings:
     def begin(self) -> None:
         """Watch from now on."""
         self._known.clear()
-        ENTERED.append(self.entered)
-        LEFT.append(self.left)
+        HOOKS.entered.append(self.entered)
+        HOOKS.left.append(self.left)
 
     def end(self) -> None:
         """Watch no more. What was known then still is."""
-        for hooks, hook in ((ENTERED, self.entered), (LEFT, self.left)):
+        for hooks, hook in ((HOOKS.entered, self.entered), (HOOKS.left, self.left)):
             if hook in hooks:
                 hooks.remove(hook)
 

@@ -11,9 +11,9 @@ from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from ...scopes.forks import hold_across_forks
-from ...scopes.framework import EXPLAINERS, LISTENERS
 from ...scopes.identity import LIVE, Entry, storages_of
 from ...scopes.kinds import AWAITED, install_imported
+from ...scopes.listeners import HOOKS, add_listener, remove_listener
 from ...scopes.sites import Mark, shown, site_of
 from ..births.log import DISPOSALS, LOG, Disposal, Row, Seen
 from ..births.open_scopes import OPENINGS
@@ -136,7 +136,7 @@ class Window:
                 if len(_open) == 1:
                     _era += 1
                     OPENINGS.begin()
-                    LISTENERS.append(_LISTENER)
+                    add_listener(_LISTENER)
                     _watch_threads()
                     _watch_this_thread()
             except BaseException:
@@ -155,7 +155,7 @@ class Window:
             for watcher in WATCHERS:
                 watcher.end()
             _leave_threads()
-            _remove(LISTENERS, _LISTENER)
+            remove_listener(_LISTENER)
             OPENINGS.end()
             LOG.close()
 
@@ -232,7 +232,7 @@ def _forget_window(
 
 @final
 class _Listener:
-    """What is told of births, disposals and deaths: see `Instrument`. Births and deaths are the log's own business."""
+    """What is told of births, disposals and deaths: see `Listener`. Births and deaths are the log's own business."""
 
     __slots__ = ("born", "died")
 
@@ -418,7 +418,7 @@ def _by_kind() -> list[tuple[int, str]]:
     ]
 
 
-EXPLAINERS.append(explain)
+HOOKS.explainers.append(explain)
 
 # The passes of a worker process: what it hands over to its parent by a queue of `multiprocessing`
 # ends one.

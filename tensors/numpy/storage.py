@@ -12,12 +12,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ...leaks.holders.references import Memory, Part, add_framework
-from ...scopes.tree_walk import WALKERS
+from ...scopes.framework import Framework, register
 from ..arena.extension import ARENA
 
 __all__ = [
     "TIES",
     "ArrayEdges",
+    "NumPyFramework",
     "Tie",
     "children",
     "storage_of",
@@ -182,4 +183,15 @@ def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
             yield f"{field}[{', '.join(map(str, index)) or '()'}]", array[index]
 
 
-WALKERS.append(children)
+@final
+class NumPyFramework(Framework):
+    """NumPy's arrays: they are no resources, and arrays of objects hold some."""
+
+    module = "numpy"
+
+    def children(self, node: object) -> Iterator[tuple[str, object]] | None:
+        """Return the objects in an array: see `children`."""
+        return children(node)
+
+
+register(NumPyFramework())

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...leaks.births.log import LOG
 from ...leaks.detector.watching import is_watching
 from ...scopes.context import CURRENT, resolve
 from ...scopes.errors import EscapedError
 from ...scopes.extension import COMPILED
-from ...scopes.framework import LISTENERS, MEMORY, ArenaUse
 from ...scopes.identity import owner_of_entry
+from ...scopes.listeners import LISTENERS
+from ...scopes.plain_memory import ArenaUse, serve_plain_memory
 from ...scopes.scope import DisposeScope
 from ...scopes.sites import mark_of, site_of
 from ..arena.budgets import CHARGES, Charge, charges_within
 from ..arena.extension import ARENA
 from ..numpy.storage import TIES
-from .tensor import Tensor, live_arrays, move_alone
+from .tensor import Tensor, compact_copy, live_arrays, move_alone
 
 __all__ = [
     "Service",
 ]
 
 _SHOWN: Final = 5
+_NUMPYS_OWN: Final = (np.ndarray, np.ma.MaskedArray)
 
 
 @final
 class Service:
-    """The one instance is in `MEMORY`; what is asked often is a function of the compiled part itself."""
+    """What scopes ask for plain memory; what is asked often is a function of the compiled part itself."""
 
     __slots__ = ("entered", "is_served", "left", "owner")
 
@@ -93,6 +96,10 @@ class Service:
             live -= sum(max(nbytes, 1) for nbytes in shown.values())
         return live
 
+    def compact_copy(self, thing: object) -> object:
+        """Return a copy of an array of NumPy's own that pins more than it uses: see `Memory.compact_copy`."""
+        return compact_copy(cast("NDArray[Any]", thing)) if type(thing) in _NUMPYS_OWN else thing
+
     def explain(self, error: MemoryError) -> None:
         """Say which budget refused what: see `Memory.explain`."""
         refusal = ARENA.last_refusal()
@@ -146,7 +153,7 @@ if ARENA is not None:
         LOG.api,
         None if COMPILED is None else COMPILED.changes,
     )
-    MEMORY.append(Service())
+    serve_plain_memory(Service())
     # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
     gc.callbacks.append(ARENA.decay)
     if hasattr(os, "register_at_fork"):

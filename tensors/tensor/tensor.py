@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...scopes.identity import LIVE, Entry, disposed_error, entry_of, release, unit_of
 from ...scopes.kinds import Kind, add_kind
-from ...scopes.ownership import COPIERS, born
+from ...scopes.ownership import born
 from ..arena.extension import ARENA
 from ..numpy.alignment import aligned, alignment_of, served
 from ..numpy.storage import Tie, storage_of
@@ -1427,10 +1427,6 @@ def _compact(handle: Tensor) -> None:
 def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
     """A copy of an array that pins more memory than it uses; any other array itself."""
     return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
-
-
-COPIERS[np.ndarray] = cast("Any", compact_copy)
-COPIERS[np.ma.MaskedArray] = cast("Any", compact_copy)
 
 
 def _device(_handle: Tensor) -> str:

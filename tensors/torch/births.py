@@ -23,9 +23,9 @@ from torch.utils._device import DeviceContext
 from ...scopes.composites import compose, set_apart
 from ...scopes.context import CURRENT, resolve
 from ...scopes.extension import COMPILED
-from ...scopes.framework import LISTENERS
 from ...scopes.identity import LIVE, Entry, entry_of
 from ...scopes.kinds import Kind, kind_of
+from ...scopes.listeners import LISTENERS
 from ...scopes.ownership import born
 from ...scopes.scope import DisposeScope
 from ...scopes.statistics import LOCAL as LEDGERS

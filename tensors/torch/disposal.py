@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...scopes.errors import DisposedError, DisposeScopeError
-from ...scopes.framework import AFTER_RELEASES
 from ...scopes.identity import Entry, disposed_error
 from ...scopes.kinds import kind_of_type
+from ...scopes.listeners import HOOKS
 from .extension import TORCH_COMPILED
 from .pending import PendingDisposals, is_alone
 
@@ -262,7 +262,7 @@ if TORCH_COMPILED is not None:
             "Tensor": Tensor,
             "below_autograd": _C._AutoDispatchBelowADInplaceOrView,
             "disposed": DisposedTorchTensor,
-            "after_releases": AFTER_RELEASES,
+            "after_releases": HOOKS.put_off,
             "drop": drop_in_python,
             "fresh": PENDING.fresh,
             "make": _make,

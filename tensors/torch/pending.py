@@ -20,7 +20,7 @@ from weakref import ref
 
 import torch
 
-from ...scopes.framework import AFTER_RELEASES
+from ...scopes.listeners import after_releases
 
 __all__ = [
     "OPERATIONS",
@@ -287,7 +287,7 @@ class PendingDisposals:
     def add(self, tensor: object) -> None:
         """Have a tensor wait whose class has been changed; other threads are looked at when all releases are done."""
         if not self.fresh:
-            AFTER_RELEASES.append(self.settle)
+            after_releases(self.settle)
         self.fresh.append(ref(tensor))
 
     def keep(self, tensor: object) -> None:

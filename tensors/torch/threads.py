@@ -13,8 +13,8 @@ from types import BuiltinFunctionType
 from typing import Any, Final
 
 from ...scopes.context import CLOSED, CURRENT, current_scope
-from ...scopes.framework import ENTERED, LEFT, LISTENERS
 from ...scopes.kinds import Kind
+from ...scopes.listeners import LISTENERS
 from ...scopes.scope import DisposeScope
 from ..arena.budgets import BUDGETED, watch_budget, watch_no_more
 from .births import (
@@ -124,8 +124,14 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
     return TORCH_COMPILED.entered, TORCH_COMPILED.left
 
 
-def see_births(kind: Kind) -> None:
-    """Watch every thread on which a scope is entered from now on, and this one where one is open."""
+def see_births(kind: Kind) -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
+    """Watch this thread from now on where a scope is open.
+
+    Returns
+    -------
+    entered, left : callable
+        To be called whenever a scope is entered or left.
+    """
     KIND.append(kind)
     # Before anything is seen: another thread may make tensors in a scope meanwhile.
     enter, leave = _seam()
@@ -134,8 +140,6 @@ def see_births(kind: Kind) -> None:
     else:
         MODE.learn()
         keep_what_hooks_save(None)
-    ENTERED.append(enter)
-    LEFT.append(leave)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forget_inherited)
     scope = current_scope()
@@ -145,6 +149,7 @@ def see_births(kind: Kind) -> None:
         scope = scope.outer
     for outer in reversed(opened):
         entered(outer)
+    return enter, leave
 
 
 # Work handed to another thread with ``contextvars.Context.run`` makes births on that thread too.

@@ -31,9 +31,9 @@ from torch.overrides import TorchFunctionMode
 from ...leaks.births.log import LOG, ROWS, Row, Seen, Told, is_referenced, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
-from ...scopes.framework import LET_OUT
 from ...scopes.kinds import device_name
-from ...scopes.sites import JUDGES, KEEPER, PASSING, THROUGH
+from ...scopes.listeners import HOOKS
+from ...scopes.sites import KEEPER, PASSING, THROUGH, add_judge
 from ..tensor.watching import ALIASES
 from .births import (
     GIVEN_UP,
@@ -504,7 +504,7 @@ class TorchWatcher:
         if _see not in SIGHTINGS:
             SIGHTINGS.append(_see)
             GIVEN_UP.append(exclude)
-            LET_OUT.append(_let_out)
+            HOOKS.array_moved_out.append(_let_out)
 
     def end(self) -> None:
         """Watch it no more. The mode of another thread lets everything through from now on."""
@@ -513,7 +513,8 @@ class TorchWatcher:
         remove_mode(LOCAL.here, WATCH)
         SIGHTINGS.clear()
         GIVEN_UP.clear()
-        LET_OUT.clear()
+        if _let_out in HOOKS.array_moved_out:
+            HOOKS.array_moved_out.remove(_let_out)
         STEPS.end()
         ZEROING.end()
 
@@ -585,7 +586,7 @@ def watch_memory(kind: Kind) -> None:
             LOG.api, Tensor, _storage_of, _nbytes_of, device_of, NAME, "cpu:0",
         )  # fmt: skip
     CALLS.find(_others, moved, assigned)
-    JUDGES.append(_judge)
+    add_judge(_judge)
     register_module_parameter_registration_hook(_registered)
     register_module_buffer_registration_hook(_registered)
     CACHES.append(_cached_nbytes)

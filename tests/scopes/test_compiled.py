@@ -21,7 +21,7 @@ import sys
 import disposescope as ds
 from disposescope.scopes.ownership import born
 from disposescope.scopes.identity import DEAD, LIVE
-from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.listeners import LISTENERS
 from disposescope.scopes.kinds import Kind, add_kind
 
 class Thing:

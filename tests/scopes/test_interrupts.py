@@ -15,7 +15,7 @@ import disposescope as ds
 from disposescope.scopes import scope as _closing
 from disposescope.scopes.context import CURRENT
 from disposescope.scopes.extension import COMPILED
-from disposescope.scopes.framework import ENTERED, LEFT, LISTENERS
+from disposescope.scopes.listeners import HOOKS, LISTENERS
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.toys import Faulty, Pair, Recorder, Toy, counts, fails, no_cyclic_garbage, tables_are_sound
 
@@ -231,15 +231,15 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
     left: list[ds.DisposeScope] = []
     told = Refusing()
     with ds.dispose_scope("outer") as outer:
-        hooks, hook = (LISTENERS, told) if who == "listener" else (ENTERED, refuse)
+        hooks, hook = (LISTENERS, told) if who == "listener" else (HOOKS.entered, refuse)
         hooks.append(hook)  # type: ignore[arg-type]
-        LEFT.append(left.append)
+        HOOKS.left.append(left.append)
         try:
             with pytest.raises(error):
                 enter()
             assert ds.current_scope() is outer
         finally:
-            LEFT.remove(left.append)
+            HOOKS.left.remove(left.append)
             hooks.remove(hook)  # type: ignore[arg-type]
         (scope,) = scopes
         assert scope.closed
@@ -251,7 +251,7 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
 
 
 def test_where_memory_is_not_served_the_scope_is_not_entered(monkeypatch: pytest.MonkeyPatch):
-    from disposescope.scopes.framework import MEMORY
+    from disposescope.scopes.plain_memory import MEMORY
 
     if not MEMORY:
         pytest.skip("there is no arena here")
@@ -271,11 +271,11 @@ def test_where_memory_is_not_served_the_scope_is_not_entered(monkeypatch: pytest
 
 @contextmanager
 def left_by(hook: Callable[[ds.DisposeScope], object]) -> Iterator[None]:
-    LEFT.append(hook)
+    HOOKS.left.append(hook)
     try:
         yield
     finally:
-        LEFT.remove(hook)
+        HOOKS.left.remove(hook)
 
 
 @pytest.mark.parametrize("body", [None, ValueError])
