@@ -167,9 +167,6 @@ static int fill(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, fill},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
     MAIN_INTERPRETER_ONLY {0, NULL},
 };
 
