@@ -79,7 +79,7 @@ _BLOCK_DRIVERS: Final = frozenset(
 )
 
 
-set_current: Final[Callable[[DisposeScope | None], object]] = CURRENT.set if COMPILED is None else COMPILED.set_current
+set_current: Final[Callable[[DisposeScope | None], object]] = COMPILED.set_current
 """Change the innermost entered scope of this context."""
 
 

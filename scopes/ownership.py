@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .composites import Plan, absorb_members, gathered, plan_members
-from .context import CLOSED, CURRENT, current_scope, resolve
+from .context import current_scope
 from .errors import NotOwnedError
 from .extension import COMPILED
 from .identity import (
@@ -17,7 +18,6 @@ from .identity import (
     Entry,
     arrays_of,
     check_alive,
-    died,
     disposed_error,
     entry_of,
     find_births_of,
@@ -55,53 +55,8 @@ __all__ = [
 # The moment of birth: what a kind calls when one of its instances has come into being.
 
 
-def born_in_python(resource: object, kind: Kind, /) -> Entry:
-    """Record the birth of a resource; the current scope owns it from now on.
-
-    Parameters
-    ----------
-    resource : object
-        A new instance, which can be weakly referenced.
-    kind : Kind
-        Its kind, without members: see `born_composite`.
-
-    Returns
-    -------
-    Entry
-        Its entry in the identity set.
-    """
-    # This is a hot path: the body of `track` stands here again, to save a call.
-    entry = Entry(resource, died)
-    entry.key = key = id(resource)
-    entry.kind = kind
-    entry.unit = None
-    entry.members = ()
-    entry.home = ledger = LOCAL.ledger
-    LIVE[key] = entry
-    scope = CURRENT.get()
-    if scope is not None and not scope._direct:
-        scope = resolve(scope)
-    entry.owner = scope
-    if scope is None:
-        entry.counted = True
-        ledger.created_unscoped += 1
-    else:
-        entry.counted = ledger.period
-        ledger.created_in_scope += 1
-        scope._entries[entry] = None
-        if scope._state == CLOSED:
-            # Another thread closed it between the two lines above. What its closing did not see goes where the next
-            # birth will.
-            scope._take(entry)
-    if LISTENERS:
-        for listener in LISTENERS:
-            listener.born(entry)
-    return entry
-
-
-born = born_in_python
-if COMPILED is not None:
-    born = COMPILED.born
+born: Final[Callable[[object, Kind], Entry]] = COMPILED.born
+"""Record the birth of a resource, given with its kind; the current scope owns it from now on: see ``compiled.pyi``."""
 
 
 def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
@@ -126,49 +81,11 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
     return _recorded(entry, current_scope())
 
 
-def part_in_python(resource: object, kind: Kind, unit: Entry, /) -> Entry:
-    """Make the entry of a member of a composite, which nobody knows yet; it is not counted."""
-    entry = track(resource, kind)
-    entry.unit = unit
-    return entry
+part: Final[Callable[[object, Kind, Entry], Entry]] = COMPILED.part
+"""Make the entry of a member of a composite, which nobody knows yet: see ``compiled.pyi``."""
 
-
-part = part_in_python
-if COMPILED is not None:
-    part = COMPILED.part
-
-
-def born_whole_in_python(
-    resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
-) -> Entry | None:
-    """Record the birth of a composite that has just been made with all of its members, whom nobody else knows.
-
-    Parameters
-    ----------
-    resource, kind : object and Kind
-        As for `born`.
-    members : tuple or list of object
-        Its members, and None in the place of those that it has not. They can be weakly referenced, live on one device,
-        and none of them is a composite.
-    member_kind : Kind
-        Their kind.
-
-    Returns
-    -------
-    Entry or None
-        None where one of the members is known after all: nothing is recorded then.
-    """
-    found = [member for member in members if member is not None]
-    if any([id(member) in LIVE for member in found]):  # noqa: C419  # a list is faster
-        return None
-    entry = track(resource, kind)
-    entry.members = tuple([part(member, member_kind, entry) for member in found])
-    return _recorded(entry, current_scope())
-
-
-born_whole = born_whole_in_python
-if COMPILED is not None:
-    born_whole = COMPILED.born_whole
+born_whole: Final[Callable[[object, Kind, tuple[object, ...] | list[object], Kind], Entry | None]] = COMPILED.born_whole
+"""Record the birth of a composite that has just been made with all of its members: see ``compiled.pyi``."""
 
 
 def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:

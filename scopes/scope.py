@@ -10,8 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from sys import _getframe, modules
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, final, overload
-from warnings import warn
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
 
 from . import context, identity, kinds
 from .context import (
@@ -23,7 +22,6 @@ from .context import (
     UNOPENED,
     drive_by_hand,
     enter_among_generators,
-    leave_the_stack,
     resume_scope,
     set_current,
     suspend_scope,
@@ -91,42 +89,8 @@ __all__ = [
 R = TypeVar("R")
 
 
-def leave_in_python(scope: DisposeScope, doing: str, in_flight: BaseException | None, /) -> None:
-    """Leave a scope, or close it before its block is over: off the stack, then `end`, then what was raised is raised.
-
-    Parameters
-    ----------
-    scope : DisposeScope
-        The scope.
-    doing : {"leaving", "closing"}
-        Whether its block is over.
-    in_flight : BaseException, optional
-        What passes through the block.
-    """
-    failures: list[BaseException] = []
-    escaped: EscapedError | None = None
-    if CURRENT.get() is scope:
-        again(failures, _step_down, scope)
-    elif doing == "leaving":
-        if not scope._state:
-            leave_the_stack(scope)
-        again(failures, leave_the_stack, scope)
-    if in_flight is not None:
-        _once(failures, explain, in_flight)
-    if scope._state != CLOSED:
-        escaped = again(failures, end, scope, failures)
-    try:
-        if failures or escaped is not None:
-            raise_what_failed(scope, doing, failures, escaped, in_flight)
-    finally:
-        # This frame is reached from the tracebacks: full, the list would be in a cycle with them.
-        failures.clear()
-        del in_flight, escaped
-
-
-leave: Callable[[DisposeScope, str, BaseException | None], None] = (
-    leave_in_python if COMPILED is None else COMPILED.leave
-)
+leave: Final[Callable[[DisposeScope, str, BaseException | None], None]] = COMPILED.leave
+"""Leave a scope, or close it before its block is over: off the stack, then `end`, then what was raised is raised."""
 
 
 def again(failures: list[BaseException], step: Callable[..., R], *arguments: Any) -> R | None:
@@ -145,13 +109,6 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
         step(*arguments)
     except BaseException as error:
         failures.append(error)
-
-
-def _step_down(scope: DisposeScope) -> None:
-    # The outermost scope found the arena in service where a task inherited it from a scope that is closed.
-    if scope._served is not None or (scope._below is None and scope._arena and MEMORY):
-        MEMORY[0].left(scope)
-    set_current(scope._below)
 
 
 def explain(error: BaseException) -> None:
@@ -226,23 +183,8 @@ def raise_what_failed(
         del escaped, in_flight
 
 
-def release_newest_in_python(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
-    """Release entries, the newest first, until none is left; what releases raise goes to the failures."""
-    while True:
-        try:
-            entry, _ = entries.popitem()
-        except KeyError:
-            return
-        failure = release(entry)
-        if failure is not None:
-            failures.append(failure)
-            # This frame is reached from its traceback: kept here, it would be a cycle.
-            failure = None
-
-
-release_newest = release_newest_in_python
-if COMPILED is not None:
-    release_newest = COMPILED.release_newest
+release_newest: Final[Callable[[dict[Entry, None], list[BaseException]], None]] = COMPILED.release_newest
+"""Release entries, the newest first, until none is left; what releases raise goes to the failures."""
 
 
 def release_each(entries: list[Entry], failures: list[BaseException]) -> None:
@@ -288,9 +230,7 @@ T = TypeVar("T")
 
 
 def install_compiled(scope_type: type[DisposeScope]) -> None:
-    """Bind the compiled hot paths, and give the class of scopes its compiled methods; nothing where there are none."""
-    if COMPILED is None:
-        return
+    """Bind the compiled hot paths, and give the class of scopes its compiled methods."""
     COMPILED.bind(
         {
             "ANCHORED": ANCHORED,
@@ -803,7 +743,15 @@ class DisposeScope:
         self._frame = None
         self._passed_over = ()
 
-    def __enter__(self) -> Self:
+    if TYPE_CHECKING:
+        # Compiled: see `install_compiled`.
+        def __enter__(self) -> Self: ...
+        def __exit__(
+            self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+        ) -> Literal[False]: ...
+
+    def _enter(self) -> Self:
+        """Enter the scope, whatever is unusual about that: what the compiled `__enter__` calls where anything is."""
         if self._state:
             self._refuse_to_enter()
         if AWAITED and len(modules) != modules_seen[0]:
@@ -832,21 +780,6 @@ class DisposeScope:
             if self._state:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> Literal[False]:
-        try:
-            leave(self, "leaving", exc)
-        except BaseException as error:
-            # Compiled, it is done by then; in Python it may have been interrupted before its first line.
-            if self._state == OPEN:
-                leave(self, "leaving", error)
-            raise
-        finally:
-            # This frame is reached from the failures' tracebacks, and they from the exception in flight.
-            del exc, traceback
-        return False
 
     def close(self) -> None:
         """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
@@ -910,12 +843,6 @@ class DisposeScope:
         self._particular = True
         if not self._arena:
             raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
-        if not MEMORY:
-            warn(
-                "budget has no effect here: there is no arena to keep it, as arena_statistics().available tells",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     def _refuse_to_enter(self) -> None:
         state = "is closed" if self._state == CLOSED else "is still open"

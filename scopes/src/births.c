@@ -199,7 +199,7 @@ static int part_died(PyObject *entry)
     return done == NULL ? -1 : 0;
 }
 
-/* The end of a resource that was alive: `identity.died` says why each thing is done. */
+/* The end of a resource that was alive. */
 static int leave_owner(PyObject *entry, PyObject *ledger)
 {
     PyObject *members = get(entry, ENTRY_MEMBERS);

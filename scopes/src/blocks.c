@@ -3,8 +3,8 @@
 #include "raised.h"
 
 static PyTypeObject *block_type;
-static PyObject *enter_in_python;
-static initproc init_in_python;
+static PyObject *enter_unusually;
+static initproc init_with_options;
 
 /* ------------------------------------------------------------------ __init__ */
 
@@ -14,7 +14,7 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
     PyObject *name = number == 0 ? Py_None : PyTuple_GET_ITEM(arguments, 0);
     if (Py_TYPE(self) != block_type || number > 1 || (options != NULL && PyDict_GET_SIZE(options) != 0) ||
         (name != Py_None && !PyUnicode_CheckExact(name)) || get(self, SCOPE_STATE) != Py_None) {
-        return init_in_python(self, arguments, options);
+        return init_with_options(self, arguments, options);
     }
     PyObject *entries = PyDict_New();
     if (entries == NULL) {
@@ -126,7 +126,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
     if (get(self, SCOPE_STATE) != state_unopened || (below != Py_None && get(below, SCOPE_DIRECT) != Py_True) ||
         get(self, SCOPE_KEEP_PAGES) != Py_False || !entered_plainly() || modules_were_imported()) {
         Py_DECREF(below);
-        return PyObject_CallOneArg(enter_in_python, self);
+        return PyObject_CallOneArg(enter_unusually, self);
     }
     bool unlike_below =
         below == Py_None || get(below, SCOPE_ARENA) != Py_True || get(self, SCOPE_PARTICULAR) != Py_False;
@@ -259,7 +259,7 @@ static bool is_bare(PyObject *self)
            PyList_GET_SIZE(bound[LISTENERS]) == 0;
 }
 
-/* As `scope.leave_in_python`. `in_flight` is None where nothing passes through. */
+/* Off the stack, then `scope.end`, then what was raised is raised. `in_flight` is None where nothing passes through. */
 static PyObject *leave_block(PyObject *self, PyObject *doing, PyObject *in_flight)
 {
     PyObject *now = top();
@@ -394,7 +394,7 @@ PyObject *compiled_install(PyObject *module, PyObject *given)
         return NULL;
     }
     PyTypeObject *type = (PyTypeObject *)given;
-    PyObject *before = PyObject_GetAttrString(given, "__enter__"), *after[2] = {NULL, NULL};
+    PyObject *before = PyObject_GetAttrString(given, "_enter"), *after[2] = {NULL, NULL};
     if (before != NULL) {
         after[0] = PyDescr_NewMethod(type, &methods[0]);
         after[1] = PyDescr_NewMethod(type, &methods[1]);
@@ -408,11 +408,11 @@ PyObject *compiled_install(PyObject *module, PyObject *given)
     }
     Py_DECREF(after[0]);
     Py_DECREF(after[1]);
-    enter_in_python = before;
+    enter_unusually = before;
     block_type = (PyTypeObject *)Py_NewRef(given);
     /* The slot alone: the class keeps its `__init__`, whose signature people read. Should anybody change the class,
      * Python fills the slot anew, with the same but slower. */
-    init_in_python = type->tp_init;
+    init_with_options = type->tp_init;
     type->tp_init = init;
     Py_RETURN_NONE;
 }

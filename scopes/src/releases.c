@@ -52,8 +52,9 @@ static int leave_live(PyObject *entry)
     return there;
 }
 
-/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all then. Why that makes every
- * release one of a kind is said in `identity.release_in_python`. -1 with an error set. Runs no Python code. */
+/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all then. Two threads may each have
+ * made one, the second after the first had left LIVE: `identity.track_once` looks into DEAD after it has put its own into LIVE, so
+ * that the second one was never in use. -1 with an error set. Runs no Python code. */
 static int enter_dead(PyObject *entry, PyObject *resource)
 {
     PyObject *key = get(entry, ENTRY_KEY);

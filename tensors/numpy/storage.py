@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, final
 
@@ -50,7 +50,7 @@ _ARRAY: Final[Any] = np.ndarray
 TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
 """Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
 
-_block: Final[Any] = None if ARENA is None else ARENA.block
+_block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
 
 
@@ -77,10 +77,9 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     >>> storage_of(big[:10]) == (id(big), 8000)
     True
     """
-    if _block is not None:
-        block: tuple[int, int] | None = _block(array)
-        if block is not None:
-            return block
+    block = _block(array)
+    if block is not None:
+        return block
     top: Any = array
     while True:
         base: Any = top.base

@@ -142,19 +142,18 @@ def _forget_inherited() -> None:
         ARENA.reset()
 
 
-if ARENA is not None:
-    ARENA.bind(
-        CURRENT,
-        DisposeScope,
-        resolve,
-        mark_of,
-        LISTENERS,
-        TIES,
-        LOG.api,
-        None if COMPILED is None else COMPILED.changes,
-    )
-    serve_plain_memory(Service())
-    # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
-    gc.callbacks.append(ARENA.decay)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_inherited)
+ARENA.bind(
+    CURRENT,
+    DisposeScope,
+    resolve,
+    mark_of,
+    LISTENERS,
+    TIES,
+    LOG.api,
+    COMPILED.changes,
+)
+serve_plain_memory(Service())
+# An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
+gc.callbacks.append(ARENA.decay)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

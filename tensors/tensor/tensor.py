@@ -1405,13 +1405,11 @@ def _layout(handle: Tensor) -> tuple[tuple[int, ...], str, int] | None:
     return array.shape, known[0], array.nbytes
 
 
-_tellers: tuple[Any, Any, Any] = _storages, _layout, None
-if ARENA is not None:
-    _tellers = ARENA.tellers(Tensor, vars(Tensor)["_array"], _storages, _layout, _dtypes)
+_tellers: Final[tuple[Any, Any, Any]] = ARENA.tellers(Tensor, vars(Tensor)["_array"], _storages, _layout, _dtypes)
 
 
 move_alone: Final[Any] = _tellers[2]
-"""Changes the owner of the block behind a handle where nothing else refers to it; None where there is no arena."""
+"""Changes the owner of the block behind a handle where nothing else refers to it."""
 
 
 def _memory(handle: Tensor) -> tuple[Tensor]:

@@ -121,11 +121,10 @@ def _cached_nbytes() -> int:
     return nbytes
 
 
-_watches: Final = ARENA is not None and LOG.api is not None
+_watches: Final = LOG.api is not None
 # The bytes of a view are those of its base, which is a block like any other.
 ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watches)
-if ARENA is not None:
-    CACHES.append(_cached_nbytes)
+CACHES.append(_cached_nbytes)
 if _watches:
     RELEASES[id(TENSOR)] = _released
     add_watcher(ArrayWatcher())

@@ -536,9 +536,7 @@ def _subclasses(cls: Any) -> list[type]:
 
 
 def see_allocations(kind: Kind) -> bool:
-    """See births of PyTorch so from now on; False where there is no compiled part, or it does not know this PyTorch."""
-    if TORCH_COMPILED is None or COMPILED is None:
-        return False
+    """See births of PyTorch so from now on; False where the compiled part does not know this PyTorch."""
     TORCH_COMPILED.bind_births(
         {
             "BUDGETED": BUDGETED,

@@ -1,7 +1,7 @@
 """What every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
 
-It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them, which
-do all of it where this module was not built or is not wanted. One copy of the package can be bound to it.
+It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them. One
+copy of the package can be bound to it.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ def left(scope: DisposeScope, /) -> None:
     """See `threads.left`."""
 
 def drop(tensor: Any, /) -> None:
-    """See `disposal.drop_in_python`."""
+    """Make a handle dead. Its storage is freed where nobody else has it: see `disposal`."""
 
 def spare() -> Any:
-    """A tensor of the class `disposal.Spare`, as its ``_make_spare``; some are made ahead."""
+    """A tensor of the class `disposal.Spare`; some are made ahead."""

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Final
 
 from ...leaks.births.log import LOG
-from ...scopes.extension import COMPILED
+from ...scopes.extension import load_extension
 
 __all__ = [
     "TORCH_COMPILED",
     "TORCH_WATCH",
 ]
 
+TORCH_COMPILED: Final[Any] = load_extension(f"{__package__}.compiled")
+"""The compiled part, described in ``compiled.pyi``."""
 
-def _load_compiled() -> Any:
-    if COMPILED is None:
-        return None
-    try:
-        return import_module(".compiled", __package__)
-    except ImportError:
-        return None
-
-
-TORCH_COMPILED: Final[Any] = _load_compiled()
-"""The compiled part, described in ``compiled.pyi``; None where there is none."""
-
-
-def compiled_calls() -> Any:
-    try:
-        return import_module(".compiled_calls", __package__) if LOG.api is not None else None
-    except ImportError:
-        return None
-
-
-TORCH_WATCH: Final[Any] = compiled_calls()
-"""The part that a leak detector watches with, described in ``compiled_calls.pyi``; None where there is none."""
+TORCH_WATCH: Final[Any] = load_extension(f"{__package__}.compiled_calls") if LOG.api is not None else None
+"""The part that a leak detector watches with, described in ``compiled_calls.pyi``; None where the log is Python's."""

@@ -104,9 +104,7 @@ def _forget_inherited() -> None:
 
 
 def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
-    """`entered` and `left`, compiled where they can be."""
-    if TORCH_COMPILED is None:
-        return entered, left
+    """`entered` and `left`, compiled; what is unusual comes to those here."""
     TORCH_COMPILED.bind_seam(
         {
             "DisposeScope": DisposeScope,

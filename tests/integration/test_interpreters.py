@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import pytest
-
-from disposescope.scopes.extension import COMPILED
 from tests.programs import run_program
-
-pytestmark = pytest.mark.skipif(COMPILED is None, reason="the extensions were not built, or are not wanted")
 
 WORKS: Final = """
 import gc, importlib, importlib.machinery, importlib.util, sys

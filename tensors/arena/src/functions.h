@@ -1,5 +1,4 @@
-/* The functions of the module that have files of their own. Called with the GIL held (attached to the interpreter, in a
- * free-threaded build) and without the arena's lock. */
+/* The functions of the module that have files of their own. Called with the GIL held and without the arena's lock. */
 #ifndef DISPOSESCOPE_ARENA_FUNCTIONS_H
 #define DISPOSESCOPE_ARENA_FUNCTIONS_H
 

@@ -1,8 +1,7 @@
 /* The handler that NumPy asks for memory (NEP 49): one for the process, whose blocks are charged to the scope that is
  * current at the birth.
  *
- * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with the GIL held (attached to
- * the interpreter, in a free-threaded build): the arrays themselves, the buffers of sort, argsort and partition, and those of
+ * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with the GIL held: the arrays themselves, the buffers of sort, argsort and partition, and those of
  * the comparison of records, for which it keeps the GIL. It reallocates with the GIL for ndarray.resize, np.fromiter and
  * np.loadtxt, and *without* it in array_from_text(), which parses for np.fromstring(sep=) and np.fromfile(sep=): there it grows
  * and at last shrinks the array, and frees it where tracemalloc has no memory to track it.

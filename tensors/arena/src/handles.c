@@ -8,7 +8,7 @@
 
 /* What the functions that are made here have at hand, in this order: the class of handles, the slot of their array, the function in
  * Python that knows what these do not, and what is known of types of elements. Nothing of it changes. */
-enum given { HANDLES, SLOT, IN_PYTHON, TYPES_OF_ELEMENTS, GIVEN };
+enum given { HANDLES, SLOT, OTHERWISE, TYPES_OF_ELEMENTS, GIVEN };
 
 #define SLOT_NAME "disposescope.tensors.arena.compiled.slot"
 
@@ -36,7 +36,7 @@ static PyObject *storages(PyObject *given, PyObject *handle)
     }
     PyObject *owner = arrays_owner_of(array), *told = NULL;
     if (owner == NULL) {
-        told = PyObject_CallOneArg(PyTuple_GET_ITEM(given, IN_PYTHON), handle);
+        told = PyObject_CallOneArg(PyTuple_GET_ITEM(given, OTHERWISE), handle);
     }
     else {
         PyObject *storage = arrays_storage(owner);
@@ -111,7 +111,7 @@ static PyObject *layout(PyObject *given, PyObject *handle)
         }
     }
     else if (!PyErr_Occurred()) {
-        told = PyObject_CallOneArg(PyTuple_GET_ITEM(given, IN_PYTHON), handle);
+        told = PyObject_CallOneArg(PyTuple_GET_ITEM(given, OTHERWISE), handle);
     }
     Py_DECREF(array);
     return told;
@@ -125,9 +125,9 @@ PyObject *arena_tellers(PyObject *module, PyObject *arguments)
         {"move_alone", (PyCFunction)(void (*)(void))move_alone, METH_FASTCALL, NULL},
     };
     (void)module;
-    PyObject *type, *slot, *in_python[2], *known;
-    if (!PyArg_ParseTuple(arguments, "O!O!OOO!:tellers", &PyType_Type, &type, &PyMemberDescr_Type, &slot, &in_python[0],
-                          &in_python[1], &PyDict_Type, &known)) {
+    PyObject *type, *slot, *otherwise[2], *known;
+    if (!PyArg_ParseTuple(arguments, "O!O!OOO!:tellers", &PyType_Type, &type, &PyMemberDescr_Type, &slot, &otherwise[0],
+                          &otherwise[1], &PyDict_Type, &known)) {
         return NULL;
     }
     PyMemberDef *member = ((PyMemberDescrObject *)slot)->d_member;
@@ -139,7 +139,7 @@ PyObject *arena_tellers(PyObject *module, PyObject *arguments)
     PyObject *capsule = PyCapsule_New(member, SLOT_NAME, NULL);
     PyObject *made = capsule == NULL ? NULL : PyTuple_New(3);
     for (int i = 0; made != NULL && i < 3; i++) {
-        PyObject *given = PyTuple_Pack(GIVEN, type, capsule, i < 2 ? in_python[i] : Py_None, known);
+        PyObject *given = PyTuple_Pack(GIVEN, type, capsule, i < 2 ? otherwise[i] : Py_None, known);
         PyObject *function = given == NULL ? NULL : PyCFunction_New(&functions[i], given);
         Py_XDECREF(given);
         if (function == NULL) {

@@ -1,15 +1,10 @@
 /* The one lock of the arena: over the pool and the accounts alike.
  *
- * It is held for tens of nanoseconds, never during a system call that maps or unmaps memory, and never while Python is
- * called.
+ * It is the GIL, which the arena never gives up while it holds what the two functions below enclose: two atomic operations for
+ * each small array would be a tenth of what the array costs. A thread that comes without the GIL waits for it: see handler.h.
+ * What is enclosed takes tens of nanoseconds, makes no system call that maps or unmaps memory, and does not call Python.
  *
- * In a build of Python with a GIL, the GIL is this lock: the arena never gives it up, and two atomic operations for each small
- * array would be a tenth of what the array costs. A thread that comes without the GIL waits for it: see _arena_handler.h. In a
- * free-threaded build it is a spinning lock that any thread may take.
- *
- * Who takes it finds the tally settled, and may count on the figures of accounts from then on.
- *
- * It is not recursive. A fork takes it first, so that the child finds pool and accounts whole.
+ * Who takes it finds the tally settled, and may count on the figures of accounts from then on. It is not recursive.
  */
 #ifndef DISPOSESCOPE_ARENA_LOCK_H
 #define DISPOSESCOPE_ARENA_LOCK_H
@@ -19,34 +14,10 @@
 
 #include "tally.h"
 
-#ifdef Py_GIL_DISABLED
-
-#include <sched.h>
-#include <stdatomic.h>
-
-extern atomic_flag arena_locked;
-
-static inline void arena_lock(void)
-{
-    unsigned spins = 0;
-    while (atomic_flag_test_and_set_explicit(&arena_locked, memory_order_acquire)) {
-        if (++spins > 100) {
-            sched_yield();
-        }
-    }
-}
-
-static inline void arena_unlock(void)
-{
-    atomic_flag_clear_explicit(&arena_locked, memory_order_release);
-}
-
-#else
 
 static inline void arena_lock(void) { tally_settle(); }
 static inline void arena_unlock(void) {}
 
-#endif
 
 #if PY_VERSION_HEX < 0x030C0000
 
@@ -68,8 +39,7 @@ const PyThreadState *attached_thread_by_check(const PyThreadState *thread);
 
 #endif
 
-/* The thread state of this thread where it has the GIL (is attached to the interpreter, in a free-threaded build), otherwise
- * NULL. Called by any thread, in any state. */
+/* The thread state of this thread where it has the GIL, otherwise NULL. Called by any thread, in any state. */
 static inline const PyThreadState *attached_thread(void)
 {
     const PyThreadState *thread = _PyThreadState_UncheckedGet();
@@ -82,8 +52,5 @@ static inline const PyThreadState *attached_thread(void)
 #endif
     return thread;
 }
-
-/* Let fork() find the lock free on both sides. Called once. Returns 0, or -1 where the C library has no memory for it. */
-int arena_lock_survives_fork(void);
 
 #endif

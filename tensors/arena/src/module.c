@@ -156,10 +156,6 @@ static int fill(PyObject *module)
     if (PyType_Ready(&account_type) < 0 || numpy_install() < 0 || handler_make() < 0 || try_it() < 0) {
         return -1;
     }
-    if (arena_lock_survives_fork() < 0) {
-        PyErr_NoMemory();
-        return -1;
-    }
     is_made = PyModule_AddIntConstant(module, "ALIGNMENT", (long)ARENA_ALIGNMENT) == 0 &&
               PyModule_AddObjectRef(module, "debug", guards_wanted ? Py_True : Py_False) == 0;
     return is_made ? 0 : -1;
@@ -167,9 +163,6 @@ static int fill(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {
     {Py_mod_exec, fill},
-#ifdef Py_GIL_DISABLED
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
     MAIN_INTERPRETER_ONLY {0, NULL},
 };
 

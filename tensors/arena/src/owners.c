@@ -32,13 +32,9 @@ PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_s
         Py_RETURN_NONE;
     }
     struct account *successor = &account_of_nobody;
-#ifdef Py_GIL_DISABLED
-    bool owns = true; /* another thread may have something born in the scope until it is closed below */
-#else
     arena_lock();
     bool owns = account->references > 1 || account->elsewhere_nbytes != 0;
     arena_unlock();
-#endif
     if (owns) {
         successor = account_argument(arguments[1]);
         if (successor == NULL) {

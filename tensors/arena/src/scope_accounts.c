@@ -35,17 +35,7 @@ PyTypeObject account_type = {
 /* The outer scope or None, a new reference. */
 static PyObject *outer_of(PyObject *scope)
 {
-#ifdef Py_GIL_DISABLED
-    /* Another thread may change it. */
-    PyObject *outer = PyObject_GetAttrString(scope, "_outer");
-    if (outer == NULL) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
-    return outer;
-#else
     return Py_NewRef(scopes_held(scope, SLOT_OUTER));
-#endif
 }
 
 /* The account of the nearest scope outside that has one, from which limits come, a reference; NULL where there is none, or no
@@ -110,7 +100,7 @@ static struct account *make_account(PyObject *scope)
     PyObject *before = *slot;
     bool is_first = before == NULL || before == Py_None;
     if (is_first) {
-        scopes_store(slot, (PyObject *)held);
+        *slot = (PyObject *)held;
     }
     arena_unlock();
     if (!is_first) {

@@ -107,11 +107,6 @@ PyObject **scopes_slot(PyObject *scope, enum scope_slot slot) { return (PyObject
  * thought of. `resolve` says the same, and what is current otherwise, in Python. */
 static bool runs_plainly(PyObject *scope)
 {
-#ifdef Py_GIL_DISABLED
-    /* Another thread may change what the slots hold: that is looked at in Python. */
-    (void)scope;
-    return false;
-#endif
     PyObject *frame = scopes_held(scope, SLOT_FRAME);
     PyObject *passed_over = scopes_held(scope, SLOT_PASSED_OVER);
     if (!PyFrame_Check(frame) || !PyTuple_CheckExact(passed_over) || PyTuple_GET_SIZE(passed_over) != 0) {

@@ -66,30 +66,10 @@ bool scopes_check(PyObject *object);
 /* A slot of a scope; borrowed, NULL where it is empty. */
 PyObject **scopes_slot(PyObject *scope, enum scope_slot slot);
 
-/* What a slot holds, and to hold something else: other threads read the slot of the account while one fills it, in a
- * free-threaded build. It is filled once, with the lock held, and holds the account until the scope is gone. */
-static inline PyObject *scopes_load(PyObject **slot)
-{
-#ifdef Py_GIL_DISABLED
-    return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-#else
-    return *slot;
-#endif
-}
-
-static inline void scopes_store(PyObject **slot, PyObject *held)
-{
-#ifdef Py_GIL_DISABLED
-    __atomic_store_n(slot, held, __ATOMIC_RELEASE);
-#else
-    *slot = held;
-#endif
-}
-
-/* The same, None where the slot is empty; borrowed. */
+/* What a slot holds, None where it is empty; borrowed. */
 static inline PyObject *scopes_held(PyObject *scope, enum scope_slot slot)
 {
-    PyObject *held = scopes_load(scopes_slot(scope, slot));
+    PyObject *held = *scopes_slot(scope, slot);
     return held == NULL ? Py_None : held;
 }
 
@@ -122,7 +102,7 @@ static inline struct account *scopes_plain_account(void)
     }
     struct account *account = NULL;
     if (Py_TYPE(scope) == at->type && PyList_GET_SIZE(at->listeners) == 0) {
-        PyObject *held = scopes_load((PyObject **)((char *)scope + at->account));
+        PyObject *held = *(PyObject **)((char *)scope + at->account);
         if (held != NULL && held != Py_None && *(PyObject **)((char *)scope + at->direct) == Py_True) {
             account = ((struct account_object *)held)->account;
             if (!account->plain) {

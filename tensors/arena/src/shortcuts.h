@@ -70,13 +70,6 @@ static inline void *shortcut_found(size_t nbytes, bool zeroed)
     }
     struct block *block;
     arena_lock();
-#ifdef Py_GIL_DISABLED
-    if (!account->plain) {
-        /* Closed a moment ago by another thread. */
-        arena_unlock();
-        return NULL;
-    }
-#endif
     void *address = slabs_unpark(slab_class(nbytes), &block);
     if (address != NULL) {
         account_add_plain(account, nbytes);

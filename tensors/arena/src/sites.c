@@ -8,16 +8,7 @@
 
 static PyObject *mark_function, *table;
 
-/* A block is in use while its site is in the table: whoever takes it out, before the block is given back, waits for whoever
- * reads about the block. Without a GIL that is this lock, which is nothing otherwise. */
-#ifdef Py_GIL_DISABLED
-static PyMutex reading;
-#define LOCK_READING() PyMutex_Lock(&reading)
-#define UNLOCK_READING() PyMutex_Unlock(&reading)
-#else
-#define LOCK_READING() ((void)0)
-#define UNLOCK_READING() ((void)0)
-#endif
+/* A block is in use while its site is in the table: whoever takes it out, before the block is given back, holds the GIL. */
 
 int sites_bind(PyObject *mark_of)
 {
@@ -68,12 +59,10 @@ void sites_forget(void *address)
         PyErr_Clear();
     }
     else {
-        LOCK_READING();
         mark = Py_XNewRef(PyDict_GetItemWithError(table, key));
         if (PyDict_DelItem(table, key) < 0) {
             PyErr_Clear();
         }
-        UNLOCK_READING();
     }
     Py_XDECREF(mark);
     Py_XDECREF(key);
@@ -85,7 +74,6 @@ void sites_forget(void *address)
 static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
 {
     bool result = false;
-    LOCK_READING();
     if (PyDict_Contains(table, key) == 1) {
         struct block *block = pool_block_at(PyLong_AsVoidPtr(key));
         arena_lock();
@@ -97,7 +85,6 @@ static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
         }
         arena_unlock();
     }
-    UNLOCK_READING();
     return result;
 }
 

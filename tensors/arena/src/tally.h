@@ -19,7 +19,7 @@
 
 #include "accounts.h"
 
-#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX < 0x030F0000
+#if PY_VERSION_HEX < 0x030F0000
 #define BIRTHS_ARE_TALLIED
 #endif
 

@@ -6,14 +6,14 @@
 #include "placeholders.h"
 #include "state.h"
 
-enum object { MODES_ARE_ON, SWAP, DISPOSED, RECORDS, DROP, FRESH, AFTER_RELEASES, SETTLE, OBJECTS };
+enum object { MODES_ARE_ON, SWAP, DISPOSED, RECORDS, MAKE_DEAD, FRESH, AFTER_RELEASES, SETTLE, OBJECTS };
 
 static const char *const names[OBJECTS] = {
     [MODES_ARE_ON] = "modes_are_on",
     [SWAP] = "swap",
     [DISPOSED] = "disposed",
     [RECORDS] = "records",
-    [DROP] = "drop",
+    [MAKE_DEAD] = "make_dead",
     [FRESH] = "fresh",
     [AFTER_RELEASES] = "after_releases",
     [SETTLE] = "settle",
@@ -151,7 +151,7 @@ PyObject *disposal_spare(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return bound[DROP] != NULL ? placeholders_take() : PyErr_Format(PyExc_RuntimeError, "spare() has not been bound");
+    return bound[MAKE_DEAD] != NULL ? placeholders_take() : PyErr_Format(PyExc_RuntimeError, "spare() has not been bound");
 }
 
 /* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
@@ -171,7 +171,7 @@ static PyObject *put_off(PyObject *tensor, PyObject *record)
     }
     if (state != NULL) {
         Py_DECREF(state);
-        return PyObject_CallOneArg(bound[DROP], tensor);
+        return PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
     }
     PyObject *reference = PyWeakref_NewRef(tensor, NULL);
     int failed = reference == NULL ? -1 : 0;
@@ -190,7 +190,7 @@ static PyObject *put_off(PyObject *tensor, PyObject *record)
 PyObject *disposal_drop(PyObject *module, PyObject *tensor)
 {
     (void)module;
-    if (bound[DROP] == NULL) {
+    if (bound[MAKE_DEAD] == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "drop() has not been bound");
         return NULL;
     }
@@ -206,7 +206,7 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
         }
     }
     if (record == NULL) {
-        return PyObject_CallOneArg(bound[DROP], tensor);
+        return PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
     }
     PyObject *result = NULL;
     if (!is_alone()) {
@@ -224,7 +224,7 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
         else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
             /* C++ refers to it weakly. */
             PyErr_Clear();
-            result = PyObject_CallOneArg(bound[DROP], tensor);
+            result = PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
         }
         Py_XDECREF(swapped);
         Py_DECREF(spare);

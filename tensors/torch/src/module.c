@@ -37,10 +37,6 @@ static const struct torch_births_api api = {
 static int fill(PyObject *module)
 {
     static bool is_made;
-#ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
-    return -1;
-#endif
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }

@@ -280,9 +280,9 @@ static enum outcome leave(PyObject *here, PyObject *scope)
     return DONE;
 }
 
-static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject *), enum object in_python)
+static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject *), enum object otherwise)
 {
-    if (bound[in_python] == NULL) {
+    if (bound[otherwise] == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the seam has not been bound");
         return NULL;
     }
@@ -293,7 +293,7 @@ static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject 
     enum outcome outcome = way(here, scope);
     Py_DECREF(here);
     if (outcome == UNUSUAL) {
-        return PyObject_CallOneArg(bound[in_python], scope);
+        return PyObject_CallOneArg(bound[otherwise], scope);
     }
     return outcome == FAILED ? NULL : Py_NewRef(Py_None);
 }
