@@ -50,7 +50,7 @@ def no_other_thread_computes() -> None:
     if pending is None:
         return
     stacks_of_others = pending._stacks_of_others
-    if "_stacks_of_others" == stacks_of_others.__name__:
+    if stacks_of_others.__name__ == "_stacks_of_others":
 
         def without_the_runner() -> dict[int, list[Any]]:
             # xdist hears of further tests on a thread of its own, at any time.
