@@ -2,10 +2,7 @@
 #include "births.h"
 #include "blocks.h"
 #include "bound.h"
-#include "counts.h"
 #include "module.h"
-#include "releases.h"
-#include "wholes.h"
 
 static PyObject *bind(PyObject *module, PyObject *things)
 {

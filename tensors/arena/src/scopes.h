@@ -11,8 +11,6 @@
 
 #include "../../../leaks/births/src/api.h"
 #include "accounts.h"
-#include "lock.h"
-#include "tally.h"
 
 /* What stands for the account in Python. The scope holds it in its slot `_account`; it holds one reference to the account,
  * and a weak one to the scope. */
