@@ -1,10 +1,12 @@
-/* Where a birth happens: the codes that were met, their lines, and the walk through the frames. */
-#include "sites.h"
+/* Where a birth happens: the codes that were met, their lines, the walk through the frames, and places that are remembered for
+ * a birth of which the log learns later. */
+#include "log.h"
 
 #include "../../../scopes/src/raised.h"
 #include "frames.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ------------------------------------------------------------------ codes */
 
@@ -24,7 +26,7 @@ static PyObject *rank_function;
 static struct code *code_slot(const PyCodeObject *code)
 {
     size_t mask = room_for_codes - 1;
-    size_t at = (size_t)mixed(0, (uint64_t)(uintptr_t)code) & mask;
+    size_t at = (size_t)hash_mixed(0, (uint64_t)(uintptr_t)code) & mask;
     while (codes[at].code != NULL && codes[at].code != code) {
         at = (at + 1) & mask;
     }
@@ -101,7 +103,7 @@ static size_t room_for_known, count_of_known;
 static struct known_place *known_slot(const PyCodeObject *code, intptr_t instruction)
 {
     size_t mask = room_for_known - 1;
-    size_t at = (size_t)mixed(mixed(0, (uint64_t)(uintptr_t)code), (uint64_t)instruction) & mask;
+    size_t at = (size_t)hash_mixed(hash_mixed(0, (uint64_t)(uintptr_t)code), (uint64_t)instruction) & mask;
     while (known_places[at].code != NULL &&
            (known_places[at].code != code || known_places[at].instruction != instruction)) {
         at = (at + 1) & mask;
@@ -173,9 +175,7 @@ void places_forget(void)
 
 #define CODES_AT_MOST 50000
 
-uint32_t frames_wanted = 1;
-
-int places_here(struct place *places, uint32_t wanted, PyCodeObject **called)
+static int places_walked(struct place *places, uint32_t wanted, PyCodeObject **called)
 {
     int count = 0;
     struct place generated = {NULL, 0}, outermost = {NULL, 0};
@@ -234,15 +234,78 @@ int places_here(struct place *places, uint32_t wanted, PyCodeObject **called)
     return count;
 }
 
-bool sites_place_here(struct place *place)
+bool places_innermost(struct place *place)
 {
     PyCodeObject *called;
-    struct place places[1];
-    if (places_here(places, 1, &called) < 1) {
-        return false;
-    }
-    *place = places[0];
-    return true;
+    return places_walked(place, 1, &called) >= 1;
 }
 
 void places_bind(PyObject *rank) { Py_XSETREF(rank_function, Py_NewRef(rank)); }
+
+/* ------------------------------------------------------------------ places that are remembered, because the code that runs will have moved on */
+
+struct remembered {
+    PyCodeObject *called;
+    int count; /* as `places_walked` returns it */
+    uint16_t scope;
+    struct place places[];
+};
+
+/* What the next births on this thread are recorded with; borrowed. */
+static _Thread_local const struct remembered *in_use;
+
+static void forget(PyObject *capsule)
+{
+    struct remembered *remembered = PyCapsule_GetPointer(capsule, NULL);
+    for (int i = 0; i < remembered->count; i++) {
+        Py_DECREF((PyObject *)remembered->places[i].code);
+    }
+    Py_XDECREF((PyObject *)remembered->called);
+    free(remembered);
+}
+
+PyObject *remembered_here(void)
+{
+    struct place places[PLACES_AT_MOST];
+    PyCodeObject *called;
+    uint16_t scope = scopes_current();
+    int count = places_walked(places, birth_log.frames < PLACES_AT_MOST ? birth_log.frames : PLACES_AT_MOST, &called);
+    size_t nbytes = count > 0 ? (size_t)count * sizeof *places : 0;
+    struct remembered *remembered = malloc(sizeof *remembered + nbytes);
+    PyObject *capsule = remembered == NULL ? NULL : PyCapsule_New(remembered, NULL, NULL);
+    if (capsule == NULL) {
+        free(remembered);
+        PyErr_Clear();
+        return NULL;
+    }
+    *remembered = (struct remembered){(PyCodeObject *)Py_XNewRef((PyObject *)called), count, scope};
+    memcpy(remembered->places, places, nbytes);
+    for (int i = 0; i < count; i++) {
+        Py_INCREF((PyObject *)places[i].code);
+    }
+    PyCapsule_SetDestructor(capsule, forget);
+    return capsule;
+}
+
+void remembered_use(PyObject *capsule) { in_use = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL); }
+
+int places_of_birth(struct place *places, uint32_t wanted, PyCodeObject **called)
+{
+    if (in_use == NULL) {
+        return places_walked(places, wanted, called);
+    }
+    *called = in_use->called;
+    int count = in_use->count < 0 || (uint32_t)in_use->count < wanted ? in_use->count : (int)wanted;
+    if (count > 0) {
+        memcpy(places, in_use->places, (size_t)count * sizeof *places);
+    }
+    return count;
+}
+
+bool remembered_scope(uint16_t *scope)
+{
+    if (in_use != NULL) {
+        *scope = in_use->scope;
+    }
+    return in_use != NULL;
+}

@@ -1,12 +1,15 @@
 /* The birth log: what is known of every resource and every piece of memory that was seen to be born and is there still.
  *
  * One log for the process. What is known of one birth is a row of 24 bytes: everything in it that repeats (the line, the
- * call, the kind, the device, the scope) is an interned number. Rows stand in two places: in a table by address,
- * for entries of the identity set (which it holds a reference to) and for blocks of the arena; and inside a weak reference,
- * for objects that stand for memory, such as a storage of PyTorch: the reference goes with the memory, and the row with it.
+ * call, the kind, the device, the scope) is an interned number. Rows stand in two places: in a table by address, for entries of
+ * the identity set (which it holds a reference to) and for blocks of the arena; and inside a weak reference, for objects that
+ * stand for memory, such as a storage of PyTorch: the reference goes with the memory, and the row with it.
  *
  * Everything here is called with the GIL held. No function that says so runs Python code; the others may run the garbage
  * collector, and with it any of these functions again.
+ *
+ * Read births.c first; then places.c and sites.c, where a birth happens and what a line made; tables.c, where rows stand; rows.c,
+ * what Python gets of them; names.c; and module.c.
  */
 #ifndef DISPOSESCOPE_BIRTHLOG_H
 #define DISPOSESCOPE_BIRTHLOG_H
@@ -16,9 +19,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The state of the log. */
+struct birth_log {
+    bool is_open;     /* births are recorded */
+    bool is_clearing; /* everything is being forgotten */
+    bool samples;     /* not every birth is kept */
+    uint32_t frames;  /* how many frames of user code are kept for a birth */
+    uint32_t marks, closings;
+    uint64_t births;     /* the number of the last birth */
+    uint64_t cleared_at; /* what that was when everything was forgotten last */
+    uint64_t era;        /* changes when everything is forgotten */
+    uint64_t escapes;
+    double loaded_at; /* as `log_now` */
+    PyObject *disposals; /* dict by entry, in which Python keeps what it knows of disposals: what has died is taken out */
+};
+
+extern struct birth_log birth_log;
+
+/* By the monotonic clock, in seconds: now, to a few milliseconds. */
+double log_now(void);
+
+/* ------------------------------------------------------------------ rows */
+
 enum row_flag {
-    ROW_SAMPLED = 1,  /* stands for others that were not kept: see log_weight */
-    ROW_EXCLUDED = 2, /* is not told of: it belongs to a model */
+    ROW_SAMPLED = 1,  /* stands for others that were not kept: see births_weight */
+    ROW_EXCLUDED = 2, /* is not reported: it belongs to a model */
     ROW_ENTRY = 4,    /* its key is an entry, of which the table has a reference */
     ROW_BACKED = 8,   /* its bytes are those of memory that has a row of its own */
     ROW_MEMBER = 16,  /* stands for a member of a composite, which is counted in its place */
@@ -40,7 +65,7 @@ struct row {
     uint32_t at_ms;                                /* since the log was loaded */
 };
 
-/* ------------------------------------------------------------------ names: interned objects */
+/* ------------------------------------------------------------------ names.c: interned objects, and the current scope */
 
 /* Strings (and None), each once. */
 struct names {
@@ -51,18 +76,55 @@ struct names {
 extern struct names op_names, kind_names, device_names, scope_names, pass_names;
 
 int names_make(struct names *names);
-/* The number of a hashable object, at most 65,534; 65,535 for all that came too late or could not be remembered. */
-uint16_t names_number(struct names *names, PyObject *object); /* keeps an exception that is set */
+/* The number of a hashable object, at most 65,534; 65,535 for all that came too late or could not be remembered. Keeps an
+ * exception that is set. */
+uint16_t names_number(struct names *names, PyObject *object);
 /* The object of a number; borrowed, None for 65,535. */
 PyObject *names_object(const struct names *names, uint16_t number);
 
-/* ------------------------------------------------------------------ sites */
+/* The number of the name of a scope, of None outside of every scope; and of the current one. Raise nothing. */
+uint16_t scopes_number(PyObject *scope);
+uint16_t scopes_current(void);
+int scopes_make(void);
+void scopes_bind(PyObject *current, PyObject *resolve);
+
+/* ------------------------------------------------------------------ places.c: where a birth happens */
 
 /* An instruction of a code object; a site holds the code. */
 struct place {
     PyCodeObject *code;
     intptr_t instruction;
 };
+
+#define PLACES_AT_MOST 64
+
+static inline uint64_t hash_mixed(uint64_t hash, uint64_t word)
+{
+    hash ^= word;
+    hash *= UINT64_C(0x9E3779B97F4A7C15);
+    return hash ^ (hash >> 29);
+}
+
+/* The places of user code of the calling thread, innermost first, or those that were remembered and are in use; where there is
+ * none, generated code or the outermost frame. `called` gets the code of the library that the innermost one called, or NULL. The
+ * codes are borrowed from their frames. Returns how many, or -1 where nothing is to be recorded: the code keeps what it makes for
+ * itself, or there is no memory. May run Python code; keeps an exception that is set. */
+int places_of_birth(struct place *places, uint32_t wanted, PyCodeObject **called);
+/* The place in user code of the calling thread, innermost; returns whether there is one. The code is borrowed from its frame. */
+bool places_innermost(struct place *place);
+/* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
+void places_forget(void);
+void places_bind(PyObject *rank);
+
+/* What a birth here and now would be recorded with: a new reference, or NULL, without an exception, where there is no memory. May
+ * run Python code. */
+PyObject *remembered_here(void);
+/* Have the births on this thread recorded with that, until it is called with NULL. */
+void remembered_use(PyObject *capsule);
+/* The number of the scope that is in use; false where nothing is. */
+bool remembered_scope(uint16_t *scope);
+
+/* ------------------------------------------------------------------ sites.c: what a line made */
 
 /* What one line, with those that led to it, made of one kind on one device. */
 struct site {
@@ -83,32 +145,26 @@ extern uint32_t count_of_sites;
 #define DEVICES 64
 extern int64_t device_live_nbytes[DEVICES];
 
-/* How many frames of user code are kept for a birth. */
-extern uint32_t frames_wanted;
-
-/* Find what is to be remembered of a birth in the calling thread: the site, or UINT32_MAX where nothing is (the code keeps
- * what it makes for itself, or there is no memory). `op` is what was called, borrowed, or NULL: then the function of a library
- * that the line called is taken, where it has a frame. May run Python code; keeps an exception that is set. */
+/* Find what is to be recorded of a birth in the calling thread: the site, or UINT32_MAX where nothing is. `op` is what was called,
+ * borrowed, or NULL: then the function of a library that the line called is taken, where it has a frame. May run Python code;
+ * keeps an exception that is set. */
 uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device);
-
-/* The place in user code of the calling thread, innermost; returns whether there is one. The code is borrowed from its frame. */
-bool sites_place_here(struct place *place);
 
 /* Count a birth and a death. Run no Python code. */
 void sites_born(const struct row *row);
 void sites_died(const struct row *row);
 
-/* A pass by the name of a number is over: put down what lives of each site. Runs no Python code. */
+/* A pass by the name of a number is over: record what lives of each site. Runs no Python code. */
 int sites_mark(uint16_t name);
 /* How many passes of a name there were. */
 uint32_t sites_passes(uint16_t name);
 /* list of (pass, count, nbytes) of a site over the passes of a name, with what lives now as the last; a new reference. */
 PyObject *sites_series(uint32_t site, uint16_t name);
-
 void sites_clear(void);
-void places_bind(PyObject *rank);
 
-/* ------------------------------------------------------------------ the table by address */
+PyObject *sites_row(PyObject *module, PyObject *number);
+
+/* ------------------------------------------------------------------ tables.c: where rows stand */
 
 /* Put a row down for a key; an older one goes. Returns 0, or -1 where there is no memory (no exception is set). Runs no Python
  * code. */
@@ -121,8 +177,6 @@ struct row *table_find(void *key);
 bool table_next(size_t *position, void **key, struct row **row);
 size_t table_count(void);
 void table_clear(void);
-
-/* ------------------------------------------------------------------ references to memory */
 
 /* A weak reference that stands in the list of all, and holds a row. Its place in the list stands where other weak references
  * remember their hash: it is hashed by identity, and has none to remember. */
@@ -147,86 +201,44 @@ struct sighting *sightings_add(PyObject *object);
 void sightings_clear(void);
 size_t sightings_count(void);
 
-/* ------------------------------------------------------------------ births */
+/* ------------------------------------------------------------------ births.c: births and deaths */
 
-/* The state of the log: whether births are put down, and whether everything is being forgotten. */
-extern bool log_is_open, log_is_clearing;
-/* The number of the last birth, and what it was when everything was forgotten last. */
-extern uint64_t log_births, log_cleared_at;
-extern uint32_t log_marks, log_closings;
-/* Changes when everything is forgotten. */
-extern uint64_t log_era;
-/* By the monotonic clock, in seconds: now, to a few milliseconds, and when the log was loaded. */
-double log_now(void);
-extern double log_loaded_at;
-/* Where the disposals of the program are kept: what has died is taken out. */
-extern PyObject *log_disposals;
+/* Keep one birth for so many bytes from now on; all of them where it is 0. */
+void births_sample(uint64_t nbytes);
+/* Whether a birth of so many bytes is to be kept; to be asked once for each. */
+bool births_keep(size_t nbytes);
+/* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
+double births_weight(const struct row *row);
 
-/* The functions of the module about births and deaths, and those of the interface to other rooms: see _birthlog_api.h. */
+/* The functions of the interface to other rooms: see api.h. */
+int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+bool births_of_block(void *address, size_t nbytes, uint16_t kind, uint16_t device);
+void births_block_died(void *address);
+void births_block_moved(void *before, void *after, size_t nbytes);
+
+/* The functions of the module: see compiled.pyi. */
 PyObject *births_born(PyObject *module, PyObject *entry);
 PyObject *births_died(PyObject *module, PyObject *entry);
 PyObject *births_released(PyObject *module, PyObject *entry);
 PyObject *births_sight(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *births_exclude(PyObject *module, PyObject *object);
 PyObject *births_escape(PyObject *module, PyObject *key);
-PyObject *births_escapes(PyObject *module, PyObject *ignored);
 PyObject *births_let_out(PyObject *module, PyObject *key);
 PyObject *births_has_escaped(PyObject *module, PyObject *key);
-int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
-bool births_of_block(void *address, size_t nbytes, uint16_t kind, uint16_t device);
-void births_block_died(void *address);
-void births_block_moved(void *before, void *after, size_t nbytes);
-/* The entries are instances of a class, and what was disposed stands in a dict. */
-int entries_bind(PyTypeObject *entry, PyObject *disposals);
-void kinds_bind(PyObject *kind_row, PyObject *measured);
+int births_make(void);
+void births_bind(PyObject *kind_row, PyObject *measure);
 
-/* The number of the name of a scope, of None outside of every scope; and of the current one. Raise nothing. */
-uint16_t scopes_number(PyObject *scope);
-uint16_t scopes_current(void);
-int scopes_make(void);
-void scopes_bind(PyObject *current, PyObject *resolve);
+/* ------------------------------------------------------------------ rows.c: what Python gets of rows */
 
-/* ------------------------------------------------------------------ sampling */
+extern PyTypeObject row_type;
 
-extern bool samples_some;
-/* Keep one birth for so many bytes from now on; all of them where it is 0. */
-void samples_begin(uint64_t nbytes);
-/* Whether a birth of so many bytes is to be kept; to be asked once for each. */
-bool samples_keep(size_t nbytes);
-/* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
-double log_weight(const struct row *row);
-
-/* ------------------------------------------------------------------ asking */
-
-/* The rows of some births, copied: a sequence. */
-struct rows {
-    PyObject_VAR_HEAD
-    struct row rows[];
-};
-
-extern PyTypeObject rows_type;
-int rows_make(void);
-/* Room for some rows, for the caller to fill in; a new reference. */
-struct rows *rows_of(Py_ssize_t count);
-
-PyObject *rows_recall(PyObject *module, PyObject *key);
+PyObject *rows_recall(PyObject *module, PyObject *entry);
 PyObject *rows_recall_block(PyObject *module, PyObject *address);
 PyObject *rows_recall_memory(PyObject *module, PyObject *object);
 PyObject *rows_is_in_use(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *rows_entries(PyObject *module, PyObject *arguments);
 PyObject *rows_blocks(PyObject *module, PyObject *arguments);
 PyObject *rows_sightings(PyObject *module, PyObject *arguments);
-
-/* Records of what is there, in bulk: see compiled.pyi. */
-PyObject *records_of_entries(PyObject *module, PyObject *arguments);
-/* By what an identity is known among others: of an address the bits in which neighbours differ come first, so that theirs lie side
- * by side in a dict. */
-PyObject *identity_key(PyObject *module, PyObject *identity);
-PyObject *seen_is_referenced(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
-PyObject *seen_records(PyObject *module, PyObject *arguments);
-PyObject *seen_all(PyObject *module, PyObject *arguments);
-int records_bind(PyTypeObject *entry);
-
-PyObject *sites_told(PyObject *module, PyObject *number);
+PyObject *rows_untrack(PyObject *module, PyObject *objects);
 
 #endif
