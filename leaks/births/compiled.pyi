@@ -79,7 +79,7 @@ def bind(
     resolve: Callable[[DisposeScope], DisposeScope | None],
     /,
 ) -> None:
-    """Learn what ranks code, describes kinds, measures resources, and tells the current scope."""
+    """Learn what ranks code, describes kinds, measures resources, and finds the current scope."""
 
 def open(frames: int, sample_nbytes: int, /) -> None:
     """Record births from now on, with so many frames; every one, or one for so many bytes."""

@@ -51,7 +51,7 @@ DISPOSALS: Final[dict[Entry, tuple[Disposal, Row]]] = LOG.disposals
 The log takes out what has died."""
 
 ROWS: Final[dict[int, KindRow]] = {}
-"""By ``id`` of a kind, which lives as long as the process: what an adapter tells the log of it."""
+"""By ``id`` of a kind, which lives as long as the process: what an adapter says of it to the log."""
 
 
 class Disposal(NamedTuple):

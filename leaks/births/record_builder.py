@@ -149,7 +149,7 @@ class RecordBuilder:
 
 
 def layout_of(entry: Entry) -> Layout | None:
-    """Shape, dtype and own bytes of a resource, where its kind tells."""
+    """Return shape, dtype and own bytes of a resource, where its kind knows them."""
     layout = entry.kind.layout
     if layout is None:
         return None

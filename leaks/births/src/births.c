@@ -31,8 +31,8 @@ static double next_interval(void)
     return -log1p(-uniform) * rate;
 }
 
-/* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes, which makes the sums of births_weight
- * unbiased: https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
+/* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes, which makes the sums of
+ * births_weight unbiased: https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
 bool births_keep(size_t nbytes)
 {
     if (!birth_log.samples) {
@@ -350,9 +350,9 @@ static int put_members(PyObject *entry, const struct row *row)
     return failed;
 }
 
-/* Whether the memory of a resource was put down as the last birth of all, so that there is no more to say of the resource; it is
- * put down now where nobody saw it. -1 with an exception. */
-static int is_told_by_its_memory(PyObject *entry, const struct kind *kind)
+/* Whether the birth of the memory of a resource is the last birth of all, so that the resource needs no row; it is recorded now
+ * where nobody saw it. -1 with an exception. */
+static int is_known_by_its_memory(PyObject *entry, const struct kind *kind)
 {
     PyObject *resource = PyObject_CallNoArgs(entry);
     PyObject *memory = resource == NULL || resource == Py_None ? NULL : PyObject_CallOneArg(kind->memory, resource);
@@ -360,26 +360,26 @@ static int is_told_by_its_memory(PyObject *entry, const struct kind *kind)
     if (memory == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    int told = 0;
+    int is_known = 0;
     if (memory != Py_None) {
         struct sighting *sighting = sightings_of(memory);
         if (sighting == NULL) {
             size_t nbytes;
             uint16_t device;
             if (kinds_measure(entry, &nbytes, &device) < 0) {
-                told = -1;
+                is_known = -1;
             }
             else if (nbytes != 0 && births_keep(nbytes)) {
-                told = births_sight_memory(memory, NULL, nbytes, kind->name, device) < 0 ? -1 : 0;
-                sighting = told < 0 ? NULL : sightings_of(memory);
+                is_known = births_sight_memory(memory, NULL, nbytes, kind->name, device) < 0 ? -1 : 0;
+                sighting = is_known < 0 ? NULL : sightings_of(memory);
             }
         }
         if (sighting != NULL && !(sighting->row.flags & ROW_EXCLUDED) && sighting->row.order == birth_log.births) {
-            told = 1;
+            is_known = 1;
         }
     }
     Py_DECREF(memory);
-    return told;
+    return is_known;
 }
 
 /* The bytes of a resource; 0 where another thread released it meanwhile. */
@@ -420,21 +420,21 @@ PyObject *births_born(PyObject *module, PyObject *entry)
     }
     size_t nbytes = 0;
     uint16_t device = kind.device;
-    int told = 0;
+    int is_known = 0;
     if (kind.memory != Py_None) {
-        told = is_told_by_its_memory(entry, &kind);
+        is_known = is_known_by_its_memory(entry, &kind);
     }
     else if (kind.weigh != Py_None) {
         nbytes = weighed(entry, kind.weigh);
     }
     else {
-        told = kinds_measure(entry, &nbytes, &device);
+        is_known = kinds_measure(entry, &nbytes, &device);
     }
     Py_XDECREF(held);
-    if (told < 0) {
+    if (is_known < 0) {
         return NULL;
     }
-    if (told > 0 || !births_keep(nbytes)) {
+    if (is_known > 0 || !births_keep(nbytes)) {
         Py_RETURN_NONE;
     }
     PyObject *owner = PyObject_GetAttr(entry, owner_name);
@@ -468,7 +468,7 @@ PyObject *births_died(PyObject *module, PyObject *entry)
         }
         Py_DECREF(entry);
     }
-    if (birth_log.disposals != NULL && PyDict_GET_SIZE(birth_log.disposals) != 0) {
+    if (PyDict_GET_SIZE(birth_log.disposals) != 0) {
         int known = PyDict_Contains(birth_log.disposals, entry);
         if (known < 0 || (known && PyDict_DelItem(birth_log.disposals, entry) < 0)) {
             return NULL;

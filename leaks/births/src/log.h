@@ -166,7 +166,7 @@ PyObject *sites_row(PyObject *module, PyObject *number);
 
 /* ------------------------------------------------------------------ tables.c: where rows stand */
 
-/* Put a row down for a key; an older one goes. Returns 0, or -1 where there is no memory (no exception is set). Runs no Python
+/* Keep a row for a key; an older one goes. Returns 0, or -1 where there is no memory (no exception is set). Runs no Python
  * code. */
 int table_put(void *key, const struct row *row);
 /* Take the row of a key out; returns whether there was one. Runs no Python code. */

@@ -151,7 +151,7 @@ static PyObject *clear(PyObject *module, PyObject *ignored)
     if (birth_log.is_clearing) {
         Py_RETURN_NONE;
     }
-    /* What is let go may take anything with it, and births meanwhile are not put down. */
+    /* What is let go may take anything with it, and births meanwhile are not recorded. */
     birth_log.is_clearing = true;
     birth_log.era++;
     birth_log.cleared_at = birth_log.births;
@@ -268,8 +268,9 @@ static int fill(PyObject *module)
     }
     birth_log.loaded_at = log_now();
     birth_log.disposals = PyDict_New();
-    if (birth_log.disposals == NULL || PyType_Ready(&row_type) < 0 || births_make() < 0 || scopes_make() < 0 || names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
-        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0) {
+    if (birth_log.disposals == NULL || births_make() < 0 || scopes_make() < 0 || names_make(&op_names) < 0 ||
+        names_make(&kind_names) < 0 || names_make(&device_names) < 0 || names_make(&scope_names) < 0 ||
+        names_make(&pass_names) < 0 || sightings_make() < 0 || PyType_Ready(&row_type) < 0) {
         return -1;
     }
     PyObject *capsule = PyCapsule_New(&api, BIRTHLOG_CAPSULE, NULL);

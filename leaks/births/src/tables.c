@@ -6,8 +6,8 @@
 
 /* ------------------------------------------------------------------ the table by address */
 
-/* Open addressing with linear probing; a row is taken out by shifting those behind it back, which leaves no marks of what was there. It grows
- * by a half, which keeps between a half and three quarters of it in use. */
+/* Open addressing with linear probing; a row is taken out by shifting those behind it back, so that no slot is lost. It grows by a
+ * half, which keeps between a half and three quarters of it in use. */
 struct slot {
     void *key;
     struct row row;
