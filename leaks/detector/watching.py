@@ -120,7 +120,7 @@ class Window:
         return LOG.counts()[2] if self._until is None else self._closings
 
     def __contains__(self, row: Row) -> bool:
-        return self.after < row[2] <= self.until
+        return self.after < row.number <= self.until
 
     def open(self) -> None:
         """Begin: watch the process, where nobody does yet."""
@@ -237,8 +237,8 @@ class _Listener:
     __slots__ = ("born", "died")
 
     def __init__(self) -> None:
-        self.born = LOG.born
-        self.died = LOG.died
+        self.born: Any = LOG.born
+        self.died: Any = LOG.died
 
     def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
         """What moves is alive: a release of it that was under way has failed."""
@@ -280,7 +280,7 @@ class _Listener:
         row = recall(entry)
         if row is None:
             return ""
-        places = LOG.site(row[0])[3]
+        places = LOG.site(row.site)[3]
         disposed = DISPOSALS.get(entry)
         released = "" if disposed is None else f", disposed at {site_of(disposed[0].mark)}"
         return f" (born at {site_of(places[0] if places else None)}{released})"

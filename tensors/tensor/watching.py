@@ -1,6 +1,6 @@
 """Watching plain arrays for a leak detector: the arena serves contexts outside of scopes too, and logs its blocks.
 
-They stay nobody's. Without the compiled parts plain arrays are not watched.
+They stay nobody's. Without the arena plain arrays are not watched.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
-from ...leaks.births.log import LOG, ROWS, Row, RowList, Rows, Seen, see
+from ...leaks.births.log import LOG, ROWS, Row, Rows, Seen, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.context import current_scope
@@ -80,7 +80,7 @@ class ArrayWatcher:
         aliased = _aliased(addresses)
         if aliased:
             kept = [place for place, piece in enumerate(pieces) if piece.identity not in aliased]
-            pieces, rows = [pieces[place] for place in kept], RowList(rows[place] for place in kept)
+            pieces, rows = [pieces[place] for place in kept], [rows[place] for place in kept]
         return pieces, rows
 
 
@@ -94,7 +94,7 @@ def _aliased(addresses: list[int]) -> set[Hashable]:
     for pointer in pointers:
         place = bisect_right(starts, pointer) - 1
         row = LOG.recall_block(starts[place]) if place >= 0 else None
-        if row is not None and pointer < starts[place] + max(row[1], 1):
+        if row is not None and pointer < starts[place] + max(row.nbytes, 1):
             found.add(starts[place])
     return found
 
@@ -121,10 +121,8 @@ def _cached_nbytes() -> int:
     return nbytes
 
 
-_watches: Final = LOG.api is not None
 # The bytes of a view are those of its base, which is a block like any other.
-ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watches)
+ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
 CACHES.append(_cached_nbytes)
-if _watches:
-    RELEASES[id(TENSOR)] = _released
-    add_watcher(ArrayWatcher())
+RELEASES[id(TENSOR)] = _released
+add_watcher(ArrayWatcher())

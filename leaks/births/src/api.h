@@ -27,8 +27,8 @@ struct birthlog_api {
     int (*sight)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
     /* Whether an object is known to stand for memory. */
     bool (*is_known)(PyObject *object);
-    /* What a birth here and now would be put down with, for one of which the log is told later: a new reference, or NULL without an
-     * exception. May run Python code. And have the births on this thread put down with that, until it is called with NULL. */
+    /* What a birth here and now would be recorded with, for one that is recorded later: a new reference, or NULL without an
+     * exception. May run Python code. And have the births on this thread recorded with that, until it is called with NULL. */
     PyObject *(*remember)(void);
     void (*use)(PyObject *remembered);
     /* The number of the name of a kind, and of a device. */
