@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sysconfig
+import sys
 from importlib import import_module
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ def _is_main_interpreter() -> bool:
 def _compiled() -> Any:
     if not _is_main_interpreter():
         raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter")
-    if os.environ.get("DISPOSESCOPE_PURE_PYTHON", "0") not in ("", "0") or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if os.environ.get("DISPOSESCOPE_PURE_PYTHON", "0") not in ("", "0") or "t" in sys.abiflags:
         return None
     try:
         return import_module(".compiled", __package__)

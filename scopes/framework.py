@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AFTER_RELEASES",
     "ENTERED",
-    "EXPLAINERS",
     "LEFT",
     "LET_OUT",
     "LISTENERS",
@@ -113,9 +112,6 @@ class Memory(Protocol):
     def explain(self, error: MemoryError, /) -> None:
         """Add to an error what is known of the budget that refused the memory."""
 
-
-EXPLAINERS: Final[list[Callable[[BaseException], object]]] = []
-"""Called with each exception that leaves a scope, which they may add notes to; they do not raise."""
 
 LET_OUT: Final[list[Callable[[object], object]]] = []
 """Called with each plain array that is moved out of a scope, whoever has its memory; they do not raise."""

@@ -30,7 +30,7 @@ from .context import (
 )
 from .errors import ScopeClosedError, ScopeNestingError
 from .extension import COMPILED
-from .framework import AFTER_RELEASES, ENTERED, EXPLAINERS, LEFT, LISTENERS, MEMORY, ArenaUse, finish_releases
+from .framework import AFTER_RELEASES, ENTERED, LEFT, LISTENERS, MEMORY, ArenaUse, finish_releases
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -50,6 +50,7 @@ from .identity import (
 )
 from .kinds import ANCHORED, AWAITED, Kind, install_imported, modules_seen
 from .options import GraphOption, check_graph_option, keep_pages, parse_budget, return_pages
+from .out_of_memory import explain
 from .ownership import hand_over, made_compact, owned_in, take_over
 from .statistics import LOCAL, Ledger
 from .tree_walk import LEAF_TYPES, resources_in
@@ -63,8 +64,8 @@ __all__ = [
     "DisposeScope",
     "again",
     "decorate",
+    "dispose_scope",
     "end",
-    "explain",
     "install_compiled",
     "leave",
     "raise_what_failed",
@@ -151,14 +152,6 @@ def _step_down(scope: DisposeScope) -> None:
     if scope._served is not None or (scope._below is None and scope._arena and MEMORY):
         MEMORY[0].left(scope)
     set_current(scope._below)
-
-
-def explain(error: BaseException) -> None:
-    """Add to an exception that leaves a scope what is known of its cause."""
-    if MEMORY and isinstance(error, MemoryError):
-        MEMORY[0].explain(error)
-    for explainer in EXPLAINERS:
-        explainer(error)
 
 
 def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
@@ -957,3 +950,6 @@ def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """
     result: R = DisposeScope()(function)(*args, **kwargs)
     return result
+
+
+dispose_scope = DisposeScope

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, Final
 
-from ...scopes.kinds import Kind, add_kind, name_of, qualified_name
+from ...scopes.kinds import Kind, add_kind, name_of, qualified_name, when_watched
 from ...scopes.tree_walk import WALKERS
 from ..arena.budgets import CHARGES, Charge
 from .births import ARRAY, see_births
 from .disposal import refuse_after_disposal, release
-from .watching import watch_arrays
 
 __all__ = [
     "KIND",
@@ -71,10 +70,16 @@ def _walk_key(node: object) -> Iterator[tuple[str, object]] | None:
     return iter([(f".{name}", value) for name, value in vars(node).items()])
 
 
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
 def teach() -> None:
     """Register the kind, and see births from now on."""
     add_kind(KIND)
     WALKERS.append(_walk_key)
     refuse_after_disposal()
     see_births(KIND)
-    watch_arrays()
+    when_watched(_watch_arrays)

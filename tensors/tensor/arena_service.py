@@ -8,13 +8,12 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from ...leaks.births.log import LOG
-from ...leaks.detector.watching import is_watching
 from ...scopes.context import CURRENT, resolve
 from ...scopes.errors import EscapedError
 from ...scopes.extension import COMPILED
 from ...scopes.framework import LISTENERS, MEMORY, ArenaUse
 from ...scopes.identity import owner_of_entry
+from ...scopes.kinds import when_watched
 from ...scopes.scope import DisposeScope
 from ...scopes.sites import mark_of, site_of
 from ..arena.budgets import CHARGES, Charge, charges_within
@@ -129,12 +128,19 @@ def _listed(told: dict[str, tuple[int, int]]) -> str:
     return (":" if rows else "") + "".join(rows)
 
 
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
 def _forget_inherited() -> None:
     """A forked child is outside of the blocks of its parent; a detector that is open watches on."""
-    if not is_watching():
+    if not LISTENERS:
         ARENA.reset()
 
 
+when_watched(_watch_arrays)
 if ARENA is not None:
     ARENA.bind(
         CURRENT,
@@ -143,7 +149,6 @@ if ARENA is not None:
         mark_of,
         LISTENERS,
         TIES,
-        LOG.api,
         None if COMPILED is None else COMPILED.changes,
     )
     MEMORY.append(Service())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from ...scopes.kinds import CURRENT_INDEX, Kind, add_kind
+from ...scopes.kinds import CURRENT_INDEX, Kind, add_kind, when_watched
 from .disposal import DisposedTorchTensor, allow_swaps, drop, last_known
 from .exclusions import (
     exclude_what_models_own,
@@ -21,10 +21,8 @@ from .exclusions import (
     watch_transforms,
 )
 from .graph_policy import TORCH_GRAPHS
-from .references import show_edges
 from .storages import charges_of, make_compact, storages_behind, used_bytes
 from .threads import see_births, watch_threads
-from .watching import watch_memory
 
 __all__ = [
     "KIND",
@@ -100,6 +98,12 @@ def _current_cuda_index() -> int:
     return cuda.current_device() if cuda.is_initialized() else 0
 
 
+def _watch_memory() -> None:
+    from .watching import watch_memory
+
+    watch_memory(KIND)
+
+
 def teach() -> None:
     """Register the kind, and see births from now on."""
     add_kind(KIND)
@@ -113,6 +117,5 @@ def teach() -> None:
     watch_threads()
     keep_fast_paths()
     allow_swaps()
-    show_edges()
     see_births(KIND)
-    watch_memory(KIND)
+    when_watched(_watch_memory)
