@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sysconfig
+import sys
 from importlib import import_module
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ def load_extension(name: str) -> Any:
     """
     if not _is_main_interpreter():
         raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter", name=name)
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if "t" in sys.abiflags:
         raise ImportError(
             "disposescope does not support free-threaded builds of Python: "
             "its compiled parts rely on the global interpreter lock",

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
 from types import CodeType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from warnings import warn
 
 from .identity import find_births_with
@@ -20,6 +19,9 @@ from .listeners import HOOKS
 from .scope import DisposeScope
 from .sites import add_judge, add_library
 from .tree_walk import add_walker
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "Framework",
@@ -140,6 +142,8 @@ _GROUP: Final = "disposescope.frameworks"
 
 
 def _register_installed() -> None:
+    from importlib.metadata import entry_points
+
     for entry_point in entry_points(group=_GROUP):
         await_module(entry_point.name, partial(_load, entry_point))
 

@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from operator import methodcaller
 from types import ModuleType
@@ -28,6 +30,7 @@ __all__ = [
     "install_imported",
     "kind_of",
     "kind_of_type",
+    "load_frameworks",
     "modules_seen",
     "mro_of",
     "name_of",
@@ -35,6 +38,7 @@ __all__ = [
     "register_kind",
     "set_current_index",
     "space_of",
+    "when_watched",
 ]
 
 # One spelling for each device, so that two handles of one device are equal.
@@ -106,6 +110,27 @@ def await_module(name: str, teach: Callable[[], None]) -> None:
     """
     AWAITED[name] = (*AWAITED.get(name, ()), teach)
     modules_seen[0] = 0
+
+
+_ROOT: Final = __name__.rpartition(".scopes.")[0]
+_DETECTOR: Final = f"{_ROOT}.leaks.detector.watching"
+
+
+@cache
+def load_frameworks() -> None:
+    """Import what teaches scopes tensors, once and by name: `scopes` and `leaks` know nothing of it."""
+    for floor in ("tensors", "sequences"):
+        import_module(f"{_ROOT}.{floor}")
+
+
+def when_watched(teach: Callable[[], None]) -> None:
+    """Call `teach` once, before the first leak detector opens: now where the module of detectors is loaded.
+
+    What a framework has to tell a detector imports `leaks`, which a program without detectors never loads.
+    """
+    await_module(_DETECTOR, teach)
+    if _DETECTOR in sys.modules:
+        install_imported()
 
 
 def install_imported() -> None:

@@ -83,19 +83,16 @@ class Hooks:
         Called once for each scope that was entered, when it is left or closed, before it releases what it owns.
     array_moved_out : list of callable
         Called with each plain array that is moved out of a scope, whoever has its memory. They do not raise.
-    explainers : list of callable
-        Called with each exception that leaves a scope, which they may add notes to. They do not raise.
     put_off : list of callable
         What releases have put off until all that belong together are done; called once: see `after_releases`.
     """
 
-    __slots__ = ("array_moved_out", "entered", "explainers", "left", "put_off")
+    __slots__ = ("array_moved_out", "entered", "left", "put_off")
 
     def __init__(self) -> None:
         self.entered: list[Callable[[DisposeScope], object]] = []
         self.left: list[Callable[[DisposeScope], object]] = []
         self.array_moved_out: list[Callable[[object], object]] = []
-        self.explainers: list[Callable[[BaseException], object]] = []
         self.put_off: list[Callable[[], object]] = []
 
 

@@ -48,6 +48,7 @@ from .identity import (
 from .kinds import ANCHORED, AWAITED, Kind, install_imported, modules_seen
 from .listeners import HOOKS, LISTENERS, finish_releases
 from .options import GraphOption, check_graph_option, keep_pages, parse_budget, return_pages
+from .out_of_memory import explain
 from .ownership import hand_over, made_compact, owned_in, take_over
 from .plain_memory import MEMORY, ArenaUse
 from .statistics import LOCAL, Ledger
@@ -62,8 +63,8 @@ __all__ = [
     "DisposeScope",
     "again",
     "decorate",
+    "dispose_scope",
     "end",
-    "explain",
     "install_compiled",
     "leave",
     "raise_what_failed",
@@ -109,14 +110,6 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
         step(*arguments)
     except BaseException as error:
         failures.append(error)
-
-
-def explain(error: BaseException) -> None:
-    """Add to an exception that leaves a scope what is known of its cause."""
-    if MEMORY and isinstance(error, MemoryError):
-        MEMORY[0].explain(error)
-    for explainer in HOOKS.explainers:
-        explainer(error)
 
 
 def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
@@ -885,3 +878,6 @@ def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """
     result: R = DisposeScope()(function)(*args, **kwargs)
     return result
+
+
+dispose_scope = DisposeScope

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast, final, 
 
 from ...scopes.errors import LeakError, LeakWarning
 from ...scopes.identity import DEAD, DEAD_COMPOSITES, LIVE, UNSEEN, Entry, catch_up
+from ...scopes.kinds import AWAITED, install_imported, load_frameworks
 from ..births.lines import with_totals
 from ..births.log import DISPOSALS, LOG, Row, Rows, Seen
 from ..holders.references import HIDDEN_TYPES
@@ -204,6 +205,9 @@ def take_snapshot() -> Snapshot:
     >>> [str(record) for record in ds.take_snapshot().compare_to(before).new]
     ['Tensor float64 (3,)']
     """
+    load_frameworks()
+    if AWAITED:
+        install_imported()
     if DEAD_COMPOSITES or UNSEEN:
         catch_up()
     with collection_paused():

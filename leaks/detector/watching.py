@@ -1,4 +1,4 @@
-"""Watching the process while a detector is open: births of every kind, passes, and errors for want of memory."""
+"""Watching the process while a detector is open: births of every kind, and passes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from ...scopes.forks import hold_across_forks
-from ...scopes.identity import LIVE, Entry, storages_of
-from ...scopes.kinds import AWAITED, install_imported
-from ...scopes.listeners import HOOKS, add_listener, remove_listener
+from ...scopes.identity import Entry
+from ...scopes.kinds import AWAITED, install_imported, load_frameworks
+from ...scopes.listeners import add_listener, remove_listener
+from ...scopes.out_of_memory import bytes_text, tell_lines_by
 from ...scopes.sites import Mark, shown, site_of
 from ..births.log import DISPOSALS, LOG, Disposal, Row, Seen
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
 from ..holders.references import HIDDEN_TYPES
-from ..report.report import bytes_text
 from ..verdicts.growth import HANDED_OVER
 from .recording import RECORDERS
 
@@ -37,7 +37,6 @@ __all__ = [
     "Window",
     "add_watcher",
     "count_handovers",
-    "explain",
     "is_watching",
     "mark",
     "recall",
@@ -125,6 +124,7 @@ class Window:
     def open(self) -> None:
         """Begin: watch the process, where nobody does yet."""
         global _era
+        load_frameworks()
         if AWAITED:
             install_imported()
         with _lock:
@@ -347,45 +347,10 @@ if hasattr(os, "register_at_fork"):
     # What the parent knew is the parent's to tell: the log forgets it too.
     os.register_at_fork(after_in_child=_begin_as_child)
 
-# An error for want of memory that leaves a scope gets notes: what is live now, by the lines that
-# made it.
+# What an error for want of memory says of what is live.
 
 
-_SHOWN: Final = 5
-_TITLE: Final = "most of the live memory of tensors:"
-_BUDGET: Final = "the budget of "
-# PyTorch's allocator for the CPU raises a plain RuntimeError.
-_FAILED: Final = "can't allocate memory"
-
-
-def explain(error: BaseException) -> None:
-    """Add to an error what is live, where it is for want of memory and no inner scope has done so."""
-    if not _is_for_want_of_memory(error):
-        return
-    notes: list[str] = getattr(error, "__notes__", [])
-    if any(note.startswith((_TITLE, _BUDGET)) for note in notes):
-        return
-    rows = _by_site() or _by_kind()
-    if rows:
-        shown = [f"\n  {text}" for _, text in rows[:_SHOWN]]
-        if len(rows) > _SHOWN:
-            shown.append(f"\n  and {len(rows) - _SHOWN} more")
-        error.add_note(_TITLE + "".join(shown))
-
-
-def _is_for_want_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    cls = type(error)
-    if cls.__name__ == "OutOfMemoryError":
-        return True
-    if cls is not RuntimeError:
-        return False
-    text: object = error.args[0] if error.args else None
-    return type(text) is str and _FAILED in text
-
-
-def _by_site() -> list[tuple[int, str]]:
+def _memory_by_line() -> list[tuple[int, str]]:
     """What a detector knows, the most bytes first."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for number in range(LOG.site_count()):
@@ -399,26 +364,7 @@ def _by_site() -> list[tuple[int, str]]:
     return sorted(found.values(), key=lambda row: (-row[0], row[1]))
 
 
-def _by_kind() -> list[tuple[int, str]]:
-    """What the scopes know of resources: no lines."""
-    counts: dict[str, int] = {}
-    storages: dict[str, dict[Hashable, int]] = {}
-    for entry in list(LIVE.values()):
-        if entry.unit is None and entry() is not None:
-            name = entry.kind.name
-            counts[name] = counts.get(name, 0) + 1
-            found: dict[Hashable, int] = {}
-            storages_of(entry, found)
-            storages.setdefault(name, {}).update(found)
-    rows = [(sum(storages[name].values()), name) for name in counts]
-    return [
-        (nbytes, f"{bytes_text(nbytes)} in {counts[name]:,} {name} (open a LeakDetector to learn the lines)")
-        for nbytes, name in sorted(rows, reverse=True)
-        if nbytes > 0
-    ]
-
-
-HOOKS.explainers.append(explain)
+tell_lines_by(_memory_by_line)
 
 # The passes of a worker process: what it hands over to its parent by a queue of `multiprocessing`
 # ends one.

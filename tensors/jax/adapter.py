@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, Final
 
-from ...scopes.kinds import Kind, name_of, qualified_name
+from ...scopes.kinds import Kind, name_of, qualified_name, when_watched
 from ..arena.budgets import CHARGES, Charge
 from .births import ARRAY, see_births
 from .disposal import refuse_after_disposal, release
-from .watching import watch_arrays
 
 __all__ = [
     "KIND",
@@ -71,8 +70,14 @@ def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
     return iter([(f".{name}", value) for name, value in vars(node).items()])
 
 
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
 def install() -> None:
     """See births from now on."""
     refuse_after_disposal()
     see_births(KIND)
-    watch_arrays()
+    when_watched(_watch_arrays)

@@ -9,12 +9,11 @@ from typing import Any, Final, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...leaks.births.log import LOG
-from ...leaks.detector.watching import is_watching
 from ...scopes.context import CURRENT, resolve
 from ...scopes.errors import EscapedError
 from ...scopes.extension import COMPILED
 from ...scopes.identity import owner_of_entry
+from ...scopes.kinds import when_watched
 from ...scopes.listeners import LISTENERS
 from ...scopes.plain_memory import ArenaUse, serve_plain_memory
 from ...scopes.scope import DisposeScope
@@ -136,22 +135,20 @@ def _listed(told: dict[str, tuple[int, int]]) -> str:
     return (":" if rows else "") + "".join(rows)
 
 
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
 def _forget_inherited() -> None:
     """A forked child is outside of the blocks of its parent; a detector that is open watches on."""
-    if not is_watching():
+    if not LISTENERS:
         ARENA.reset()
 
 
-ARENA.bind(
-    CURRENT,
-    DisposeScope,
-    resolve,
-    mark_of,
-    LISTENERS,
-    TIES,
-    LOG.api,
-    COMPILED.changes,
-)
+when_watched(_watch_arrays)
+ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, COMPILED.changes)
 serve_plain_memory(Service())
 # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
 gc.callbacks.append(ARENA.decay)

@@ -1,6 +1,6 @@
 """Watching plain arrays for a leak detector: the arena serves contexts outside of scopes too, and logs its blocks.
 
-They stay nobody's. Without the arena plain arrays are not watched.
+They stay nobody's. Imported once the leak detector is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.context import current_scope
 from ..arena.extension import ARENA
+from ..numpy.references import show_edges
 from .tensor import TENSOR, array_of, exported_identities
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "ArrayWatcher",
+    "watch_arrays",
 ]
 
 _NAME: Final = "numpy.ndarray"
@@ -121,8 +123,12 @@ def _cached_nbytes() -> int:
     return nbytes
 
 
-# The bytes of a view are those of its base, which is a block like any other.
-ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
-CACHES.append(_cached_nbytes)
-RELEASES[id(TENSOR)] = _released
-add_watcher(ArrayWatcher())
+def watch_arrays() -> None:
+    """Watch plain arrays whenever a detector is open, from now on."""
+    show_edges()
+    # The bytes of a view are those of its base, which is a block like any other.
+    ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
+    CACHES.append(_cached_nbytes)
+    ARENA.bind_log(LOG.api)
+    RELEASES[id(TENSOR)] = _released
+    add_watcher(ArrayWatcher())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from ...scopes.kinds import Kind
+from ...scopes.kinds import Kind, when_watched
 from .disposal import DisposedTorchTensor, allow_swaps, drop, last_known
 from .exclusions import (
     exclude_what_models_own,
@@ -21,10 +21,8 @@ from .exclusions import (
     watch_transforms,
 )
 from .graph_policy import TORCH_GRAPHS
-from .references import show_edges
 from .storages import charges_of, make_compact, storages_behind, used_bytes
 from .threads import see_births, watch_threads
-from .watching import watch_memory
 
 if TYPE_CHECKING:
     from ...scopes.scope import DisposeScope
@@ -104,6 +102,12 @@ def current_cuda_index() -> int:
     return cuda.current_device() if cuda.is_initialized() else 0
 
 
+def _watch_memory() -> None:
+    from .watching import watch_memory
+
+    watch_memory(KIND)
+
+
 def install() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
     """See births from now on. Returns what is to be called whenever a scope is entered or left."""
     exclude_what_models_own()
@@ -115,7 +119,6 @@ def install() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope]
     watch_threads()
     keep_fast_paths()
     allow_swaps()
-    show_edges()
     hooks = see_births(KIND)
-    watch_memory(KIND)
+    when_watched(_watch_memory)
     return hooks

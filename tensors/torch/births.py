@@ -42,6 +42,7 @@ __all__ = [
     "MODE",
     "SEEN",
     "SIGHTINGS",
+    "STEPPED",
     "WATCHES",
     "BirthMode",
     "Compiled",
@@ -256,6 +257,9 @@ SIGHTINGS: Final[list[Callable[[Any, Any, Any, Any], object]]] = []
 
 GIVEN_UP: Final[list[Callable[[Any], object]]] = []
 """Told of what is given up, while a leak detector is open."""
+
+STEPPED: Final[list[Callable[[], object]]] = []
+"""Told of each step of an optimizer, while a leak detector is open."""
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:

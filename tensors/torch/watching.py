@@ -20,10 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
@@ -51,8 +47,8 @@ from .births import (
     tell_late,
 )
 from .disposal import PENDING
-from .extension import TORCH_COMPILED, TORCH_WATCH
-from .references import STEPS
+from .extension import TORCH_COMPILED
+from .references import STEPS, TORCH_WATCH, show_edges
 from .storages import storage_of
 
 if TYPE_CHECKING:
@@ -462,11 +458,6 @@ def _others(result: Any, op: Any, bound: Any, args: Any, kwargs: Any) -> None:
     _see(result, op, (bound, *args) if type(args) is tuple else (bound, args), kwargs)
 
 
-def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
-    if tensor is not None and LOG.counts()[3]:
-        exclude(tensor)
-
-
 def _judge(code: CodeType, module: str) -> int | None:
     """What code of PyTorch is to births."""
     if code is torch.overrides.handle_torch_function.__code__:
@@ -587,10 +578,8 @@ def watch_memory(kind: Kind) -> None:
         )  # fmt: skip
     CALLS.find(_others, moved, assigned)
     add_judge(_judge)
-    register_module_parameter_registration_hook(_registered)
-    register_module_buffer_registration_hook(_registered)
     CACHES.append(_cached_nbytes)
     RELEASES[id(kind)] = _released
     ALIASES.append(_of_others)
-    STEPS.hear()
+    show_edges()
     add_watcher(TorchWatcher(kind))

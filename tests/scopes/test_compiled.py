@@ -27,6 +27,7 @@ import sys
 sys.modules["disposescope.{name}"] = None
 try:
     import disposescope
+    disposescope.zeros(1)
 except ImportError as error:
     print(error)
 """)
@@ -38,8 +39,8 @@ except ImportError as error:
 
 def test_a_free_threaded_build_of_python_is_refused():
     told = run("""
-import sysconfig
-sysconfig.get_config_vars()["Py_GIL_DISABLED"] = 1
+import sys
+sys.abiflags = "t"
 try:
     import disposescope
 except ImportError as error:

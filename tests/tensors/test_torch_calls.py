@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
-from disposescope.tensors.torch.extension import TORCH_COMPILED, TORCH_WATCH
+from disposescope.tensors.torch.extension import TORCH_COMPILED
+from disposescope.tensors.torch.references import TORCH_WATCH
 from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import op_of
 

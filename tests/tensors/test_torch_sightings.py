@@ -20,7 +20,7 @@ import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.births.log import Seen
 from disposescope.tensors.torch.births import WATCHES
-from disposescope.tensors.torch.extension import TORCH_WATCH
+from disposescope.tensors.torch.references import TORCH_WATCH
 from disposescope.tensors.torch.watching import CALLS
 from tests.leaks.births import line_of, op_of, place_of, row_of
 

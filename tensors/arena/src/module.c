@@ -164,20 +164,29 @@ static PyObject *tellers(PyObject *module, PyObject *arguments)
 static PyObject *bind(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties, *log, *changes;
+    PyObject *current, *type, *resolve, *mark_of, *listeners, *ties, *changes;
     static bool is_bound;
     if (!module_may_be_bound(is_bound)) {
         return NULL;
     }
-    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!OO:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
-                          &listeners, &PyTuple_Type, &ties, &log, &changes)) {
+    if (!PyArg_ParseTuple(arguments, "OO!OOO!O!O:bind", &current, &PyType_Type, &type, &resolve, &mark_of, &PyList_Type,
+                          &listeners, &PyTuple_Type, &ties, &changes)) {
         return NULL;
     }
-    if (scopes_bind_log(log) < 0 || scopes_bind_changes(changes) < 0 || sites_bind(mark_of) < 0 ||
+    if (scopes_bind_changes(changes) < 0 || sites_bind(mark_of) < 0 ||
         scopes_bind(current, (PyTypeObject *)type, resolve, listeners, ties) < 0) {
         return NULL;
     }
     is_bound = true;
+    Py_RETURN_NONE;
+}
+
+static PyObject *bind_log(PyObject *module, PyObject *log)
+{
+    (void)module;
+    if (!module_may_be_bound(scopes_log != NULL) || scopes_bind_log(log) < 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -238,6 +247,7 @@ static PyObject *pass_time(PyObject *module, PyObject *ms)
 static PyMethodDef functions[] = {
     {"address", arena_address, METH_O, NULL},
     {"bind", bind, METH_VARARGS, NULL},
+    {"bind_log", bind_log, METH_O, NULL},
     {"block", arena_block, METH_O, NULL},
     {"charge", (PyCFunction)(void (*)(void))arena_charge, METH_FASTCALL, NULL},
     {"close_account", (PyCFunction)(void (*)(void))arena_close_account, METH_FASTCALL, NULL},

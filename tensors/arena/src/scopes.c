@@ -60,14 +60,11 @@ int scopes_bind_changes(PyObject *capsule)
     return 0;
 }
 
-struct birthlog_api *scopes_log;
+struct birthlog_api *_Atomic scopes_log;
 uint16_t scopes_log_kind, scopes_log_device;
 
 int scopes_bind_log(PyObject *capsule)
 {
-    if (capsule == Py_None) {
-        return 0;
-    }
     struct birthlog_api *api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
     PyObject *kind = api == NULL ? NULL : PyUnicode_FromString("numpy.ndarray");
     PyObject *device = kind == NULL ? NULL : PyUnicode_FromString("cpu:0");

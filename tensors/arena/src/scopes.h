@@ -47,11 +47,12 @@ int scopes_bind_changes(PyObject *capsule);
  * exception. */
 int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *listeners, PyObject *ties);
 
-/* The birth log of the leak detector, NULL where it is not compiled; the numbers of "numpy.ndarray" and "cpu:0" in it. */
-extern struct birthlog_api *scopes_log;
+/* The birth log of the leak detector, NULL until it is loaded; the numbers of "numpy.ndarray" and "cpu:0" in it, which are
+ * set before it. Atomic: the handler reads it without the GIL. */
+extern struct birthlog_api *_Atomic scopes_log;
 extern uint16_t scopes_log_kind, scopes_log_device;
 
-/* Learn where the log is: its capsule, or None. Returns 0, or -1 with an exception. */
+/* Learn where the log is: its capsule. Returns 0, or -1 with an exception. */
 int scopes_bind_log(PyObject *capsule);
 
 /* Whether an object is of one of these types. */
