@@ -326,7 +326,7 @@ static PyMethodDef methods_of_counts[] = {
 /* Without references to other objects, and zero when it is made. */
 PyTypeObject counts_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "_compiled.Counts",
+    .tp_name = "disposescope.scopes.compiled.Counts",
     .tp_basicsize = sizeof(Counts),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_methods = methods_of_counts,

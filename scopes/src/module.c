@@ -1,4 +1,4 @@
-/* The module `extension`: the paths that every birth, death and block goes through, compiled. Documented in compiled.pyi. */
+/* The module `compiled`: the paths that every birth, death and block goes through, compiled. Documented in compiled.pyi. */
 #include "births.h"
 #include "blocks.h"
 #include "bound.h"

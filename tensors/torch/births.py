@@ -403,7 +403,7 @@ class BirthMode(TorchFunctionMode):
     `fresh` is what `_references_to_a_fresh_result` says: a gradient, a base or an argument that a call returns is
     held by somebody; what a call made is held by nobody yet.
 
-    Where births are seen without it, it tells of them instead; its method is compiled then: see `_torch_hot_mode.c`.
+    Where births are seen without it, it tells of them instead; its method is compiled then: see `src/seam.c`.
     """
 
     fresh = 0

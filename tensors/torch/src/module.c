@@ -3,13 +3,10 @@
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../../../scopes/src/module.h"
 #include "api.h"
-#include "alone.h"
-#include "attributes.h"
+#include "state.h"
 #include "births.h"
 #include "disposal.h"
-#include "mode.h"
 #include "seam.h"
-#include "state.h"
 
 static PyMethodDef functions[] = {
     {"alone", (PyCFunction)(void (*)(void))alone_call, METH_FASTCALL, NULL},

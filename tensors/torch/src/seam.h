@@ -7,6 +7,8 @@
 #include <Python.h>
 #include <stdbool.h>
 
+#include "api.h"
+
 /* Takes what the seam needs out of a dict, by the names that `threads` gives, once in a process. */
 PyObject *seam_bind(PyObject *module, PyObject *things);
 
@@ -30,5 +32,33 @@ int seam_add_pending(PyObject *entry);
 
 /* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */
 int seam_forget_dead(void);
+
+/* The mode that a thread has while somebody is to be told of births: of what a call of PyTorch made, when it is over. */
+
+/* Takes a dict of what is needed to tell, which is kept; see compiled.pyi. -1 with an error set. */
+int mode_bind(PyObject *things);
+
+/* Who else tells of births; NULL for nobody. Whether somebody does, so that listeners need no mode. */
+void mode_tell_by_calls(const struct torch_calls *calls);
+bool mode_is_spared(void);
+/* What is to be remembered of a birth that no call will tell of; a new reference, or NULL without an error. Can run any code. */
+PyObject *mode_place(void);
+/* Remembers that for an entry of which somebody is to be told; NULL is nothing. Runs no other code. -1 with an error set. */
+int mode_remember(PyObject *entry, PyObject *place);
+
+/* Tells of what was born on this thread, without the mode; where there are budgets, that is for the mode to do. -1 with an error
+ * set. */
+int mode_tell(void);
+
+/* See compiled.pyi. */
+PyObject *mode_tell_of(PyObject *module, PyObject *entry);
+PyObject *mode_handler_of(PyObject *module, PyObject *mode);
+
+/* Births that somebody is still to be told of. What no call tells of, as that which functions without a seam make in a loop, shall
+ * not pile up. */
+
+/* Takes the entries of what is dead out of a list, where they are many, each time that it has become twice as long. -1 with an
+ * error set. */
+int pending_forget_dead(PyObject *pending);
 
 #endif
