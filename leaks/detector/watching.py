@@ -135,7 +135,7 @@ class Window:
                 self.after = LOG.counts()[0]
                 if len(_open) == 1:
                     _era += 1
-                    OPENINGS.begin()
+                    OPENINGS.clear()
                     add_listener(_LISTENER)
                     _watch_threads()
                     _watch_this_thread()
@@ -156,7 +156,6 @@ class Window:
                 watcher.end()
             _leave_threads()
             remove_listener(_LISTENER)
-            OPENINGS.end()
             LOG.close()
 
 
@@ -258,11 +257,13 @@ class _Listener:
         """Record it, where somebody does, and watch this thread where it runs longer than anybody watches."""
         if _here.era != _era:
             _watch_this_thread()
+        OPENINGS.add(scope)
         for recorder in RECORDERS:
             recorder.opened(scope)
 
     def closed(self, scope: DisposeScope) -> None:
         """Count it, as a pass of the loop that it is the body of."""
+        OPENINGS.remove(scope)
         LOG.closing()
         name = scope.name
         if name is None:
