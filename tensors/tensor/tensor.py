@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...scopes.identity import LIVE, Entry, disposed_error, entry_of, release, unit_of
-from ...scopes.kinds import Kind, add_kind
+from ...scopes.kinds import Kind, add_kind, await_module
 from ...scopes.ownership import COPIERS, born
 from ..arena.extension import ARENA
 from ..numpy.alignment import aligned, alignment_of, served
@@ -1429,8 +1429,12 @@ def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
     return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
 
 
+def _compact_masked_arrays() -> None:
+    COPIERS[np.ma.MaskedArray] = cast("Any", compact_copy)
+
+
 COPIERS[np.ndarray] = cast("Any", compact_copy)
-COPIERS[np.ma.MaskedArray] = cast("Any", compact_copy)
+await_module("numpy.ma", _compact_masked_arrays)
 
 
 def _device(_handle: Tensor) -> str:
