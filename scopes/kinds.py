@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -180,7 +179,7 @@ def _watch_imports() -> None:
 
 
 @final
-class _Lookout(importlib.abc.MetaPathFinder):
+class _Lookout:
     """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

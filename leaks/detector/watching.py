@@ -148,7 +148,7 @@ class Window:
         """End: watch no more, where nobody else does."""
         with _lock:
             self._until, _, self._closings, _ = LOG.counts()
-            _remove(_open, self)
+            _open[:] = [window for window in _open if window is not self]
             if _open:
                 _adjust()
                 return
@@ -201,14 +201,6 @@ def _adjust() -> None:
     """Keep as much as the most curious of the detectors wants."""
     samples = [window.sample_nbytes or 0 for window in _open]
     LOG.open(max(window.frames for window in _open), min(samples))
-
-
-def _remove(items: list[Any], item: object) -> None:
-    # By identity: another instrument may say that it equals anything.
-    for index, other in enumerate(items):
-        if other is item:
-            del items[index]
-            break
 
 
 def _forget_window(

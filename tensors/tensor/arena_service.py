@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from typing import Any, Final, cast, final
 
 import numpy as np
@@ -28,7 +29,6 @@ __all__ = [
 ]
 
 _SHOWN: Final = 5
-_NUMPYS_OWN: Final = (np.ndarray, np.ma.MaskedArray)
 
 
 @final
@@ -97,7 +97,11 @@ class Service:
 
     def compact_copy(self, thing: object) -> object:
         """Return a copy of an array of NumPy's own that pins more than it uses: see `Memory.compact_copy`."""
-        return compact_copy(cast("NDArray[Any]", thing)) if type(thing) in _NUMPYS_OWN else thing
+        # Masked arrays are imported late, or never.
+        masked: Any = sys.modules.get("numpy.ma")
+        if type(thing) is np.ndarray or (masked is not None and type(thing) is masked.MaskedArray):
+            return compact_copy(cast("NDArray[Any]", thing))
+        return thing
 
     def explain(self, error: MemoryError) -> None:
         """Say which budget refused what: see `Memory.explain`."""
