@@ -7,11 +7,11 @@ that was seen to be born.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
 from ...scopes.context import CURRENT, resolve
+from ...scopes.forks import at_forks
 from ...scopes.identity import Entry, device_of_entry, storages_of
 from ...scopes.sites import Mark, Site, rank_of, site_of
 from . import compiled as LOG
@@ -77,9 +77,8 @@ def _measure(entry: Entry) -> tuple[int, str]:
 
 
 LOG.bind(rank_of, _kind_row, _measure, CURRENT, resolve)
-if hasattr(os, "register_at_fork"):
-    # Births in the parent are the parent's to report.
-    os.register_at_fork(after_in_child=LOG.clear)
+# Births in the parent are the parent's to report.
+at_forks(in_child=LOG.clear)
 
 
 # ------------------------------------------------------------------ what all births of a site share

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -10,7 +9,7 @@ from functools import wraps
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from ...scopes.forks import hold_across_forks
+from ...scopes.forks import at_forks, hold_across_forks
 from ...scopes.identity import Entry
 from ...scopes.kinds import AWAITED, install_imported, load_frameworks
 from ...scopes.listeners import add_listener, remove_listener
@@ -336,9 +335,8 @@ def _begin_as_child() -> None:
         window.after = LOG.counts()[0]
 
 
-if hasattr(os, "register_at_fork"):
-    # What the parent knew is the parent's to tell: the log forgets it too.
-    os.register_at_fork(after_in_child=_begin_as_child)
+# What the parent knew is the parent's to tell: the log forgets it too.
+at_forks(in_child=_begin_as_child)
 
 # What an error for want of memory says of what is live.
 

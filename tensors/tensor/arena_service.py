@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from typing import Any, Final, cast, final
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from ...scopes.context import CURRENT, resolve
 from ...scopes.errors import EscapedError
 from ...scopes.extension import COMPILED
+from ...scopes.forks import at_forks
 from ...scopes.identity import owner_of_entry
 from ...scopes.kinds import when_watched
 from ...scopes.listeners import LISTENERS
@@ -156,5 +156,4 @@ ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, COMPILED.ch
 serve_plain_memory(Service())
 # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
 gc.callbacks.append(ARENA.decay)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_inherited)
+at_forks(in_child=_forget_inherited)

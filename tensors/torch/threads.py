@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ from types import BuiltinFunctionType
 from typing import Any, Final
 
 from ...scopes.context import CLOSED, CURRENT, current_scope
+from ...scopes.forks import at_forks
 from ...scopes.kinds import Kind
 from ...scopes.listeners import LISTENERS
 from ...scopes.scope import DisposeScope
@@ -138,8 +138,7 @@ def see_births(kind: Kind) -> tuple[Callable[[DisposeScope], object], Callable[[
     else:
         MODE.learn()
         keep_what_hooks_save(None)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_inherited)
+    at_forks(in_child=_forget_inherited)
     scope = current_scope()
     opened: list[DisposeScope] = []
     while scope is not None:
