@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
-from ...leaks.births.log import LOG, ROWS, Row, Rows, Seen, see
+from ...leaks.births.log import LOG, Row, Rows, Seen, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.context import current_scope
@@ -122,7 +122,7 @@ def _cached_nbytes() -> int:
 
 
 # The bytes of a view are those of its base, which is a block like any other.
-ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", ARENA is not None)
+LOG.describe_kind(TENSOR, "Tensor", attrgetter("_array.nbytes"), None, "cpu:0", ARENA is not None)
 if ARENA is not None:
     CACHES.append(_cached_nbytes)
     RELEASES[id(TENSOR)] = _released
