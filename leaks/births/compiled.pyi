@@ -1,22 +1,15 @@
 """The birth log, compiled: what is known of every resource and every piece of memory that was seen to be born.
 
-It is the one log of the process. Elsewhere ``log.LOG`` is imported instead of this module, which has been bound then.
+It is the one log of the process. Elsewhere it is imported as ``log.LOG``.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import CodeType
 from typing import Any, TypeAlias, final
 from weakref import ref
 
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
-from ...scopes.scope import DisposeScope
-
-KindRow: TypeAlias = tuple[str, Callable[[Any], int] | None, Callable[[Any], object] | None, str, bool]
-"""What the log asks of a kind: its name; what returns the bytes of an instance, in one quick call, or
-None; what returns the object that stands for its memory, or None; its device, where there is only
-one; whether its bytes are those of memory that is seen to be born by itself."""
 
 SiteRow: TypeAlias = tuple[str, str, str | None, tuple[tuple[CodeType, int], ...], int, float, int, int]
 """What is known of a site: kind, device, the call, its places (innermost first), how many were born,
@@ -71,15 +64,30 @@ class Sighting(ref[Any]):
 
 # ------------------------------------------------------------------ the log as a whole
 
-def bind(
-    rank: Callable[[CodeType, dict[str, Any]], int],
-    kind_row: Callable[[Kind], KindRow],
-    measure: Callable[[Entry], tuple[int, str]],
-    current: ContextVar[DisposeScope | None],
-    resolve: Callable[[DisposeScope], DisposeScope | None],
+def describe_kind(
+    kind: Kind,
+    name: str,
+    weigh: Callable[[Any], int] | None,
+    memory: Callable[[Any], object] | None,
+    device: str,
+    backed: bool,
     /,
 ) -> None:
-    """Learn what ranks code, describes kinds, measures resources, and finds the current scope."""
+    """Say what is to be known of the births of a kind, which lives as long as the process.
+
+    Parameters
+    ----------
+    kind, name : Kind, str
+        The kind, and the name that reports use for it.
+    weigh : callable, optional
+        Returns the bytes of an instance, in one quick call. Left out, they are those of its storages.
+    memory : callable, optional
+        Returns the object that stands for the memory of an instance, whose birth is recorded instead.
+    device : str
+        The device of all instances; used with `weigh` alone.
+    backed : bool
+        Whether its bytes are those of memory that is seen to be born by itself.
+    """
 
 def open(frames: int, sample_nbytes: int, /) -> None:
     """Record births from now on, with so many frames; every one, or one for so many bytes."""

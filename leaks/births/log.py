@@ -1,8 +1,7 @@
 """The log of births of this process: what was born, where, in which scope, and what became of it.
 
-The log itself is compiled: `LOG`, whose functions ``compiled.pyi`` describes. Here stand what it
-asks of kinds, the facts that all births of a site share, what is kept of a disposal, and memory
-that was seen to be born.
+The log itself is compiled: `LOG`, whose functions ``compiled.pyi`` describes. Here stand what is kept
+of a disposal, the facts that all births of a site share, and memory that was seen to be born.
 """
 
 from __future__ import annotations
@@ -10,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 
-from ...scopes.context import CURRENT, resolve
 from ...scopes.forks import at_forks
-from ...scopes.identity import Entry, device_of_entry, storages_of
-from ...scopes.sites import Mark, Site, rank_of, site_of
+from ...scopes.identity import Entry
+from ...scopes.sites import Mark, Site, site_of
 from . import compiled as LOG
 from .compiled import Row
 
 if TYPE_CHECKING:
-    from ...scopes.kinds import Kind, Layout
-    from .compiled import KindRow
+    from ...scopes.kinds import Layout
 
 __all__ = [
     "DISPOSALS",
     "LOG",
-    "ROWS",
     "Disposal",
     "Escape",
     "Escaping",
@@ -44,14 +40,11 @@ Rows: TypeAlias = Sequence[Row]
 """What the log knows of some births."""
 
 
-# ------------------------------------------------------------------ what the log asks of kinds and resources
+# ------------------------------------------------------------------ disposals
 
 DISPOSALS: Final[dict[Entry, tuple[Disposal, Row]]] = LOG.disposals
 """Of the disposed resources that were seen to be born: where they were disposed, and the row of their birth.
 The log takes out what has died."""
-
-ROWS: Final[dict[int, KindRow]] = {}
-"""By ``id`` of a kind, which lives as long as the process: what an adapter says of it to the log."""
 
 
 class Disposal(NamedTuple):
@@ -62,21 +55,6 @@ class Disposal(NamedTuple):
     layout: Layout | None
 
 
-def _kind_row(kind: Kind) -> KindRow:
-    row = ROWS.get(id(kind))
-    if row is None:
-        # A composite has the bytes of its members, which were born before it.
-        row = kind.name, None, None, "", kind.members is not None
-    return row
-
-
-def _measure(entry: Entry) -> tuple[int, str]:
-    storages: dict[Hashable, int] = {}
-    storages_of(entry, storages)
-    return sum(storages.values()), device_of_entry(entry)
-
-
-LOG.bind(rank_of, _kind_row, _measure, CURRENT, resolve)
 # Births in the parent are the parent's to report.
 at_forks(in_child=LOG.clear)
 

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
-from ...leaks.births.log import LOG, ROWS, Row, Rows, Seen, see
+from ...leaks.births.log import LOG, Row, Rows, Seen, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.context import current_scope
@@ -127,7 +127,7 @@ def watch_arrays() -> None:
     """Watch plain arrays whenever a detector is open, from now on."""
     show_edges()
     # The bytes of a view are those of its base, which is a block like any other.
-    ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
+    LOG.describe_kind(TENSOR, "Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
     CACHES.append(_cached_nbytes)
     ARENA.bind_log(LOG.api)
     RELEASES[id(TENSOR)] = _released

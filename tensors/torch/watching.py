@@ -24,7 +24,7 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from ...leaks.births.log import LOG, ROWS, Row, Seen, Told, is_referenced, see
+from ...leaks.births.log import LOG, Row, Seen, Told, is_referenced, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.kinds import device_name
@@ -571,7 +571,7 @@ def _cached_nbytes() -> int:
 
 def watch_memory(kind: Kind) -> None:
     """Watch PyTorch's memory whenever a detector is open, from now on."""
-    ROWS[id(kind)] = (NAME, None, storage_undisturbed, "", False)
+    LOG.describe_kind(kind, NAME, None, storage_undisturbed, "", False)
     if TORCH_WATCH is not None:
         TORCH_WATCH.bind(
             LOG.api, Tensor, _storage_of, _nbytes_of, device_of, NAME, "cpu:0",

@@ -299,6 +299,7 @@ def test_what_is_asked_wrongly_is_refused(log: Any) -> None:
         (lambda: log.site(0), IndexError),
         (lambda: log.untrack(()), TypeError),
         (lambda: log.recall_block("0"), TypeError),
+        (lambda: log.describe_kind("kind"), TypeError),
     ):
         with pytest.raises(error):
             ask()

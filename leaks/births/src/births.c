@@ -72,12 +72,12 @@ static void fill_row(struct row *row, size_t nbytes, uint32_t site, uint16_t sco
     row->at_ms = at < (double)UINT32_MAX ? (uint32_t)at : UINT32_MAX;
 }
 
-/* ------------------------------------------------------------------ what the log asks of kinds */
+/* ------------------------------------------------------------------ what the log knows of kinds */
 
-/* What is known of a kind of resources: see `KindRow` in compiled.pyi. */
+/* A kind of resources, as `describe_kind` in compiled.pyi. */
 struct kind {
     PyObject *kind;
-    PyObject *weigh;  /* resource -> bytes, or None: then the general function returns bytes and device */
+    PyObject *weigh;  /* resource -> bytes, or None */
     PyObject *memory; /* resource -> what stands for its memory, or None */
     uint16_t name, device;
     bool backed;
@@ -85,76 +85,121 @@ struct kind {
 
 #define KINDS_AT_MOST 64
 
+/* What it refers to is never let go: a kind lives as long as the process. */
 static struct kind kinds[KINDS_AT_MOST];
 static int count_of_kinds;
-static PyObject *kind_row_function, *measure_function;
 
-static uint16_t number_of_string(struct names *names, PyObject *tuple, Py_ssize_t position)
+static PyObject *kind_name, *owner_name, *members_name, *name_name;
+static PyObject *storages_function, *device_function;
+
+int births_make(void)
 {
-    return names_number(names, PyTuple_GET_ITEM(tuple, position));
+    kind_name = PyUnicode_InternFromString("kind");
+    owner_name = PyUnicode_InternFromString("owner");
+    members_name = PyUnicode_InternFromString("members");
+    name_name = PyUnicode_InternFromString("name");
+    storages_function = log_import("disposescope.scopes.identity", "storages_of");
+    device_function = log_import("disposescope.scopes.identity", "device_of_entry");
+    return kind_name == NULL || owner_name == NULL || members_name == NULL || name_name == NULL ||
+                   storages_function == NULL || device_function == NULL
+               ? -1
+               : 0;
 }
 
-/* What is known of a kind; -1 with an exception. `found` gets borrowed references, which the table of kinds or `held` holds. */
-static int kinds_find(PyObject *kind, struct kind *found, PyObject **held)
+/* The place of a kind, or that of the first unused one; NULL where there is none left. */
+static struct kind *kind_slot(PyObject *kind)
 {
-    *held = NULL;
     for (int i = 0; i < count_of_kinds; i++) {
         if (kinds[i].kind == kind) {
-            *found = kinds[i];
-            return 0;
+            return &kinds[i];
         }
     }
-    PyObject *row = PyObject_CallOneArg(kind_row_function, kind);
-    if (row == NULL) {
-        return -1;
-    }
-    if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 5) {
-        Py_DECREF(row);
-        PyErr_SetString(PyExc_TypeError, "the row of a kind is a tuple of five");
-        return -1;
-    }
-    *found = (struct kind){
-        .kind = kind,
-        .name = number_of_string(&kind_names, row, 0),
-        .weigh = PyTuple_GET_ITEM(row, 1),
-        .memory = PyTuple_GET_ITEM(row, 2),
-        .device = number_of_string(&device_names, row, 3),
-        .backed = PyTuple_GET_ITEM(row, 4) == Py_True,
-    };
-    if (count_of_kinds < KINDS_AT_MOST) {
-        Py_INCREF(kind);
-        Py_INCREF(found->weigh);
-        Py_INCREF(found->memory);
-        kinds[count_of_kinds++] = *found;
-    }
-    *held = row;
-    return 0;
+    return count_of_kinds == KINDS_AT_MOST ? NULL : &kinds[count_of_kinds];
 }
 
-/* Bytes and device of a resource, as the general function returns them; -1 with an exception. */
-static int kinds_measure(PyObject *entry, size_t *nbytes, uint16_t *device)
+static void keep_kind(struct kind *slot, const struct kind *kind)
 {
-    PyObject *measured = PyObject_CallOneArg(measure_function, entry);
-    if (measured == NULL) {
-        return -1;
+    count_of_kinds += slot->kind == NULL;
+    *slot = *kind;
+    Py_INCREF(kind->kind);
+    Py_INCREF(kind->weigh);
+    Py_INCREF(kind->memory);
+}
+
+PyObject *births_describe_kind(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *name, *device;
+    int backed;
+    struct kind kind;
+    if (!PyArg_ParseTuple(arguments, "OUOOUp:describe_kind", &kind.kind, &name, &kind.weigh, &kind.memory, &device,
+                          &backed)) {
+        return NULL;
     }
-    int failed = -1;
-    if (PyTuple_CheckExact(measured) && PyTuple_GET_SIZE(measured) == 2) {
-        *nbytes = PyLong_AsSize_t(PyTuple_GET_ITEM(measured, 0));
-        *device = number_of_string(&device_names, measured, 1);
-        failed = *nbytes == (size_t)-1 && PyErr_Occurred() ? -1 : 0;
+    kind.name = names_number(&kind_names, name);
+    kind.device = names_number(&device_names, device);
+    kind.backed = backed;
+    struct kind *slot = kind_slot(kind.kind);
+    if (slot == NULL) {
+        PyErr_Format(PyExc_RuntimeError, "internal error: the birth log has room for %d kinds", KINDS_AT_MOST);
+        return NULL;
     }
-    else {
-        PyErr_SetString(PyExc_TypeError, "bytes and device are a tuple of two");
+    keep_kind(slot, &kind);
+    Py_RETURN_NONE;
+}
+
+/* What is known of a kind; -1 with an exception. `found` gets borrowed references. */
+static int kinds_find(PyObject *kind, struct kind *found)
+{
+    struct kind *slot = kind_slot(kind);
+    if (slot != NULL && slot->kind == kind) {
+        *found = *slot;
+        return 0;
     }
-    Py_DECREF(measured);
+    PyObject *name = PyObject_GetAttr(kind, name_name);
+    PyObject *members = name == NULL ? NULL : PyObject_GetAttr(kind, members_name);
+    if (members != NULL) {
+        /* A composite has the bytes of its members, which were born before it. */
+        *found = (struct kind){.kind = kind,
+                               .weigh = Py_None,
+                               .memory = Py_None,
+                               .name = names_number(&kind_names, name),
+                               .backed = members != Py_None};
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(members);
+    slot = members == NULL ? NULL : kind_slot(kind);
+    if (slot != NULL && slot->kind == NULL) {
+        keep_kind(slot, found);
+    }
+    return members == NULL ? -1 : 0;
+}
+
+/* The bytes of the storages of a resource, and its device; -1 with an exception. */
+static int measure(PyObject *entry, size_t *nbytes, uint16_t *device)
+{
+    PyObject *storages = PyDict_New();
+    PyObject *none = storages == NULL ? NULL : PyObject_CallFunctionObjArgs(storages_function, entry, storages, NULL);
+    PyObject *name = none == NULL ? NULL : PyObject_CallOneArg(device_function, entry);
+    PyObject *sizes = name == NULL ? NULL : PyDict_Values(storages);
+    *nbytes = 0;
+    for (Py_ssize_t i = 0; sizes != NULL && i < PyList_GET_SIZE(sizes); i++) {
+        size_t size = PyLong_AsSize_t(PyList_GET_ITEM(sizes, i));
+        if (size == (size_t)-1 && PyErr_Occurred()) {
+            Py_CLEAR(sizes);
+            break;
+        }
+        *nbytes += size;
+    }
+    int failed = sizes == NULL ? -1 : 0;
+    if (!failed) {
+        *device = names_number(&device_names, name);
+    }
+    Py_XDECREF(sizes);
+    Py_XDECREF(name);
+    Py_XDECREF(none);
+    Py_XDECREF(storages);
     return failed;
-}
-
-void births_bind(PyObject *kind_row, PyObject *measure)
-{
-    Py_XSETREF(kind_row_function, Py_NewRef(kind_row));
-    Py_XSETREF(measure_function, Py_NewRef(measure));
 }
 
 /* ------------------------------------------------------------------ memory that an object stands for */
@@ -300,16 +345,6 @@ PyObject *births_has_escaped(PyObject *module, PyObject *key)
 
 /* ------------------------------------------------------------------ resources, each by its entry of the identity set */
 
-static PyObject *kind_name, *owner_name, *members_name;
-
-int births_make(void)
-{
-    kind_name = PyUnicode_InternFromString("kind");
-    owner_name = PyUnicode_InternFromString("owner");
-    members_name = PyUnicode_InternFromString("members");
-    return kind_name == NULL || owner_name == NULL || members_name == NULL ? -1 : 0;
-}
-
 static int put_entry(PyObject *entry, const struct row *row)
 {
     struct row before;
@@ -366,7 +401,7 @@ static int is_known_by_its_memory(PyObject *entry, const struct kind *kind)
         if (sighting == NULL) {
             size_t nbytes;
             uint16_t device;
-            if (kinds_measure(entry, &nbytes, &device) < 0) {
+            if (measure(entry, &nbytes, &device) < 0) {
                 is_known = -1;
             }
             else if (nbytes != 0 && births_keep(nbytes)) {
@@ -412,9 +447,8 @@ PyObject *births_born(PyObject *module, PyObject *entry)
         return NULL;
     }
     struct kind kind;
-    PyObject *held;
-    int failed = kinds_find(its_kind, &kind, &held);
-    Py_DECREF(its_kind); /* the entry holds it */
+    int failed = kinds_find(its_kind, &kind);
+    Py_DECREF(its_kind);
     if (failed) {
         return NULL;
     }
@@ -428,9 +462,8 @@ PyObject *births_born(PyObject *module, PyObject *entry)
         nbytes = weighed(entry, kind.weigh);
     }
     else {
-        is_known = kinds_measure(entry, &nbytes, &device);
+        is_known = measure(entry, &nbytes, &device);
     }
-    Py_XDECREF(held);
     if (is_known < 0) {
         return NULL;
     }

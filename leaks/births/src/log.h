@@ -38,6 +38,9 @@ extern struct birth_log birth_log;
 
 /* By the monotonic clock, in seconds: now, to a few milliseconds. */
 double log_now(void);
+/* What a module of Python has under a name, a new reference. It is kept for the life of the process: there are births while the
+ * interpreter goes down. */
+PyObject *log_import(const char *module, const char *name);
 
 /* ------------------------------------------------------------------ rows */
 
@@ -86,7 +89,6 @@ PyObject *names_object(const struct names *names, uint16_t number);
 uint16_t scopes_number(PyObject *scope);
 uint16_t scopes_current(void);
 int scopes_make(void);
-void scopes_bind(PyObject *current, PyObject *resolve);
 
 /* ------------------------------------------------------------------ places.c: where a birth happens */
 
@@ -114,7 +116,7 @@ int places_of_birth(struct place *places, uint32_t wanted, PyCodeObject **called
 bool places_innermost(struct place *place);
 /* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
 void places_forget(void);
-void places_bind(PyObject *rank);
+int places_make(void);
 
 /* What a birth here and now would be recorded with: a new reference, or NULL, without an exception, where there is no memory. May
  * run Python code. */
@@ -225,8 +227,8 @@ PyObject *births_exclude(PyObject *module, PyObject *object);
 PyObject *births_escape(PyObject *module, PyObject *key);
 PyObject *births_let_out(PyObject *module, PyObject *key);
 PyObject *births_has_escaped(PyObject *module, PyObject *key);
+PyObject *births_describe_kind(PyObject *module, PyObject *arguments);
 int births_make(void);
-void births_bind(PyObject *kind_row, PyObject *measure);
 
 /* ------------------------------------------------------------------ rows.c: what Python gets of rows */
 

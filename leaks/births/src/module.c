@@ -15,6 +15,14 @@ double log_now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+PyObject *log_import(const char *name_of_module, const char *name)
+{
+    PyObject *module = PyImport_ImportModule(name_of_module);
+    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_XDECREF(module);
+    return found;
+}
+
 /* ------------------------------------------------------------------ passes */
 
 static PyObject *mark(PyObject *module, PyObject *name)
@@ -173,29 +181,9 @@ static PyObject *cleared_at(PyObject *module, PyObject *ignored)
     return PyLong_FromUnsignedLongLong(birth_log.cleared_at);
 }
 
-static PyObject *bind(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    PyObject *rank, *kind_row, *measure, *current, *resolve;
-    static bool is_bound;
-    if (!module_may_be_bound(is_bound)) {
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(arguments, "OOOOO:bind", &rank, &kind_row, &measure, &current, &resolve)) {
-        return NULL;
-    }
-    /* Kept for the life of the process: there are births while the interpreter goes down. */
-    places_bind(rank);
-    births_bind(kind_row, measure);
-    scopes_bind(current, resolve);
-    is_bound = true;
-    Py_RETURN_NONE;
-}
-
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, NULL},
     {"blocks", rows_blocks, METH_VARARGS, NULL},
     {"born", births_born, METH_O, NULL},
     {"clear", clear, METH_NOARGS, NULL},
@@ -203,6 +191,7 @@ static PyMethodDef functions[] = {
     {"close", close_log, METH_NOARGS, NULL},
     {"closing", closing, METH_NOARGS, NULL},
     {"counts", counts, METH_NOARGS, NULL},
+    {"describe_kind", births_describe_kind, METH_VARARGS, NULL},
     {"died", births_died, METH_O, NULL},
     {"entries", rows_entries, METH_VARARGS, NULL},
     {"escape", births_escape, METH_O, NULL},
@@ -268,9 +257,9 @@ static int fill(PyObject *module)
     }
     birth_log.loaded_at = log_now();
     birth_log.disposals = PyDict_New();
-    if (birth_log.disposals == NULL || births_make() < 0 || scopes_make() < 0 || names_make(&op_names) < 0 ||
-        names_make(&kind_names) < 0 || names_make(&device_names) < 0 || names_make(&scope_names) < 0 ||
-        names_make(&pass_names) < 0 || sightings_make() < 0 || PyType_Ready(&row_type) < 0) {
+    if (birth_log.disposals == NULL || births_make() < 0 || places_make() < 0 || scopes_make() < 0 ||
+        names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
+        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0 || PyType_Ready(&row_type) < 0) {
         return -1;
     }
     PyObject *capsule = PyCapsule_New(&api, BIRTHLOG_CAPSULE, NULL);

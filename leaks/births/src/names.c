@@ -134,11 +134,7 @@ int scopes_make(void)
 {
     name_name = PyUnicode_InternFromString("name");
     name_direct = PyUnicode_InternFromString("_direct");
-    return name_name == NULL || name_direct == NULL ? -1 : 0;
-}
-
-void scopes_bind(PyObject *current, PyObject *resolve)
-{
-    Py_XSETREF(current_variable, Py_NewRef(current));
-    Py_XSETREF(resolve_function, Py_NewRef(resolve));
+    current_variable = log_import("disposescope.scopes.context", "CURRENT");
+    resolve_function = log_import("disposescope.scopes.context", "resolve");
+    return name_name == NULL || name_direct == NULL || current_variable == NULL || resolve_function == NULL ? -1 : 0;
 }

@@ -207,7 +207,11 @@ bool places_innermost(struct place *place)
     return places_walked(place, 1, &called) >= 1;
 }
 
-void places_bind(PyObject *rank) { Py_XSETREF(rank_function, Py_NewRef(rank)); }
+int places_make(void)
+{
+    rank_function = log_import("disposescope.scopes.sites", "rank_of");
+    return rank_function == NULL ? -1 : 0;
+}
 
 /* ------------------------------------------------------------------ places that are remembered */
 
