@@ -1,6 +1,6 @@
 """Sequences: composites of tensors, and the batches made of them."""
 
-from . import torch_inputs as torch_inputs  # registers itself for PyTorch
+from ..scopes.kinds import await_module
 from .batches import scoped_batches
 from .collate import ScopedCollate, pack_collate
 from .pack import pack_padded_sequence, pack_sequence
@@ -19,3 +19,12 @@ __all__ = [
     "unpack_sequence",
     "unpad_sequence",
 ]
+
+
+def _teach() -> None:
+    from .torch_adapter import teach
+
+    teach()
+
+
+await_module("torch", _teach)
