@@ -1,3 +1,7 @@
-"""Sequences: composites of tensors, and the batches made of them."""
+"""Sequences: composites of tensors, and the batches made of them.
 
-from . import torch_inputs as torch_inputs  # registers itself for PyTorch
+Read `packed` first, then `pack`, `pad`, `collate` and `batches`; `torch_adapter` does the same for
+PyTorch's tensors, and `compiled` moves rows of memory for all of them.
+"""
+
+from . import framework as framework  # registers itself for PyTorch
