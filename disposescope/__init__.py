@@ -9,77 +9,55 @@ Examples
 12
 """
 
-from importlib.metadata import PackageNotFoundError as _NotInstalled
-from importlib.metadata import version as _version
-from os import environ as _environ
+import os as _os
+import sys as _sys
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from .leaks import LeakDetector, Record, Snapshot, assert_no_leaks, live_tensors, take_snapshot
-from .scopes import (
-    ArenaUse,
-    DeviceMismatchError,
-    DeviceStatistics,
-    DisposedError,
-    DisposeScope,
-    DisposeScopeError,
-    EscapedError,
-    GraphRetainedError,
-    LeakError,
-    LeakWarning,
-    NotOwnedError,
-    ScopeClosedError,
-    ScopeNestingError,
-    Statistics,
-    UnknownKindError,
-    attach,
-    current_scope,
-    detach,
-    dispose,
-    dispose_scope,
-    is_disposed,
-    move_to_outer,
-    owner_of,
-    register_kind,
-    reset_statistics,
-    statistics,
-    tidy,
-)
-from .sequences import (
-    PackedSequence,
-    ScopedCollate,
-    pack_collate,
-    pack_padded_sequence,
-    pack_sequence,
-    pad_packed_sequence,
-    pad_sequence,
-    scoped_batches,
-    unpack_sequence,
-    unpad_sequence,
-)
-from .tensors import (
-    ArenaStatistics,
-    ExportedStorage,
-    GraphOp,
-    GraphSummary,
-    Tensor,
-    arange,
-    arena_statistics,
-    asarray,
-    empty,
-    empty_cache,
-    exported_storages,
-    from_dlpack,
-    full,
-    graph_nbytes,
-    graph_summary,
-    ones,
-    tensor,
-    zeros,
-)
+if _TYPE_CHECKING:
+    from . import leaks as leaks
+    from .leaks.detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
+    from .leaks.detector.snapshot import Snapshot
+    from .leaks.report.records import Record
+    from .scopes.context import current_scope
+    from .scopes.errors import (
+        DeviceMismatchError,
+        DisposedError,
+        DisposeScopeError,
+        EscapedError,
+        GraphRetainedError,
+        LeakError,
+        LeakWarning,
+        NotOwnedError,
+        ScopeClosedError,
+        ScopeNestingError,
+        UnknownKindError,
+    )
+    from .scopes.functions import (
+        attach,
+        detach,
+        dispose,
+        is_disposed,
+        move_to_outer,
+        owner_of,
+        reset_statistics,
+        statistics,
+    )
+    from .scopes.kinds import register_kind
+    from .scopes.plain_memory import ArenaUse
+    from .scopes.scope import DisposeScope, dispose_scope, tidy
+    from .scopes.statistics import DeviceStatistics, Statistics
+    from .sequences.batches import scoped_batches
+    from .sequences.collate import ScopedCollate, pack_collate
+    from .sequences.pack import pack_padded_sequence, pack_sequence
+    from .sequences.packed import PackedSequence
+    from .sequences.pad import pad_packed_sequence, pad_sequence, unpack_sequence, unpad_sequence
+    from .tensors.numpy.statistics import ArenaStatistics, arena_statistics, empty_cache
+    from .tensors.tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
+    from .tensors.tensor.tensor import ExportedStorage, Tensor, exported_storages
+    from .tensors.torch.graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
 
-try:
-    __version__ = _version("disposescope")
-except _NotInstalled:  # a checkout that is used as it is
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = [
     "ArenaStatistics",
@@ -145,7 +123,77 @@ __all__ = [
     "zeros",
 ]
 
-if _environ.get("PYTHONDISPOSESCOPE"):
+_MODULES = {
+    "leaks.detector.detector": "LeakDetector assert_no_leaks live_tensors take_snapshot",
+    "leaks.detector.snapshot": "Snapshot",
+    "leaks.report.records": "Record",
+    "scopes.context": "current_scope",
+    "scopes.errors": (
+        "DeviceMismatchError DisposeScopeError DisposedError EscapedError GraphRetainedError LeakError LeakWarning "
+        "NotOwnedError ScopeClosedError ScopeNestingError UnknownKindError"
+    ),
+    "scopes.functions": "attach detach dispose is_disposed move_to_outer owner_of reset_statistics statistics",
+    "scopes.kinds": "register_kind",
+    "scopes.plain_memory": "ArenaUse",
+    "scopes.scope": "DisposeScope dispose_scope tidy",
+    "scopes.statistics": "DeviceStatistics Statistics",
+    "sequences.batches": "scoped_batches",
+    "sequences.collate": "ScopedCollate pack_collate",
+    "sequences.pack": "pack_padded_sequence pack_sequence",
+    "sequences.packed": "PackedSequence",
+    "sequences.pad": "pad_packed_sequence pad_sequence unpack_sequence unpad_sequence",
+    "tensors.numpy.statistics": "ArenaStatistics arena_statistics empty_cache",
+    "tensors.tensor.constructors": "arange asarray empty from_dlpack full ones tensor zeros",
+    "tensors.tensor.tensor": "ExportedStorage Tensor exported_storages",
+    "tensors.torch.graph": "GraphOp GraphSummary graph_nbytes graph_summary",
+}
+# Refuses an interpreter that is not the main one.
+_import_module(".scopes.extension", __name__)
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_ROOMS = frozenset({"leaks", "scopes", "sequences", "tensors"})
+
+
+def _bind(name: str) -> None:
+    """Import a public name, and bind all public names of the modules that are loaded then."""
+    from .scopes.kinds import load_frameworks
+
+    load_frameworks()
+    home = _HOMES[name]
+    for module in [module for module in _MODULES if module.startswith("leaks")] if home.startswith("leaks") else [home]:
+        _import_module(f".{module}", __name__)
+    for public, home in _HOMES.items():
+        found = getattr(_sys.modules.get(f"{__name__}.{home}"), public, None)
+        if found is not None:
+            # What tracebacks and pickles say. `inspect.getsource` finds a function all the same, and a class no more.
+            found.__module__ = __name__
+            globals()[public] = found
+
+
+if not _TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name when it is used first."""
+        if name in _HOMES:
+            _bind(name)
+        elif name in _ROOMS:
+            _import_module(f".{name}", __name__)
+        elif name == "__version__":
+            from importlib.metadata import PackageNotFoundError, version
+
+            try:
+                globals()[name] = version("disposescope")
+            except PackageNotFoundError:  # a checkout that is used as it is
+                globals()[name] = "0+unknown"
+        if name in globals():
+            return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_ROOMS, "__version__"})
+
+
+if _os.environ.get("PYTHONDISPOSESCOPE"):
     from .leaks.running.environment import obey_environment as _obey_environment
 
     _obey_environment()

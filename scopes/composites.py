@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from .errors import DeviceMismatchError
-from .framework import LISTENERS
 from .identity import (
     DEAD,
     LIVE,
@@ -25,6 +24,7 @@ from .identity import (
     unit_of,
 )
 from .kinds import Kind, device_name, kind_of
+from .listeners import LISTENERS
 from .statistics import LOCAL
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from sys import _getframe
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from .errors import ScopeNestingError
 from .extension import COMPILED
-from .framework import MEMORY
+from .forks import at_forks
+from .plain_memory import MEMORY
 
 if TYPE_CHECKING:
     from .scope import DisposeScope
@@ -79,7 +79,7 @@ _BLOCK_DRIVERS: Final = frozenset(
 )
 
 
-set_current: Final[Callable[[DisposeScope | None], object]] = CURRENT.set if COMPILED is None else COMPILED.set_current
+set_current: Final[Callable[[DisposeScope | None], object]] = COMPILED.set_current
 """Change the innermost entered scope of this context."""
 
 
@@ -196,9 +196,8 @@ def _forget_inherited() -> None:
     set_current(None)
 
 
-if hasattr(os, "register_at_fork"):
-    # A forked child is another program: the blocks of its parent are not on its way out.
-    os.register_at_fork(after_in_child=_forget_inherited)
+# A forked child is another program: the blocks of its parent are not on its way out.
+at_forks(in_child=_forget_inherited)
 
 # The stack of scopes in the context variable: the ways in and out that are not straight.
 

@@ -1,14 +1,14 @@
-"""Whether the compiled part of this room is there and in use."""
+"""The compiled parts of the package: how each is loaded, and why it may be refused; and that of this room."""
 
 from __future__ import annotations
 
-import os
-import sysconfig
+import sys
 from importlib import import_module
 from typing import Any, Final
 
 __all__ = [
     "COMPILED",
+    "load_extension",
 ]
 
 
@@ -20,17 +20,37 @@ def _is_main_interpreter() -> bool:
     return bool(interpreters.get_current() == interpreters.get_main())
 
 
-def _compiled() -> Any:
+def load_extension(name: str) -> Any:
+    """Return a compiled module of the package, imported where it has not been.
+
+    Parameters
+    ----------
+    name : str
+        Its name with that of its room, in full.
+
+    Raises
+    ------
+    ImportError
+        It was not built, this is a subinterpreter, or Python has no global interpreter lock.
+    """
     if not _is_main_interpreter():
-        raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter")
-    if os.environ.get("DISPOSESCOPE_PURE_PYTHON", "0") not in ("", "0") or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        return None
+        raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter", name=name)
+    if "t" in sys.abiflags:
+        raise ImportError(
+            "disposescope does not support free-threaded builds of Python: "
+            "its compiled parts rely on the global interpreter lock",
+            name=name,
+        )
     try:
-        return import_module(".compiled", __package__)
-    except ModuleNotFoundError:
-        # It was not built.
-        return None
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"{name} has not been built for this Python: run `pip install -e .` in the checkout of disposescope",
+            name=name,
+        ) from None
 
 
-COMPILED: Final[Any] = _compiled()
-"""The compiled part, described in ``compiled.pyi``; None where there is none."""
+COMPILED: Final[Any] = load_extension(f"{__package__}.compiled")
+"""The compiled part of this room, described in ``compiled.pyi``."""

@@ -1,4 +1,4 @@
-"""Locks that are held across a fork: a child would wait forever for one that a thread holds which it does not have."""
+"""What happens at a fork: locks that are held across it, and functions that are called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 __all__ = [
+    "at_forks",
     "hold_across_forks",
 ]
 
@@ -22,8 +23,14 @@ class _Lock(Protocol):
 _held: Final[list[tuple[int, _Lock]]] = []
 
 
+def _nothing() -> None:
+    """What is called where nothing is to be done."""
+
+
 def hold_across_forks(lock: _Lock, order: int) -> None:
     """Have every fork of the process wait for a lock, and hold it until there are parent and child.
+
+    A child would wait forever for a lock that a thread holds which it does not have.
 
     Parameters
     ----------
@@ -36,6 +43,17 @@ def hold_across_forks(lock: _Lock, order: int) -> None:
     _held.sort(key=itemgetter(0))
 
 
+def at_forks(
+    *,
+    before: Callable[[], object] = _nothing,
+    in_parent: Callable[[], object] = _nothing,
+    in_child: Callable[[], object] = _nothing,
+) -> None:
+    """Call functions at every fork: before it those of later calls first, and after it those of earlier ones."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
 def _acquire() -> None:
     for _, lock in _held:
         lock.acquire()
@@ -46,5 +64,4 @@ def _release() -> None:
         lock.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_acquire, after_in_parent=_release, after_in_child=_release)
+at_forks(before=_acquire, in_parent=_release, in_child=_release)

@@ -1,178 +1,197 @@
-"""What frameworks plug into scopes: the service of plain memory, and listeners to births, moves and disposals."""
+"""The interface between a library of tensors and scopes: one `Framework` a library, registered once.
+
+A framework teaches scopes the types of one library: how their instances are released and measured (`Kind`), how scopes
+learn of births, and what the rest of this package asks of that library. Nothing is imported for it: it is installed
+once the program itself has imported the library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final
+from warnings import warn
+
+from .identity import find_births_with
+from .kinds import Kind, add_kind, await_module, set_current_index
+from .listeners import HOOKS
+from .scope import DisposeScope
+from .sites import add_judge, add_library
+from .tree_walk import add_walker
 
 if TYPE_CHECKING:
-    from .errors import EscapedError
-    from .identity import Entry
-    from .scope import DisposeScope
+    from importlib.metadata import EntryPoint
 
 __all__ = [
-    "AFTER_RELEASES",
-    "ENTERED",
-    "EXPLAINERS",
-    "LEFT",
-    "LET_OUT",
-    "LISTENERS",
-    "MEMORY",
-    "ArenaUse",
-    "Instrument",
-    "Memory",
-    "finish_releases",
+    "Framework",
+    "register",
 ]
 
-# The seam to what serves plain memory inside a scope: the arena, put here by the floor above where
-# it is available.
-#
-# Plain memory is what no resource stands for: arrays that are never invalidated. A scope switches
-# its service on and off, knows what is born in it by bytes and by owner, and hands it on when it is
-# closed.
 
+class Framework:
+    """What scopes ask of one library of tensors. Subclass it, and `register` one instance.
 
-@final
-@dataclass(frozen=True, slots=True)
-class ArenaUse:
-    """What the arena serves for one scope.
+    Every method has a default that does nothing, and costs nothing where it is not overridden.
 
     Attributes
     ----------
-    blocks, live_nbytes : int
-        Blocks that the scope owns now, and the bytes that were asked for in them. 0 once it is closed.
-    peak_nbytes : int
-        The most bytes that it owned at once.
-    hits, misses : int
-        Blocks born in the scope without asking the system for memory, and with.
-    escapes, escaped_nbytes : int
-        Blocks that were in use when the scope was closed and not moved out before, and their bytes: they belong to
-        the outer scope since.
-    budget : int or None
-        The bytes that may be in use at once.
-    charged_nbytes : int
-        The bytes in use that count against the budget, in this scope and in those inside it, tensors of other libraries
-        included.
+    module : str
+        The name of the library's top module, such as ``"torch"``. The framework is installed when the program has
+        imported it: as the next scope is entered, or at the end of the import where a scope is open then.
+    packages : sequence of str
+        Top packages of the library besides that of `module`. Their lines are no birth sites; their callers' are.
+
+    Examples
+    --------
+    >>> from disposescope.frameworks import Framework, Kind, register
+    >>> class Adapter(Framework):
+    ...     module = "some_library"
+    ...
+    ...     @property
+    ...     def kinds(self):
+    ...         import some_library
+    ...
+    ...         return [
+    ...             Kind(
+    ...                 cls=some_library.Array,
+    ...                 name="some_library.Array",
+    ...                 release=some_library.Array.free,
+    ...                 storages=lambda array: [(array.address, array.nbytes)],
+    ...                 device=lambda array: f"card:{array.card}",
+    ...                 describe=lambda array: f"some_library.Array {array.shape}",
+    ...             )
+    ...         ]
+    >>> register(Adapter())  # nothing is imported: it waits until the program imports it
     """
 
-    blocks: int
-    live_nbytes: int
-    peak_nbytes: int
-    hits: int
-    misses: int
-    escapes: int
-    escaped_nbytes: int
-    budget: int | None
-    charged_nbytes: int
+    module: str = ""
+    packages: Sequence[str] = ()
 
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kinds of its tensors. Read once, when the library has been imported."""
+        return ()
 
-class Memory(Protocol):
-    """What the floor above implements. None of it may be called while another scope is being changed."""
+    @property
+    def current_indices(self) -> Mapping[str, Callable[[], int]]:
+        """For a device type that it knows ("cuda"), what tells the index that an unnumbered name stands for."""
+        return {}
 
-    def entered(self, scope: DisposeScope, /) -> object:
-        """Serve the context as the scope wants it; its slot ``_served`` gets what is to be put back."""
+    def install(self) -> None:
+        """Do what is needed for births to be seen. Called once, after the kinds have been registered."""
 
-    def left(self, scope: DisposeScope, /) -> object:
-        """Put back what served the context before."""
+    def scope_entered(self, scope: DisposeScope, /) -> object:
+        """Take note that a scope was entered, in its thread."""
 
-    def closed(self, scope: DisposeScope, /) -> EscapedError | None:
-        """Hand what the scope has in use to the outer one. Returns what a strict scope raises about it.
+    def scope_left(self, scope: DisposeScope, /) -> object:
+        """Take note that a scope is left or closed, once, before it releases what it owns."""
 
-        Called once the scope has released what it owns. What a live resource shows goes to the owner of that one.
+    def find_births(self, scope: DisposeScope | None, /) -> object:
+        """Record births that could not be told when they happened.
+
+        Asked before anything is counted, and before a verb acts on an instance of one of the kinds; and only then.
+
+        Parameters
+        ----------
+        scope : DisposeScope or None
+            The scope that is asked about; None for all.
         """
-        ...
 
-    def use(self, scope: DisposeScope, /) -> ArenaUse:
-        """What is served for the scope."""
-        ...
+    def children(self, node: Any, /) -> Iterator[tuple[str, object]] | None:
+        """Return what an object of the library's holds that is no resource, labelled as code would reach it.
 
-    def nbytes(self, scope: DisposeScope, /) -> int:
-        """The bytes in use of the scope, without those that resources show, whoever owns these."""
-        ...
-
-    def is_plain(self, thing: object, /) -> bool:
-        """Whether an object is plain memory, whoever serves it."""
-        ...
-
-    def owner(self, thing: object, /) -> DisposeScope | None:
-        """The scope that owns the memory behind an object; None for nobody's, and for memory from elsewhere."""
-        ...
-
-    def is_served(self, thing: object, /) -> bool:
-        """Whether the memory behind an object is served here."""
-        ...
-
-    def move(self, thing: object, source: DisposeScope | None, target: DisposeScope | None, /) -> bool:
-        """Change the owner of the memory behind an object, where `source` owns it (None: nobody); tells whether.
-
-        The memory behind a resource stays where anything else refers to it as well.
+        None for any other object. No code of the program may be run.
         """
-        ...
+        return None
 
-    def explain(self, error: MemoryError, /) -> None:
-        """Add to an error what is known of the budget that refused the memory."""
+    def array_moved_out(self, array: object, /) -> object:
+        """Take note that a plain array was moved out of a scope, whoever has its memory."""
 
-
-EXPLAINERS: Final[list[Callable[[BaseException], object]]] = []
-"""Called with each exception that leaves a scope, which they may add notes to; they do not raise."""
-
-LET_OUT: Final[list[Callable[[object], object]]] = []
-"""Called with each plain array that is moved out of a scope, whoever has its memory; they do not raise."""
-
-MEMORY: Final[list[Memory]] = []
-"""What serves plain memory; empty where nothing does."""
-
-# Who is told of births, moves and disposals. Free when nobody listens: the hot paths test one empty
-# list.
+    def role_of_code(self, code: CodeType, module: str, /) -> int | None:
+        """Return what code of the library's is to somebody who looks for a line: see `sites`; None for any other."""
+        return None
 
 
-class Instrument(Protocol):
-    """What a listener implements. Calls come in the thread of the event, before the verb returns.
+def register(framework: Framework) -> None:
+    """Have a framework installed once the program has imported its module.
 
-    A listener must not raise, must not create or dispose resources, and must not keep a resource alive: an entry is a
-    weak reference and may be kept.
+    Parameters
+    ----------
+    framework : Framework
+        The framework. It lives as long as the process.
+
+    Raises
+    ------
+    TypeError
+        It is no `Framework`.
+    ValueError
+        It names no module.
     """
-
-    def born(self, entry: Entry) -> None:
-        """A resource was created (`entry.owner` tells by whom it is owned), or first met by ``attach``."""
-
-    def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
-        """The owner of a resource changed; None is nobody."""
-
-    def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
-        """A resource was released while it was still referenced by at least its caller."""
-
-    def died(self, entry: Entry) -> None:
-        """The last reference of a resource, live or disposed, is gone."""
-
-    def opened(self, scope: DisposeScope) -> None:
-        """A scope was entered."""
-
-    def closed(self, scope: DisposeScope) -> None:
-        """A scope was closed, after it released what it owned."""
-
-    def story(self, entry: Entry) -> str:
-        """Birth and disposal site of a resource for an error message; empty where unknown."""
-        ...
+    if not isinstance(framework, Framework):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+        raise TypeError(f"register: expected an instance of Framework, not {framework!r}")
+    if not framework.module:
+        raise ValueError(f"register: {type(framework).__qualname__} does not say which module it is for")
+    await_module(framework.module, partial(_install, framework))
 
 
-LISTENERS: Final[list[Instrument]] = []
-"""The listeners, in the order in which they were added."""
+# Frameworks of other packages: the name of an entry point is that of the module that it is for, its value a subclass
+# of `Framework`, which is loaded only once the program has imported that module.
 
-ENTERED: Final[list[Callable[[DisposeScope], object]]] = []
-"""Called when a scope has been entered, in its thread: for kinds whose births are seen only where one watches."""
-
-LEFT: Final[list[Callable[[DisposeScope], object]]] = []
-"""Called once for each scope that was entered, when it is left or closed, before it releases what it owns."""
-
-AFTER_RELEASES: Final[list[Callable[[], object]]] = []
-"""What releases have put off until all that belong together are done; called once."""
+_GROUP: Final = "disposescope.frameworks"
 
 
-def finish_releases() -> None:
-    """Do what releases have put off."""
-    while AFTER_RELEASES:
-        # Taken out when it is done: after an interrupt it is done again.
-        AFTER_RELEASES[-1]()
-        del AFTER_RELEASES[-1:]
+def _register_installed() -> None:
+    from importlib.metadata import entry_points
+
+    for entry_point in entry_points(group=_GROUP):
+        await_module(entry_point.name, partial(_load, entry_point))
+
+
+def _load(entry_point: EntryPoint) -> None:
+    try:
+        framework: Any = entry_point.load()()
+        if not isinstance(framework, Framework):
+            raise TypeError(f"it is no {Framework.__qualname__}")
+        _install(framework)
+    except Exception as error:
+        # Of another package: the program in whose scope it is met can do nothing about it.
+        warn(
+            f"scopes do not own what {entry_point.name} makes: the entry point of {_GROUP} for it, "
+            f"{entry_point.value}, failed with {type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+# The interpreter's own module is always there: packages are asked when the first scope is entered, not at our import.
+await_module("sys", _register_installed)
+
+
+def _install(framework: Framework) -> None:
+    add_library(framework.module.partition(".")[0], *framework.packages, module=type(framework).__module__)
+    kinds = framework.kinds
+    for device_type, current_index in framework.current_indices.items():
+        set_current_index(device_type, current_index)
+    for kind in kinds:
+        add_kind(kind)
+    framework.install()
+    if _overrides(framework, "children"):
+        add_walker(framework.children)
+    if _overrides(framework, "role_of_code"):
+        add_judge(framework.role_of_code)
+    if _overrides(framework, "find_births"):
+        for kind in kinds:
+            find_births_with(kind.cls, framework.find_births)
+    for method, hooks in (
+        ("scope_entered", HOOKS.entered),
+        ("scope_left", HOOKS.left),
+        ("array_moved_out", HOOKS.array_moved_out),
+    ):
+        if _overrides(framework, method):
+            hooks.append(getattr(framework, method))
+
+
+def _overrides(framework: Framework, method: str) -> bool:
+    """Whether a framework has a method of its own; others are never called."""
+    return method in vars(framework) or getattr(type(framework), method) is not getattr(Framework, method)

@@ -9,7 +9,6 @@ from typing import TypeVar
 from .composites import Plan, absorb_members, plan_members
 from .context import current_scope
 from .errors import DisposedError, ScopeNestingError, UnknownKindError
-from .framework import AFTER_RELEASES, MEMORY, finish_releases
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -31,6 +30,8 @@ from .identity import (
     unit_of,
 )
 from .kinds import Kind, device_name, kind_of, qualified_name
+from .listeners import HOOKS, finish_releases
+from .plain_memory import MEMORY
 from .scope import DisposeScope, again, release_each
 from .statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process, statistics_of
 from .tree_walk import resources_in
@@ -127,7 +128,7 @@ def dispose(tree: object) -> None:
         units[unit_of(entry)] = None
     failures: list[BaseException] = []
     again(failures, release_each, list(units)[::-1], failures)
-    if AFTER_RELEASES:
+    if HOOKS.put_off:
         again(failures, finish_releases)
     if failures:
         raise_failures(failures, "dispose()", None)

@@ -16,10 +16,10 @@ from weakref import ref
 from .errors import DisposedError
 from .extension import COMPILED
 from .forks import hold_across_forks
-from .framework import LISTENERS
 from .kinds import ANCHORED, Kind, device_name, kind_of
+from .listeners import LISTENERS
 from .statistics import LOCAL, Ledger
-from .tree_walk import LEAF_TYPES, resources_in
+from .tree_walk import add_leaf_types, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -48,6 +48,7 @@ __all__ = [
     "disposed_error",
     "entry_of",
     "find_births_of",
+    "find_births_with",
     "finding_births",
     "finish_release",
     "is_interrupt",
@@ -63,7 +64,6 @@ __all__ = [
     "raise_with_context",
     "references_to",
     "release",
-    "release_in_python",
     "settle",
     "settle_earlier",
     "share",
@@ -145,7 +145,7 @@ class Token:
     __slots__ = ("__weakref__",)
 
 
-LEAF_TYPES.update((Entry, StrongEntry))
+add_leaf_types(Entry, StrongEntry)
 
 _tuple: Any = tuple
 
@@ -302,7 +302,14 @@ UNSEEN: Final[dict[type, Callable[[DisposeScope | None], object]]] = {}
 """For a type whose births cannot all be told when they happen, what records those that were not.
 
 Called before anybody counts (see `catch_up`), and before a verb acts on an instance of the type (see `find_births_of`).
+To be read only: see `find_births_with`.
 """
+
+
+def find_births_with(cls: type, find: Callable[[DisposeScope | None], object]) -> None:
+    """Have a function record the births of a type that were not told, whenever somebody is about to ask for them."""
+    UNSEEN[cls] = find
+
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
 """For a member of several composites, those besides its `unit`: the last one left disposes it.
@@ -398,8 +405,7 @@ def settle(closing: DisposeScope | None = None) -> None:
     closing : DisposeScope, optional
         A closed scope that is releasing what it owns: it gets the members of its own composites yet.
     """
-    if COMPILED is not None:
-        COMPILED.sweep()
+    COMPILED.sweep()
     try:
         # A loop takes what it is given before an interrupt can come up; a call and an assignment might lose it.
         for dead_composite in iter(DEAD_COMPOSITES.pop, None):
@@ -469,61 +475,8 @@ def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
 # gone.
 
 
-_SETTLE_AT: Final = 512
-
-
-def died_in_python(
-    entry: Entry,
-    # Bound here, because module globals may be gone when the last tensors die at interpreter exit.
-    live: dict[int, Entry] = LIVE,
-    dead: dict[int, Entry] = DEAD,
-    local: Any = LOCAL,
-    listeners: list[Any] = LISTENERS,
-    dead_composites: list[Entry] = DEAD_COMPOSITES,
-    anchored: list[Kind] = ANCHORED,
-) -> None:
-    """Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
-    key = entry.key
-    if live.get(key) is entry:
-        try:
-            del live[key]
-        except KeyError:
-            # A release on another thread took it a moment ago, and counts it.
-            entry.owner = None
-            for listener in listeners:
-                listener.died(entry)
-            return
-        if entry.unit is None:
-            owner = entry.owner
-            ledger = local.ledger
-            if owner is None:
-                ledger.disposed_unscoped += 1
-            else:
-                owner._entries.pop(entry, None)
-                ledger.disposed_in_scope += 1
-            if entry.members:
-                dead_composites.append(entry)
-                if len(dead_composites) >= _SETTLE_AT:
-                    settle_earlier()
-            else:
-                entry.owner = None
-        else:
-            if entry.members:
-                dead_composites.append(entry)
-            if anchored:
-                part_died(entry)
-    elif dead.get(key) is entry:
-        del dead[key]
-        # They hold each other.
-        entry.members = ()
-    if listeners:
-        for listener in listeners:
-            listener.died(entry)
-
-
-died = died_in_python
-if COMPILED is not None:
-    died = COMPILED.died
+died: Final[Callable[[Entry], None]] = COMPILED.died
+"""Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
 
 
 def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
@@ -536,15 +489,8 @@ def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, 
             died(unit)
 
 
-def anchor_died_in_python(entry: Entry, live: dict[int, Entry] = LIVE, dead: dict[int, Entry] = DEAD) -> None:
-    """Take note that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
-    if live.get(entry.key) is entry or dead.get(entry.key) is entry:
-        died(entry)
-
-
-anchor_died = anchor_died_in_python
-if COMPILED is not None:
-    anchor_died = COMPILED.anchor_died
+anchor_died: Final[Callable[[Entry], None]] = COMPILED.anchor_died
+"""Take note that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
 
 
 def track(resource: object, kind: Kind) -> Entry:
@@ -670,67 +616,8 @@ def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
 # The release of a resource, and the error that whoever uses it afterwards meets.
 
 
-def release_in_python(entry: Entry, with_members: bool = True, /) -> BaseException | None:
-    """Release a resource, its members with it. Idempotent; whoever takes the entry out of `LIVE` does the work.
-
-    Returns
-    -------
-    BaseException or None
-        What the release raised, for the caller to collect; members are released all the same.
-    """
-    # Why none is released twice, wherever another thread takes over. Let two entries of one resource be taken out of
-    # `LIVE` here, the first by one thread and then the second by another. Whoever makes the entry of a resource that
-    # others may know (`track_once`) puts it there only while none is: the second came after the first had left, so that
-    # the other thread found it there, and looked into `DEAD`, after the first one's entry had got there. That one
-    # stands for the resource as long as it is alive, which it is, for both threads hold it: the second returns. Nor was
-    # its entry in use, because `track_once` looks there as well, after it has put it into `LIVE`. Of threads with the
-    # same entry, one takes it out. Compiled, all of it is one step.
-    if LIVE.get(entry.key) is not entry:
-        return None
-    resource = entry()
-    remembered = resource is not None and type(entry) is not StrongEntry
-    if remembered:
-        dead = DEAD.get(entry.key)
-        if type(entry) is Entry and dead is not None and dead is not entry and dead() is resource:
-            LIVE.pop(entry.key, None)
-            return None
-        # Before the claim, so that at no moment it is in neither table: another thread would take it for a new one.
-        DEAD[entry.key] = entry
-    claimed = LIVE.pop(entry.key, None)
-    if claimed is not entry:
-        if claimed is not None and not remembered:
-            # Another resource has come to the address, or one that nobody remembers has been attached again.
-            LIVE.setdefault(entry.key, claimed)
-        return None
-    owner = entry.owner
-    entry.owner = None
-    if entry.unit is None:
-        if owner is None:
-            LOCAL.ledger.disposed_unscoped += 1
-        else:
-            owner._entries.pop(entry, None)
-            LOCAL.ledger.disposed_in_scope += 1
-    failures: list[BaseException] = []
-    lives = False
-    if resource is not None:
-        if type(entry) is StrongEntry:
-            entry._held = None
-        try:
-            for listener in LISTENERS:
-                listener.disposed(entry, owner)
-        except BaseException as error:
-            failures.append(error)
-        try:
-            entry.kind.release(resource)
-        except BaseException as error:
-            lives = True
-            failures.append(error)
-    return finish_release(entry, resource, failures, with_members, owner, lives)
-
-
-release = release_in_python
-if COMPILED is not None:
-    release = COMPILED.release
+release: Final[Callable[..., BaseException | None]] = COMPILED.release
+"""Release a resource, its members with it; return what that raised: see ``compiled.pyi``."""
 
 
 def _leave_alive(entry: Entry, resource: object, owner: DisposeScope | None) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from operator import methodcaller
 from types import ModuleType
@@ -14,13 +15,12 @@ from typing import Any, Final, TypeVar, final
 
 from .context import current_scope
 from .forks import hold_across_forks
-from .framework import LISTENERS
+from .listeners import LISTENERS
 from .options import Graphs
 
 __all__ = [
     "ANCHORED",
     "AWAITED",
-    "CURRENT_INDEX",
     "Kind",
     "Layout",
     "add_kind",
@@ -29,19 +29,26 @@ __all__ = [
     "install_imported",
     "kind_of",
     "kind_of_type",
+    "load_frameworks",
     "modules_seen",
     "mro_of",
     "name_of",
     "qualified_name",
     "register_kind",
+    "set_current_index",
     "space_of",
+    "when_watched",
 ]
 
 # One spelling for each device, so that two handles of one device are equal.
 
 
-CURRENT_INDEX: Final[dict[str, Callable[[], int]]] = {}
-"""For a device type ("cuda"), what tells the index that an unnumbered name stands for; 0 where none is given."""
+_current_index: Final[dict[str, Callable[[], int]]] = {}
+
+
+def set_current_index(device_type: str, current_index: Callable[[], int]) -> None:
+    """Have a function tell the index that an unnumbered name of a device type ("cuda") stands for; 0 without one."""
+    _current_index[device_type] = current_index
 
 
 def device_name(device: object) -> str:
@@ -75,7 +82,7 @@ def device_name(device: object) -> str:
         raise ValueError(f"not a device name: {device!r}; a type and perhaps an index, as in 'cpu' or 'cuda:1'")
     if colon:
         return f"{kind}:{int(index)}"
-    current = CURRENT_INDEX.get(kind)
+    current = _current_index.get(kind)
     return f"{kind}:{0 if current is None else current()}"
 
 
@@ -104,19 +111,44 @@ def await_module(name: str, teach: Callable[[], None]) -> None:
     modules_seen[0] = 0
 
 
+_ROOT: Final = __name__.rpartition(".scopes.")[0]
+_DETECTOR: Final = f"{_ROOT}.leaks.detector.watching"
+
+
+@cache
+def load_frameworks() -> None:
+    """Import what teaches scopes tensors, once and by name: `scopes` and `leaks` know nothing of it."""
+    for floor in ("tensors", "sequences"):
+        import_module(f"{_ROOT}.{floor}")
+
+
+def when_watched(teach: Callable[[], None]) -> None:
+    """Call `teach` once, before the first leak detector opens: now where the module of detectors is loaded.
+
+    What a framework has to tell a detector imports `leaks`, which a program without detectors never loads.
+    """
+    await_module(_DETECTOR, teach)
+    if _DETECTOR in sys.modules:
+        install_imported()
+
+
 def install_imported() -> None:
     """Teach the library the frameworks that the program has imported since the last look.
 
     A framework is taught once. Who looks meanwhile, on another thread, waits until it is known.
     """
     seen = len(sys.modules)
-    for name in list(AWAITED):
-        module = sys.modules.get(name)
-        # A module that is being imported is there already, half made: it is taught at a later look.
-        if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-            _teach(name)
-        elif module is not None:
-            seen = 0
+    looked: set[str] = set()
+    # What is taught may await more.
+    while names := AWAITED.keys() - looked:
+        looked |= names
+        for name in names:
+            module = sys.modules.get(name)
+            # A module that is being imported is there already, half made: it is taught at a later look.
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                _teach(name)
+            elif module is not None:
+                seen = 0
     # Not before: until then others have to look, and to wait.
     modules_seen[0] = seen
     _watch_imports()
@@ -147,7 +179,7 @@ def _watch_imports() -> None:
 
 
 @final
-class _Lookout(importlib.abc.MetaPathFinder):
+class _Lookout:
     """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

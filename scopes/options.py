@@ -9,6 +9,8 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
+from .forks import at_forks
+
 if TYPE_CHECKING:
     from .identity import Entry
 
@@ -257,5 +259,4 @@ def _new_lock() -> None:
     _lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
+at_forks(in_child=_new_lock)

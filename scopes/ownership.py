@@ -8,10 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .composites import Plan, absorb_members, gathered, plan_members
-from .context import CLOSED, CURRENT, current_scope, resolve
+from .context import current_scope
 from .errors import NotOwnedError
 from .extension import COMPILED
-from .framework import LET_OUT, LISTENERS, MEMORY
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -19,7 +18,6 @@ from .identity import (
     Entry,
     arrays_of,
     check_alive,
-    died,
     disposed_error,
     entry_of,
     find_births_of,
@@ -34,7 +32,9 @@ from .identity import (
     unit_of,
 )
 from .kinds import ANCHORED, Kind, kind_of
+from .listeners import HOOKS, LISTENERS
 from .options import let_graphs_out
+from .plain_memory import MEMORY
 from .statistics import LOCAL
 from .tree_walk import resources_in
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from .scope import DisposeScope
 
 __all__ = [
-    "COPIERS",
     "born",
     "born_composite",
     "born_in",
@@ -56,53 +55,8 @@ __all__ = [
 # The moment of birth: what a kind calls when one of its instances has come into being.
 
 
-def born_in_python(resource: object, kind: Kind, /) -> Entry:
-    """Record the birth of a resource; the current scope owns it from now on.
-
-    Parameters
-    ----------
-    resource : object
-        A new instance, which can be weakly referenced.
-    kind : Kind
-        Its kind, without members: see `born_composite`.
-
-    Returns
-    -------
-    Entry
-        Its entry in the identity set.
-    """
-    # This is a hot path: the body of `track` stands here again, to save a call.
-    entry = Entry(resource, died)
-    entry.key = key = id(resource)
-    entry.kind = kind
-    entry.unit = None
-    entry.members = ()
-    entry.home = ledger = LOCAL.ledger
-    LIVE[key] = entry
-    scope = CURRENT.get()
-    if scope is not None and not scope._direct:
-        scope = resolve(scope)
-    entry.owner = scope
-    if scope is None:
-        entry.counted = True
-        ledger.created_unscoped += 1
-    else:
-        entry.counted = ledger.period
-        ledger.created_in_scope += 1
-        scope._entries[entry] = None
-        if scope._state == CLOSED:
-            # Another thread closed it between the two lines above. What its closing did not see goes where the next
-            # birth will.
-            scope._take(entry)
-    if LISTENERS:
-        for listener in LISTENERS:
-            listener.born(entry)
-    return entry
-
-
-born = born_in_python
-if COMPILED is not None:
-    born = COMPILED.born
+born: Final[Callable[[object, Kind], Entry]] = COMPILED.born
+"""Record the birth of a resource, given with its kind; the current scope owns it from now on: see ``compiled.pyi``."""
 
 
 def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
@@ -127,49 +81,11 @@ def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> En
     return _recorded(entry, current_scope())
 
 
-def part_in_python(resource: object, kind: Kind, unit: Entry, /) -> Entry:
-    """Make the entry of a member of a composite, which nobody knows yet; it is not counted."""
-    entry = track(resource, kind)
-    entry.unit = unit
-    return entry
+part: Final[Callable[[object, Kind, Entry], Entry]] = COMPILED.part
+"""Make the entry of a member of a composite, which nobody knows yet: see ``compiled.pyi``."""
 
-
-part = part_in_python
-if COMPILED is not None:
-    part = COMPILED.part
-
-
-def born_whole_in_python(
-    resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
-) -> Entry | None:
-    """Record the birth of a composite that has just been made with all of its members, whom nobody else knows.
-
-    Parameters
-    ----------
-    resource, kind : object and Kind
-        As for `born`.
-    members : tuple or list of object
-        Its members, and None in the place of those that it has not. They can be weakly referenced, live on one device,
-        and none of them is a composite.
-    member_kind : Kind
-        Their kind.
-
-    Returns
-    -------
-    Entry or None
-        None where one of the members is known after all: nothing is recorded then.
-    """
-    found = [member for member in members if member is not None]
-    if any([id(member) in LIVE for member in found]):  # noqa: C419  # a list is faster
-        return None
-    entry = track(resource, kind)
-    entry.members = tuple([part(member, member_kind, entry) for member in found])
-    return _recorded(entry, current_scope())
-
-
-born_whole = born_whole_in_python
-if COMPILED is not None:
-    born_whole = COMPILED.born_whole
+born_whole: Final[Callable[[object, Kind, tuple[object, ...] | list[object], Kind], Entry | None]] = COMPILED.born_whole
+"""Record the birth of a composite that has just been made with all of its members: see ``compiled.pyi``."""
 
 
 def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
@@ -202,10 +118,6 @@ def _recorded(entry: Entry, scope: DisposeScope | None) -> Entry:
 # Giving small views memory of their own, so that the big one behind them can go.
 
 
-COPIERS: Final[dict[type, Callable[[object], object]]] = {}
-"""For a type of plain memory, what gives a copy of an instance that pins more than it uses, and any other as it is."""
-
-
 def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain: list[object]) -> object:
     """Give what a scope owns in a tree memory of its own, where it pins more than it uses.
 
@@ -222,10 +134,9 @@ def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain:
     """
     copies: list[tuple[int, object]] = []
     for index, array in enumerate(plain):
-        copier = COPIERS.get(type(array))
-        if copier is None or not MEMORY or MEMORY[0].owner(array) is not scope:
+        if MEMORY[0].owner(array) is not scope:
             continue
-        copy = copier(array)
+        copy = MEMORY[0].compact_copy(array)
         if copy is array:
             continue
         if array is not tree:
@@ -372,10 +283,10 @@ def _hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope |
     if scope._account is not None:
         for array in plain:
             MEMORY[0].move(array, scope, target)
-    if LET_OUT:
+    if HOOKS.array_moved_out:
         for array in plain:
-            for let_out in LET_OUT:
-                let_out(array)
+            for moved_out in HOOKS.array_moved_out:
+                moved_out(array)
     for entry in entries:
         # Taking the entry out is the claim: a move on another thread finds nothing then. A release that comes before
         # the new owner is set takes the old one away.

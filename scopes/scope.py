@@ -10,10 +10,9 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from sys import _getframe, modules
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, final, overload
-from warnings import warn
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
 
-from . import context, framework, identity, kinds
+from . import context, identity, kinds
 from .context import (
     ANY_GENERATOR,
     CLOSED,
@@ -23,14 +22,12 @@ from .context import (
     UNOPENED,
     drive_by_hand,
     enter_among_generators,
-    leave_the_stack,
     resume_scope,
     set_current,
     suspend_scope,
 )
 from .errors import ScopeClosedError, ScopeNestingError
 from .extension import COMPILED
-from .framework import AFTER_RELEASES, ENTERED, EXPLAINERS, LEFT, LISTENERS, MEMORY, ArenaUse, finish_releases
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
@@ -49,10 +46,13 @@ from .identity import (
     storages_of,
 )
 from .kinds import ANCHORED, AWAITED, Kind, install_imported, modules_seen
+from .listeners import HOOKS, LISTENERS, finish_releases
 from .options import GraphOption, check_graph_option, keep_pages, parse_budget, return_pages
+from .out_of_memory import explain
 from .ownership import hand_over, made_compact, owned_in, take_over
+from .plain_memory import MEMORY, ArenaUse
 from .statistics import LOCAL, Ledger
-from .tree_walk import LEAF_TYPES, resources_in
+from .tree_walk import add_leaf_types, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -63,8 +63,8 @@ __all__ = [
     "DisposeScope",
     "again",
     "decorate",
+    "dispose_scope",
     "end",
-    "explain",
     "install_compiled",
     "leave",
     "raise_what_failed",
@@ -90,42 +90,8 @@ __all__ = [
 R = TypeVar("R")
 
 
-def leave_in_python(scope: DisposeScope, doing: str, in_flight: BaseException | None, /) -> None:
-    """Leave a scope, or close it before its block is over: off the stack, then `end`, then what was raised is raised.
-
-    Parameters
-    ----------
-    scope : DisposeScope
-        The scope.
-    doing : {"leaving", "closing"}
-        Whether its block is over.
-    in_flight : BaseException, optional
-        What passes through the block.
-    """
-    failures: list[BaseException] = []
-    escaped: EscapedError | None = None
-    if CURRENT.get() is scope:
-        again(failures, _step_down, scope)
-    elif doing == "leaving":
-        if not scope._state:
-            leave_the_stack(scope)
-        again(failures, leave_the_stack, scope)
-    if in_flight is not None:
-        _once(failures, explain, in_flight)
-    if scope._state != CLOSED:
-        escaped = again(failures, end, scope, failures)
-    try:
-        if failures or escaped is not None:
-            raise_what_failed(scope, doing, failures, escaped, in_flight)
-    finally:
-        # This frame is reached from the tracebacks: full, the list would be in a cycle with them.
-        failures.clear()
-        del in_flight, escaped
-
-
-leave: Callable[[DisposeScope, str, BaseException | None], None] = (
-    leave_in_python if COMPILED is None else COMPILED.leave
-)
+leave: Final[Callable[[DisposeScope, str, BaseException | None], None]] = COMPILED.leave
+"""Leave a scope, or close it before its block is over: off the stack, then `end`, then what was raised is raised."""
 
 
 def again(failures: list[BaseException], step: Callable[..., R], *arguments: Any) -> R | None:
@@ -146,21 +112,6 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
         failures.append(error)
 
 
-def _step_down(scope: DisposeScope) -> None:
-    # The outermost scope found the arena in service where a task inherited it from a scope that is closed.
-    if scope._served is not None or (scope._below is None and scope._arena and MEMORY):
-        MEMORY[0].left(scope)
-    set_current(scope._below)
-
-
-def explain(error: BaseException) -> None:
-    """Add to an exception that leaves a scope what is known of its cause."""
-    if MEMORY and isinstance(error, MemoryError):
-        MEMORY[0].explain(error)
-    for explainer in EXPLAINERS:
-        explainer(error)
-
-
 def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
     """Close a scope, whatever its state was, and do all that is owed then. Can be called again after an interrupt.
 
@@ -171,7 +122,7 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         that are told, goes to the failures.
     """
     if scope._state == OPEN:
-        for left in LEFT:
+        for left in HOOKS.left:
             again(failures, left, scope)
     if scope.keep_pages:
         return_pages(scope)
@@ -187,7 +138,7 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         if DEAD_COMPOSITES:
             settle(scope)
         release_newest(scope._entries, failures)
-    if AFTER_RELEASES:
+    if HOOKS.put_off:
         again(failures, finish_releases)
     for listener in LISTENERS:
         _once(failures, listener.closed, scope)
@@ -225,23 +176,8 @@ def raise_what_failed(
         del escaped, in_flight
 
 
-def release_newest_in_python(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
-    """Release entries, the newest first, until none is left; what releases raise goes to the failures."""
-    while True:
-        try:
-            entry, _ = entries.popitem()
-        except KeyError:
-            return
-        failure = release(entry)
-        if failure is not None:
-            failures.append(failure)
-            # This frame is reached from its traceback: kept here, it would be a cycle.
-            failure = None
-
-
-release_newest = release_newest_in_python
-if COMPILED is not None:
-    release_newest = COMPILED.release_newest
+release_newest: Final[Callable[[dict[Entry, None], list[BaseException]], None]] = COMPILED.release_newest
+"""Release entries, the newest first, until none is left; what releases raise goes to the failures."""
 
 
 def release_each(entries: list[Entry], failures: list[BaseException]) -> None:
@@ -271,7 +207,7 @@ def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException
             if pending and pending[-1].owner is scope:
                 # An interrupt after the claim.
                 scope._entries[pending[-1]] = None
-    if AFTER_RELEASES:
+    if HOOKS.put_off:
         again(failures, finish_releases)
     return failures
 
@@ -287,9 +223,7 @@ T = TypeVar("T")
 
 
 def install_compiled(scope_type: type[DisposeScope]) -> None:
-    """Bind the compiled hot paths, and give the class of scopes its compiled methods; nothing where there are none."""
-    if COMPILED is None:
-        return
+    """Bind the compiled hot paths, and give the class of scopes its compiled methods."""
     COMPILED.bind(
         {
             "ANCHORED": ANCHORED,
@@ -297,17 +231,17 @@ def install_compiled(scope_type: type[DisposeScope]) -> None:
             "AWAITED": kinds.AWAITED,
             "CURRENT": context.CURRENT,
             "DEAD": identity.DEAD,
-            "ENTERED": framework.ENTERED,
+            "ENTERED": HOOKS.entered,
             "ENTERING": context.ENTERING,
             "DEAD_COMPOSITES": identity.DEAD_COMPOSITES,
             "Entry": identity.Entry,
             "Kind": Kind,
-            "LEFT": framework.LEFT,
-            "LISTENERS": framework.LISTENERS,
+            "LEFT": HOOKS.left,
+            "LISTENERS": LISTENERS,
             "LIVE": identity.LIVE,
             "LOCAL": LOCAL,
             "Ledger": Ledger,
-            "MEMORY": framework.MEMORY,
+            "MEMORY": MEMORY,
             "SHARED": identity.SHARED,
             "ScopeView": scope_type,
             "StrongEntry": identity.StrongEntry,
@@ -802,7 +736,15 @@ class DisposeScope:
         self._frame = None
         self._passed_over = ()
 
-    def __enter__(self) -> Self:
+    if TYPE_CHECKING:
+        # Compiled: see `install_compiled`.
+        def __enter__(self) -> Self: ...
+        def __exit__(
+            self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+        ) -> Literal[False]: ...
+
+    def _enter(self) -> Self:
+        """Enter the scope, whatever is unusual about that: what the compiled `__enter__` calls where anything is."""
         if self._state:
             self._refuse_to_enter()
         if AWAITED and len(modules) != modules_seen[0]:
@@ -821,7 +763,7 @@ class DisposeScope:
             set_current(self)
             if MEMORY and (below is None or not below._arena or not self._direct or self._particular):
                 MEMORY[0].entered(self)
-            for entered in ENTERED:
+            for entered in HOOKS.entered:
                 entered(self)
             for listener in LISTENERS:
                 listener.opened(self)
@@ -831,21 +773,6 @@ class DisposeScope:
             if self._state:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-    ) -> Literal[False]:
-        try:
-            leave(self, "leaving", exc)
-        except BaseException as error:
-            # Compiled, it is done by then; in Python it may have been interrupted before its first line.
-            if self._state == OPEN:
-                leave(self, "leaving", error)
-            raise
-        finally:
-            # This frame is reached from the failures' tracebacks, and they from the exception in flight.
-            del exc, traceback
-        return False
 
     def close(self) -> None:
         """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
@@ -909,12 +836,6 @@ class DisposeScope:
         self._particular = True
         if not self._arena:
             raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
-        if not MEMORY:
-            warn(
-                "budget has no effect here: there is no arena to keep it, as arena_statistics().available tells",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
     def _refuse_to_enter(self) -> None:
         state = "is closed" if self._state == CLOSED else "is still open"
@@ -928,7 +849,7 @@ class DisposeScope:
 install_compiled(DisposeScope)
 
 # What refers to a scope does not hide what the scope owns.
-LEAF_TYPES.add(DisposeScope)
+add_leaf_types(DisposeScope)
 
 # One call in a scope of its own.
 
@@ -957,3 +878,6 @@ def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """
     result: R = DisposeScope()(function)(*args, **kwargs)
     return result
+
+
+dispose_scope = DisposeScope

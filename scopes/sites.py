@@ -10,7 +10,6 @@ from typing import Any, Final, final
 
 __all__ = [
     "GENERATED",
-    "JUDGES",
     "KEEPER",
     "LIBRARY",
     "PASSING",
@@ -18,6 +17,8 @@ __all__ = [
     "USER",
     "Mark",
     "Site",
+    "add_judge",
+    "add_library",
     "is_inside",
     "mark_of",
     "rank_of",
@@ -29,7 +30,9 @@ Mark = tuple[CodeType, int]
 
 _OURS: Final = __name__.partition(".")[0]
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
-_INSIDE: Final = frozenset({_OURS, "numpy", "torch", "jax", "jaxlib", "copy"})
+# Of these all modules are libraries', of the others those alone.
+_packages: Final = {_OURS, "copy"}
+_modules: Final[set[str]] = set()
 USER: Final = 0
 GENERATED: Final = 1
 LIBRARY: Final = 2
@@ -40,8 +43,21 @@ PASSING: Final = 5
 it makes for itself, so that it makes no births; code that, with its caller, only passes a call on; code that passes a
 call on by itself."""
 
-JUDGES: Final[list[Callable[[CodeType, str], int | None]]] = []
-"""What frameworks say of code of theirs, given with the name of its module; None where they have nothing to say."""
+_judges: Final[list[Callable[[CodeType, str], int | None]]] = []
+
+
+def add_library(*packages: str, module: str) -> None:
+    """Take code of some packages, and of one module, for a library's: no line of theirs is a birth site."""
+    _packages.update(packages)
+    if module != "__main__":
+        _modules.add(module)
+    _ranks.clear()
+
+
+def add_judge(judge: Callable[[CodeType, str], int | None]) -> None:
+    """Ask a function what code of a library's is, given with the name of its module; None is nothing to say."""
+    _judges.append(judge)
+
 
 _ranks: Final[dict[str, int]] = {}
 
@@ -127,9 +143,9 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> int:
     rank = _ranks.get(code.co_filename)
     if rank is None:
         rank = _rank(code.co_filename, namespace)
-    if rank == LIBRARY and JUDGES:
+    if rank == LIBRARY and _judges:
         name: object = namespace.get("__name__")
-        for judge in JUDGES:
+        for judge in _judges:
             verdict = judge(code, name) if type(name) is str else None
             if verdict is not None:
                 return verdict
@@ -143,9 +159,13 @@ def _rank(file: str, namespace: dict[str, Any]) -> int:
         # Generated methods, such as a dataclass's __init__: their caller tells a person more.
         rank = GENERATED
     else:
-        rank = LIBRARY if _top_package(namespace) in _INSIDE or _runs_programs(file, namespace) else USER
+        rank = LIBRARY if _is_library(namespace) or _runs_programs(file, namespace) else USER
     _ranks[file] = rank
     return rank
+
+
+def _is_library(namespace: dict[str, Any]) -> bool:
+    return _top_package(namespace) in _packages or namespace.get("__name__") in _modules
 
 
 def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:

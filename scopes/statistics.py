@@ -119,7 +119,7 @@ class Ledger:
     graphs_kept: int
 
     def __init__(self) -> None:
-        self.compiled = None if COMPILED is None else COMPILED.Counts()
+        self.compiled = COMPILED.Counts()
         self.clear()
 
     # Bound here, because module globals may be gone when a thread's dies at interpreter exit.
@@ -128,8 +128,7 @@ class Ledger:
         self.period = object()
         for counter in _counters:
             setattr(self, counter, 0)
-        if self.compiled is not None:
-            self.compiled.clear()
+        self.compiled.clear()
 
     def count_birth(self, *, in_scope: bool) -> object:
         """Count a birth. Returns what its entry has as `counted`."""
@@ -142,9 +141,8 @@ class Ledger:
     def counts(self, _counters: tuple[str, ...] = COUNTERS) -> tuple[int, ...]:
         """The counters, in the order of `COUNTERS`."""
         counts = [getattr(self, counter) for counter in _counters]
-        if self.compiled is not None:
-            for place, count in enumerate(self.compiled.values()):
-                counts[place] += count
+        for place, count in enumerate(self.compiled.values()):
+            counts[place] += count
         return tuple(counts)
 
 
@@ -182,11 +180,10 @@ class _Retire:
         retired: list[tuple[int, ...]] = _retired,
         many: int = _MANY,
         lock: Any = _lock,
-        forget: Any = None if COMPILED is None else COMPILED.forget_ledger,
+        forget: Any = COMPILED.forget_ledger,
     ) -> None:
         ledger = self._ledger
-        if forget is not None:
-            forget(ledger)
+        forget(ledger)
         with lock:
             retired.append(ledger.counts())
             # Resources born on the thread still name the ledger as their home: it must not be counted twice.

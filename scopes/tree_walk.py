@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
 from typing import Any, Final, cast
 
 from .errors import UnknownKindError
-from .framework import MEMORY
 from .kinds import kind_of, mro_of, name_of, qualified_name, space_of
+from .plain_memory import MEMORY
 
 __all__ = [
     "LEAF_TYPES",
-    "WALKERS",
+    "add_leaf_types",
+    "add_walker",
+    "children_found_by_frameworks",
     "resources_in",
 ]
 
@@ -32,14 +34,35 @@ LEAF_TYPES: Final[set[type]] = {
     type(NotImplemented), type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType,
     types.TracebackType,
 }  # fmt: skip
-"""Types whose exact instances hold nothing to be found."""
+"""Types whose exact instances hold nothing to be found. To be read only: see `add_leaf_types`."""
 
-WALKERS: Final[list[Callable[[object], Iterator[tuple[str, object]] | None]]] = []
-"""Asked for the children of objects that are no container of Python's: the seam for arrays of objects."""
+Children = Iterator[tuple[str, object]]
+"""What an object holds, each labelled as code would reach it."""
+
+_walkers: Final[list[Callable[[object], Children | None]]] = []
 
 SEARCH_LIMIT: Final = 10_000
 """How many objects are looked into inside one object of an unknown type."""
 _MET_LIMIT: Final = 100 * SEARCH_LIMIT
+
+
+def add_leaf_types(*types: type) -> None:
+    """Look into exact instances of these types no more."""
+    LEAF_TYPES.update(types)
+
+
+def add_walker(walker: Callable[[object], Children | None]) -> None:
+    """Ask a function for the children of what is no container of Python's; None is nothing to say."""
+    _walkers.append(walker)
+
+
+def children_found_by_frameworks(node: object) -> Children | None:
+    """Return the children of an object as the first framework tells that knows it; None where none does."""
+    for walker in _walkers:
+        children = walker(node)
+        if children is not None:
+            return children
+    return None
 
 
 def resources_in(
@@ -115,12 +138,9 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
         return _with_state(_items((key, node[key]) for key in node), node, cls)
     if _has_fields(cls):
         return _state(node, cls)
-    for walker in WALKERS:
-        children = walker(node)
-        if children is not None:
-            # A subclass of arrays may hold others, as a masked array its mask.
-            return _with_state(children, node, cls) if cls.__dictoffset__ else children
-    return None
+    children = children_found_by_frameworks(node)
+    # A subclass of arrays may hold others, as a masked array its mask.
+    return _with_state(children, node, cls) if children is not None and cls.__dictoffset__ else children
 
 
 _SEQUENCES: Final[tuple[tuple[type, Callable[[Any], Iterator[object]]], ...]] = tuple(

@@ -1,21 +1,7 @@
-"""Sequences: composites of tensors, and the batches made of them."""
+"""Sequences: composites of tensors, and the batches made of them.
 
-from . import torch_inputs as torch_inputs  # registers itself for PyTorch
-from .batches import scoped_batches
-from .collate import ScopedCollate, pack_collate
-from .pack import pack_padded_sequence, pack_sequence
-from .packed import PackedSequence
-from .pad import pad_packed_sequence, pad_sequence, unpack_sequence, unpad_sequence
+Read `packed` first, then `pack`, `pad`, `collate` and `batches`; `torch_adapter` does the same for
+PyTorch's tensors, and `compiled` moves rows of memory for all of them.
+"""
 
-__all__ = [
-    "PackedSequence",
-    "ScopedCollate",
-    "pack_collate",
-    "pack_padded_sequence",
-    "pack_sequence",
-    "pad_packed_sequence",
-    "pad_sequence",
-    "scoped_batches",
-    "unpack_sequence",
-    "unpad_sequence",
-]
+from . import framework as framework  # registers itself for PyTorch

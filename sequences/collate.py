@@ -16,10 +16,9 @@ from ..scopes.scope import DisposeScope
 from ..scopes.tree_walk import resources_in
 from ..tensors.numpy.alignment import served
 from ..tensors.tensor.tensor import wrap
-from .inputs import Array, array_of, is_tensor_like
+from .inputs import Array, array_of, has_torch, is_tensor_like, is_torch, is_torch_packed
 from .pack import check_flag, pack_arrays
 from .packed import PackedSequence
-from .torch_inputs import check_batch, has_torch, is_torch, is_torch_packed
 
 __all__ = [
     "PackCollate",
@@ -87,7 +86,11 @@ class ScopedCollate(Generic[P, R]):
         """Collate in a scope of its own, and move the batch out of it."""
         with DisposeScope("collate") as scope:
             batch = self.function(*args, **kwargs)
-            check_batch(batch, "ScopedCollate")
+            for resource in resources_in(batch) if has_torch() else ():
+                if is_torch_packed(resource):
+                    from .torch_adapter import check_whole
+
+                    check_whole(resource, "ScopedCollate")
             return scope.move_to_outer(batch)
 
     def __repr__(self) -> str:
@@ -300,7 +303,7 @@ class PackCollate:
 
     def _tensors(self, path: Path, tensors: list[Any]) -> Any:
         """The batch of a field of PyTorch's tensors: packed or stacked, as that of a field of arrays."""
-        from .torch_pack import packed, stacked, trailing_shapes
+        from .torch_adapter import packed, stacked, trailing_shapes
 
         shapes = trailing_shapes(tensors, [_where(path, at) for at in range(len(tensors))])
         odd = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
@@ -338,7 +341,7 @@ class PackCollate:
 
 
 def _torch_tensor_of(numbers: Array) -> Any:
-    from .torch_pack import tensor_of
+    from .torch_adapter import tensor_of
 
     return tensor_of(numbers)
 

@@ -1,37 +1,35 @@
-"""What the sequence functions take as a tensor, where each element of a packed batch stands, and padding values."""
+"""What the sequence functions take as a tensor, whose tensors these are, and padding values. Imports no PyTorch."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..tensors.tensor.tensor import Tensor
 
+if TYPE_CHECKING:
+    import torch
+    from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
+    from typing_extensions import TypeIs
+
 __all__ = [
     "Array",
-    "Steps",
     "TensorLike",
     "array_of",
     "arrays_of",
-    "batch_sizes_of",
-    "inverse_of",
+    "has_torch",
     "is_tensor_like",
+    "is_torch",
+    "is_torch_packed",
     "lengths_of",
+    "listed",
     "padding_of",
-    "rows_at",
-    "steps_of",
 ]
-
-# What the sequence functions understand as a tensor, and how they see the array in it.
-#
-# The one place that judges inputs: each public function asks here first, so that another
-# framework's tensors can be sent to that framework's own functions from here.
-
 
 Array: TypeAlias = NDArray[Any]
 TensorLike: TypeAlias = "Tensor | Array"
@@ -82,11 +80,17 @@ def arrays_of(sequences: object, what: str, not_iterable: type[Exception]) -> li
     if is_tensor_like(sequences):
         return [np.asarray(row) for row in array_of(sequences, what)]
     if not isinstance(sequences, Iterable):
-        if _is_torch(sequences):
+        if is_torch(sequences):
             raise _refusal(sequences, what)
         raise not_iterable(f"{what}: expected an iterable of sequences, but got {sequences!r}")
-    given = cast("Iterable[object]", sequences)
-    return [array_of(sequence, f"{what}: sequence {index}") for index, sequence in enumerate(given)]
+    given: Iterable[Any] = cast(Any, sequences)
+    # What an array is called in a message is put together only where one may be raised.
+    return [
+        sequence
+        if type(sequence) is np.ndarray and sequence.dtype.kind in _NUMERIC
+        else array_of(sequence, f"{what}: sequence {index}")
+        for index, sequence in enumerate(given)
+    ]
 
 
 def lengths_of(lengths: object, what: str) -> Array:
@@ -138,13 +142,8 @@ def _numbers(lengths: list[Any], what: str) -> Array:
     return array
 
 
-def _is_torch(thing: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(thing, getattr(torch, "Tensor", ()))
-
-
 def _refusal(thing: object, what: str) -> TypeError:
-    if _is_torch(thing):
+    if is_torch(thing):
         return TypeError(
             f"{what} is a torch.Tensor; PyTorch tensors are not understood here: use torch.nn.utils.rnn, "
             "or give its .numpy()"
@@ -152,61 +151,67 @@ def _refusal(thing: object, what: str) -> TypeError:
     return TypeError(f"{what} must be a Tensor or a NumPy array, not a {type(thing).__qualname__}")
 
 
-# Where each element of a packed batch stands: the arithmetic of batch sizes, without a loop over
-# time steps.
-#
-# A packed batch holds, time step after time step, the elements of all sequences that reach the
-# step, longest sequence first.
+def has_torch() -> bool:
+    """Whether the program has imported PyTorch, and all of it."""
+    module = sys.modules.get("torch")
+    return module is not None and hasattr(module, "Tensor") and "torch.nn.utils.rnn" in sys.modules
 
 
-class Steps(NamedTuple):
-    """For each row of packed data, the time step and the sequence that it belongs to.
+def is_torch(thing: object) -> TypeIs[torch.Tensor]:
+    """Whether an object is a tensor of PyTorch's, disposed or not."""
+    # Its class is asked by type(), because a disposed one answers nothing.
+    return has_torch() and issubclass(type(thing), sys.modules["torch"].Tensor)
 
-    Attributes
+
+def is_torch_packed(thing: object) -> TypeIs[TorchPackedSequence]:
+    """Whether an object is a packed sequence of PyTorch's."""
+    return has_torch() and isinstance(thing, sys.modules["torch.nn.utils.rnn"].PackedSequence)
+
+
+def listed(sequences: Any, what: str) -> tuple[Any, list[Any] | None]:
+    """A list of sequences for the functions that take one, and the same where its tensors are PyTorch's.
+
+    Parameters
     ----------
-    starts : ndarray of int64, shape (time,)
-        The first row of each step.
-    times : ndarray of int64, shape (rows,)
-        The step of each row.
-    places : ndarray of int64, shape (rows,)
-        The sequence of each row, as a position among the sequences sorted by length.
+    sequences : object
+        What the user gave.
+    what : str
+        The function, for the message.
+
+    Returns
+    -------
+    sequences : object
+        What was given; an iterator, which can be gone through only once, as a list.
+    tensors : list of torch.Tensor or None
+        None where there is no tensor of PyTorch's among them. A single tensor gives its rows.
+
+    Raises
+    ------
+    TypeError
+        Only some of them are.
     """
-
-    starts: NDArray[np.int64]
-    times: NDArray[np.int64]
-    places: NDArray[np.int64]
-
-
-def batch_sizes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many sequences reach each time step, given their lengths in descending order."""
-    ascending = lengths[::-1]
-    # Methods, because NumPy's functions of the same names take a multiple of the time where there is little to do.
-    reaching = ascending.searchsorted(np.arange(int(lengths[0])), side="right")
-    return lengths.size - reaching.astype(np.int64, copy=False)
-
-
-def steps_of(batch_sizes: NDArray[np.int64]) -> Steps:
-    """The time step and the sequence of each row."""
-    starts = batch_sizes.cumsum() - batch_sizes
-    times = np.arange(batch_sizes.size).repeat(batch_sizes)
-    return Steps(starts, times, np.arange(times.size) - starts.repeat(batch_sizes))
-
-
-def rows_at(array: Array, first: NDArray[np.int64], second: NDArray[np.int64]) -> Array:
-    """``array[first, second]``, a copy; one flat index where the layout allows it, which is several times faster."""
-    if array.flags.c_contiguous:
-        rows, columns = array.shape[:2]
-        taken: Array = array.reshape(rows * columns, *array.shape[2:]).take(first * columns + second, axis=0)
-        return taken
-    picked: Array = array[first, second]
-    return picked
-
-
-def inverse_of(permutation: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The inverse of a permutation."""
-    inverse = np.empty_like(permutation)
-    inverse[permutation] = np.arange(permutation.size)
-    return inverse
+    if not has_torch():
+        return sequences, None
+    if is_torch(sequences):
+        return sequences, list(sequences)
+    known = sequences
+    if not isinstance(known, Iterable) or isinstance(known, (np.ndarray, Tensor)):
+        return sequences, None
+    items: Any = sequences
+    given: Sequence[Any] = items if isinstance(sequences, (list, tuple)) else list(items)
+    theirs = {cls: issubclass(cls, sys.modules["torch"].Tensor) for cls in set(map(type, given))}
+    if not any(theirs.values()):
+        return given, None
+    if not all(theirs.values()):
+        own = [theirs[type(sequence)] for sequence in given]
+        torch_at, other_at = own.index(True), own.index(False)
+        cls = cast("type[object]", type(given[other_at]))
+        raise TypeError(
+            f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a "
+            f"{cls.__module__}.{cls.__qualname__}; give sequences of one kind: torch.from_numpy(array) makes a tensor "
+            "of an array, tensor.numpy() an array of a tensor"
+        )
+    return given, list(given)
 
 
 # A padding value as the dtype of the data holds it, and refused where it does not fit.

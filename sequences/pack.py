@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..tensors.numpy.alignment import served
-from .inputs import Array, array_of, arrays_of, batch_sizes_of, inverse_of, lengths_of, rows_at, steps_of
-from .packed import PackedSequence
-from .torch_inputs import is_torch, listed, torch_functions
+from .compiled import BATCH_FIRST, PACKED, SEQUENCES, TIME_FIRST, count_above, move_rows
+from .inputs import Array, array_of, arrays_of, is_torch, lengths_of, listed
+from .packed import PackedSequence, inverse_of
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .inputs import TensorLike
 
 __all__ = [
+    "batch_sizes_of",
     "check_flag",
     "descending_order",
     "fitted",
@@ -28,130 +29,18 @@ __all__ = [
     "pack_sequence",
 ]
 
-# The order in which PyTorch sorts lengths, ties included.
-#
-# ``pack_padded_sequence(enforce_sorted=False)`` calls ``torch.sort(lengths, descending=True)``,
-# which is not stable and ends in libstdc++'s ``std::sort`` on the CPU: an introsort (D. R. Musser,
-# "Introspective sorting and selection algorithms", 1997) that stops at 16 elements and leaves the
-# rest to one insertion sort. Where two sequences are of one length, the order of a batch depends on
-# it. It is followed here step by step; each partition is vectorised, and the insertion sort is a
-# stable one.
-
-
-_CUTOFF: Final = 16
-
 
 def descending_order(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices that sort lengths from the longest to the shortest, bit for bit those of ``torch.sort`` on the CPU.
-
-    Parameters
-    ----------
-    lengths : ndarray of int64, shape (batch,)
-        The lengths.
-
-    Returns
-    -------
-    ndarray of int64, shape (batch,)
-        New.
-
-    Examples
-    --------
-    >>> descending_order(np.array([2, 3, 2, 3]))
-    array([1, 3, 0, 2])
-    """
-    count = lengths.size
-    # PyTorch does not sort an expanded tensor, whose elements are all the same one.
-    if count <= _CUTOFF or lengths.strides[0] == 0:
-        return np.argsort(~lengths, kind="stable")
+    """The indices that sort lengths from the longest to the shortest; those of one length keep their order."""
     # The complement reverses the order of all int64, where a minus would overflow at the smallest.
-    keys = ~lengths
-    order = np.arange(count)
-    pending = [(0, count, 2 * (count.bit_length() - 1))]
-    while pending:
-        first, last, depth = pending.pop()
-        while last - first > _CUTOFF:
-            if depth == 0:
-                _heap_sort(keys, order, first, last)
-                break
-            depth -= 1
-            cut = _partition(keys, order, first, last)
-            pending.append((cut, last, depth))
-            last = cut
-    return order[np.argsort(keys, kind="stable")]
+    return np.argsort(~lengths, kind="stable")
 
 
-def _partition(keys: NDArray[np.int64], order: NDArray[np.int64], first: int, last: int) -> int:
-    """Partition a range around the median of three, and tell where its second half begins.
-
-    Two cursors walk towards each other, each stopping at what is not on its side yet; what they stop at is swapped.
-    Neither meets an element twice, so that the k-th stop of the one is swapped with the k-th stop of the other until
-    they cross.
-    """
-    low, middle, high = keys[first + 1], keys[first + (last - first) // 2], keys[last - 1]
-    if low < middle:
-        at = first + (last - first) // 2 if middle < high else last - 1 if low < high else first + 1
-    elif low < high:
-        at = first + 1
-    else:
-        at = last - 1 if middle < high else first + (last - first) // 2
-    _swap(keys, first, at)
-    _swap(order, first, at)
-    pivot = keys[first]
-    rest = keys[first + 1 : last]
-    upward = np.flatnonzero(rest >= pivot) + (first + 1)
-    downward = np.flatnonzero(rest <= pivot)[::-1] + (first + 1)
-    met = min(upward.size, downward.size)
-    swaps = int(np.count_nonzero(upward[:met] < downward[:met]))
-    ups, downs = upward[:swaps], downward[:swaps]
-    for array in (keys, order):
-        array[ups], array[downs] = array[downs], array[ups]
-    # The upward cursor goes on to its next stop, which may be the last element that was swapped up.
-    stops = [int(upward[swaps])] if swaps < upward.size else []
-    if swaps:
-        stops.append(int(downs[-1]))
-    return min(stops)
-
-
-def _heap_sort(keys: NDArray[np.int64], order: NDArray[np.int64], first: int, last: int) -> None:
-    """What introsort falls back to when partitions stay lopsided: element by element, for lengths arranged to be so."""
-    heap: list[tuple[Any, Any]] = list(zip(keys[first:last].tolist(), order[first:last].tolist(), strict=True))
-    count = len(heap)
-    for parent in range((count - 2) // 2, -1, -1):
-        _adjust_heap(heap, parent, count, heap[parent])
-    for end in range(count - 1, 0, -1):
-        value = heap[end]
-        heap[end] = heap[0]
-        _adjust_heap(heap, 0, end, value)
-    keys[first:last] = [key for key, _ in heap]
-    order[first:last] = [index for _, index in heap]
-
-
-def _adjust_heap(heap: list[tuple[Any, Any]], hole: int, count: int, value: tuple[Any, Any]) -> None:
-    top = hole
-    child = hole
-    while child < (count - 1) // 2:
-        child = 2 * (child + 1)
-        if heap[child][0] < heap[child - 1][0]:
-            child -= 1
-        heap[hole] = heap[child]
-        hole = child
-    if count % 2 == 0 and child == (count - 2) // 2:
-        child = 2 * (child + 1)
-        heap[hole] = heap[child - 1]
-        hole = child - 1
-    parent = (hole - 1) // 2
-    while hole > top and heap[parent][0] < value[0]:
-        heap[hole] = heap[parent]
-        hole = parent
-        parent = (hole - 1) // 2
-    heap[hole] = value
-
-
-def _swap(array: NDArray[np.int64], one: int, other: int) -> None:
-    array[one], array[other] = int(array[other]), int(array[one])
-
-
-# Packing: from a list of sequences, or from a padded batch, to a packed sequence.
+def batch_sizes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many sequences reach each time step, given their lengths in descending order; its own inverse."""
+    batch_sizes = np.empty(int(lengths[0]), np.int64)
+    count_above(batch_sizes, lengths)
+    return batch_sizes
 
 
 @overload
@@ -170,7 +59,7 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
         At least one, none of them empty. The dtype of the first is that of the result.
     enforce_sorted : bool, default True
         Refuse sequences that are not sorted by length, longest first. With False they are sorted, and the result has
-        indices.
+        indices. Arrays of one length stay in the order given, PyTorch's tensors are in the order of ``torch.sort``.
 
     Returns
     -------
@@ -198,7 +87,9 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
     """
     sequences, tensors = listed(sequences, "pack_sequence")
     if tensors is not None:
-        return torch_functions().pack_sequence(tensors, enforce_sorted)
+        from . import torch_adapter
+
+        return torch_adapter.pack_sequence(tensors, enforce_sorted)
     arrays = arrays_of(sequences, "pack_sequence", TypeError)
     if not arrays:
         raise RuntimeError("pack_sequence: received an empty list of sequences")
@@ -239,7 +130,7 @@ def pack_padded_sequence(
         The layout of `input`.
     enforce_sorted : bool, default True
         Refuse sequences that are not sorted by length, longest first. With False they are sorted, and the result has
-        indices.
+        indices. Arrays of one length stay in the order given, PyTorch's tensors are in the order of ``torch.sort``.
 
     Returns
     -------
@@ -267,7 +158,9 @@ def pack_padded_sequence(
     ([4, 1, 3, 5, 2, 6], [3, 2, 1], [1, 2, 0])
     """
     if is_torch(input):
-        return torch_functions().pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
+        from . import torch_adapter
+
+        return torch_adapter.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
     what = "pack_padded_sequence"
     array = array_of(input, f"{what}: input")
     counts = lengths_of(lengths, what)
@@ -298,39 +191,39 @@ def pack_padded_sequence(
     _check_lengths(counts, what)
     batch_sizes = served(batch_sizes_of, counts)
     # A length beyond the input adds a step to batch_sizes and no rows, as it does in PyTorch.
-    _, times, places = steps_of(batch_sizes[: array.shape[1 - batch_axis]])
-    if order is not None:
-        places = order[places]
-    data = served(rows_at, array, places, times) if batch_first else served(rows_at, array, times, places)
-    inverse = None if order is None else served(inverse_of, order)
-    return PackedSequence._of((data, batch_sizes, order, inverse))
+    kept = np.minimum(counts, array.shape[1 - batch_axis])
+    data = served(np.empty, (int(kept.sum()), *array.shape[2:]), array.dtype)
+    padded = np.ascontiguousarray(array[:batch] if batch_first else array[:, :batch])
+    layout = BATCH_FIRST if batch_first else TIME_FIRST
+    move_rows((data,), PACKED, (padded,), layout, kept, order, data[0].nbytes, None)
+    return PackedSequence._of((data, batch_sizes, order, None if order is None else served(inverse_of, order)))
 
 
 def pack_arrays(
     arrays: list[Array], enforce_sorted: bool, what: str, dtype: np.dtype[Any] | None = None
 ) -> tuple[Array, Array, Array | None, Array | None]:
     """The four fields of the packed sequence of at least one array; `dtype` is that of the first where left out."""
-    for index, array in enumerate(arrays):
-        if array.ndim == 0:
-            raise IndexError(f"{what}: sequence {index} has no dimensions, where a sequence has a length")
+    shapes = [array.shape for array in arrays]
+    if () in shapes:
+        raise IndexError(f"{what}: sequence {shapes.index(())} has no dimensions, where a sequence has a length")
     first = arrays[0]
     trailing = first.shape[1:]
-    parts = [fitted(array, trailing, index, what) for index, array in enumerate(arrays)]
-    counts = np.array([array.shape[0] for array in arrays], dtype=np.int64)
+    parts = [
+        array if shape[1:] == trailing else fitted(array, trailing, index, what)
+        for index, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
+    ]
+    counts = np.array([shape[0] for shape in shapes], dtype=np.int64)
     if 0 in trailing or not counts.any():
         raise RuntimeError(f"{what}: cannot pack empty sequences, of shape {first.shape}")
-    order: NDArray[np.int64] | None = None
-    offsets = np.cumsum(counts) - counts
-    if not enforce_sorted:
-        order = descending_order(counts)
-        counts, offsets = counts[order], offsets[order]
+    order = None if enforce_sorted else descending_order(counts)
+    if order is not None:
+        counts = counts[order]
     _check_lengths(counts, what)
-    batch_sizes = batch_sizes_of(counts)
-    _, times, places = steps_of(batch_sizes)
-    # Unsafe, because PyTorch copies each sequence into the dtype of the first.
-    joined = np.concatenate(parts, dtype=first.dtype if dtype is None else dtype, casting="unsafe")
-    data = joined.take(offsets[places] + times, axis=0)
-    return data, batch_sizes, order, None if order is None else inverse_of(order)
+    data = np.empty((int(counts.sum()), *trailing), first.dtype if dtype is None else dtype)
+    # PyTorch too copies each sequence into the dtype of the first.
+    sequences = tuple(np.ascontiguousarray(part, data.dtype) for part in parts)
+    move_rows((data,), PACKED, sequences, SEQUENCES, counts, order, data[0].nbytes, None)
+    return data, batch_sizes_of(counts), order, None if order is None else inverse_of(order)
 
 
 def fitted(array: Array, trailing: tuple[int, ...], index: int, what: str) -> Array:

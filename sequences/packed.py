@@ -15,7 +15,8 @@ from ..scopes.kinds import Kind, add_kind, device_name
 from ..scopes.ownership import born_composite
 from ..tensors.numpy.alignment import aligned
 from ..tensors.tensor.tensor import TENSOR, unborn
-from .inputs import Array, array_of, inverse_of, is_tensor_like
+from .compiled import invert_permutation
+from .inputs import Array, array_of, is_tensor_like
 
 if TYPE_CHECKING:
     from ..tensors.tensor.tensor import Tensor
@@ -25,6 +26,7 @@ __all__ = [
     "PACKED_SEQUENCE",
     "PackedSequence",
     "arrays_in",
+    "inverse_of",
 ]
 
 # The class has methods of these names, which a type checker takes its annotations for.
@@ -457,6 +459,19 @@ def _rebuilt(
     return packed
 
 
+def inverse_of(permutation: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The inverse of a permutation.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    inverse = np.empty(permutation.size, np.int64)
+    invert_permutation(inverse, np.ascontiguousarray(permutation, np.int64))
+    return inverse
+
+
 def _checked_inverse(permutation: Array) -> NDArray[np.int64]:
     if permutation.ndim != 1:
         raise IndexError(f"PackedSequence: sorted_indices must have one dimension, not shape {permutation.shape}")
@@ -466,9 +481,10 @@ def _checked_inverse(permutation: Array) -> NDArray[np.int64]:
     outside = permutation[(permutation < 0) | (permutation >= count)]
     if outside.size:
         raise RuntimeError(f"PackedSequence: sorted_indices has index {outside[0]}, out of bounds for size {count}")
-    if np.bincount(permutation, minlength=count).max(initial=0) > 1:
-        raise RuntimeError("PackedSequence: sorted_indices has an index twice, which is no permutation")
-    return inverse_of(permutation)
+    try:
+        return inverse_of(permutation)
+    except ValueError:
+        raise RuntimeError("PackedSequence: sorted_indices has an index twice, which is no permutation") from None
 
 
 def _parse_to(

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ..tensors.numpy.alignment import served
 from ..tensors.tensor.tensor import wrap
-from .inputs import Array, array_of, arrays_of, batch_sizes_of, is_tensor_like, padding_of, steps_of
-from .pack import check_flag, fitted
-from .packed import PackedSequence, arrays_in
-from .torch_inputs import LISTS, PLAIN, is_torch, is_torch_packed, listed, torch_functions
+from .compiled import BATCH_FIRST, LEFT, PACKED, SEQUENCES, TIME_FIRST, move_rows
+from .inputs import Array, array_of, arrays_of, is_tensor_like, is_torch, is_torch_packed, listed, padding_of
+from .pack import batch_sizes_of, check_flag, fitted
+from .packed import PackedSequence, arrays_in, inverse_of
 
 if TYPE_CHECKING:
     import torch
@@ -90,12 +90,12 @@ def pad_sequence(
     >>> ds.pad_sequence([np.array([1, 2]), np.array([3])], batch_first=True, padding_value=-1).tolist()
     [[1, 2], [3, -1]]
     """
-    if type(sequences) in LISTS and sequences and PLAIN.issuperset(map(type, sequences)):
-        return torch_functions().pad_plain_sequences(sequences, batch_first, padding_value, padding_side)
     what = "pad_sequence"
     sequences, tensors = listed(sequences, what)
     if tensors is not None:
-        return torch_functions().pad_sequence(tensors, batch_first, padding_value, padding_side)
+        from . import torch_adapter
+
+        return torch_adapter.pad_sequence(tensors, batch_first, padding_value, padding_side)
     arrays = arrays_of(sequences, what, RuntimeError)
     check_flag(batch_first, what)
     if not isinstance(cast(object, padding_side), str):
@@ -112,11 +112,13 @@ def pad_sequence(
     parts = [fitted(array, trailing, index, what) for index, array in enumerate(arrays)]
     longest = max(part.shape[0] for part in parts)
     shape = (len(parts), longest) if batch_first else (longest, len(parts))
-    padded = served(np.full, (*shape, *trailing), fill, dtype=first.dtype)
-    by_sequence = padded if batch_first else padded.swapaxes(0, 1)
-    for row, part in zip(by_sequence, parts, strict=True):
-        length = part.shape[0]
-        row[longest - length if padding_side == "left" else 0 :][:length] = part
+    padded = served(np.empty, (*shape, *trailing), first.dtype)
+    if padded.size:
+        layout = (BATCH_FIRST if batch_first else TIME_FIRST) | (LEFT if padding_side == "left" else 0)
+        filled = np.full(trailing, fill, first.dtype)
+        whole = tuple(np.ascontiguousarray(part, first.dtype) for part in parts)
+        lengths = np.array([part.shape[0] for part in parts], np.int64)
+        move_rows((padded,), layout, whole, SEQUENCES, lengths, None, filled.nbytes, filled)
     return wrap(padded)
 
 
@@ -182,10 +184,11 @@ def pad_packed_sequence(
     ([[0, 1, 2, 0], [0, 1, 0, 0]], [3, 2])
     """
     if is_torch_packed(sequence):
-        return torch_functions().pad_packed_sequence(sequence, batch_first, padding_value, total_length)
+        from . import torch_adapter
+
+        return torch_adapter.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
     what = "pad_packed_sequence"
-    data, batch_sizes, lengths, places = _opened(sequence, what)
-    longest = batch_sizes.size
+    data, longest, lengths, places = _opened(sequence, what)
     if total_length is not None:
         total = _whole(total_length, f"{what}: total_length")
         if total < longest:
@@ -195,23 +198,18 @@ def pad_packed_sequence(
         longest = total
     check_flag(batch_first, what)
     fill = padding_of(padding_value, data.dtype, what)
-    starts, times, rows_of_places = steps_of(batch_sizes)
-    batch = lengths.size
-    rows: Array = data
-    if places is None:
-        rows, positions = data[: times.size], rows_of_places
-    else:
-        # Sequence after sequence as it was given: its place among the sorted ones tells its rows.
+    shape = (lengths.size, longest) if batch_first else (longest, lengths.size)
+    padded = served(np.empty, (*shape, *data.shape[1:]), data.dtype)
+    order = _order_of(places, lengths.size)
+    if padded.size:
+        filled = np.full(data.shape[1:], fill, data.dtype)
+        layout = BATCH_FIRST if batch_first else TIME_FIRST
+        move_rows((padded,), layout, (data,), PACKED, lengths, order, filled.nbytes, filled)
+    if places is not None:
         lengths = lengths[places]
-        batch = places.size
-        positions = np.repeat(np.arange(batch), lengths)
-        times = np.arange(positions.size) - (np.cumsum(lengths) - lengths)[positions]
-        rows = data.take(starts[times] + places[positions], axis=0)
-    shape = (batch, longest) if batch_first else (longest, batch)
-    trailing = data.shape[1:]
-    padded = served(np.full, (shape[0] * shape[1], *trailing), fill, dtype=data.dtype)
-    padded[positions * longest + times if batch_first else times * batch + positions] = rows
-    return wrap(padded.reshape(*shape, *trailing)), wrap(lengths)
+        if order is None:
+            padded = served(padded.take, places, axis=0 if batch_first else 1)
+    return wrap(padded), wrap(lengths)
 
 
 @overload
@@ -250,12 +248,18 @@ def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> l
     [[0, 1], [0, 1, 2]]
     """
     if is_torch_packed(packed_sequences):
-        return torch_functions().unpack_sequence(packed_sequences)
-    data, batch_sizes, lengths, places = _opened(packed_sequences, "unpack_sequence")
-    starts = np.cumsum(batch_sizes) - batch_sizes
-    wanted = range(lengths.size) if places is None else places.tolist()
-    counts = lengths.tolist()
-    return [wrap(data.take(starts[: counts[place]] + place, axis=0)) for place in wanted]
+        from . import torch_adapter
+
+        return torch_adapter.unpack_sequence(packed_sequences)
+    data, _, lengths, places = _opened(packed_sequences, "unpack_sequence")
+    order = _order_of(places, lengths.size)
+    counts = (lengths if order is None or places is None else lengths[places]).tolist()
+    unpacked: list[Array] = served(lambda: [np.empty((count, *data.shape[1:]), data.dtype) for count in counts])
+    if data.size:
+        move_rows(tuple(unpacked), SEQUENCES, (data,), PACKED, lengths, order, data[0].nbytes, None)
+    if order is None and places is not None:
+        unpacked = [served(unpacked[place].copy) for place in cast("list[int]", places.tolist())]
+    return [wrap(sequence) for sequence in unpacked]
 
 
 @overload
@@ -312,7 +316,9 @@ def unpad_sequence(
     [[1, 3], [2]]
     """
     if is_torch(padded_sequences):
-        return torch_functions().unpad_sequence(padded_sequences, lengths, batch_first)
+        from . import torch_adapter
+
+        return torch_adapter.unpad_sequence(padded_sequences, lengths, batch_first)
     what = "unpad_sequence"
     array = array_of(padded_sequences, f"{what}: padded_sequences")
     one_each: Sequence[Any] = lengths
@@ -338,8 +344,8 @@ def unpad_sequence(
     return [wrap(row[:count].copy()) for row, count in zip(by_sequence, counts, strict=True)]
 
 
-def _opened(packed: object, what: str) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
-    """Data, batch sizes, the lengths of the sequences by place, and the place of each sequence, checked."""
+def _opened(packed: object, what: str) -> tuple[Array, int, NDArray[np.int64], NDArray[Any] | None]:
+    """The rows of the sequences, how many steps there are, the lengths by place, and each sequence's place, checked."""
     if not isinstance(packed, PackedSequence):
         raise TypeError(
             f"{what}: expected a PackedSequence, not a {type(packed).__module__}.{type(packed).__qualname__}"
@@ -357,10 +363,20 @@ def _opened(packed: object, what: str) -> tuple[Array, NDArray[np.int64], NDArra
     if data.ndim == 0 or data.shape[0] < rows:
         raise RuntimeError(f"{what}: batch_sizes tell of {rows} rows, but data has shape {data.shape}")
     # How many steps reach beyond each place: the same arithmetic, which is its own inverse.
-    lengths = batch_sizes_of(batch_sizes)
+    lengths = batch_sizes_of(np.ascontiguousarray(batch_sizes))
     if places is not None:
         _check_places(places, lengths.size, what)
-    return data, batch_sizes, lengths, places
+    return np.ascontiguousarray(data[:rows]), batch_sizes.size, lengths, places
+
+
+def _order_of(places: NDArray[Any] | None, batch: int) -> NDArray[np.int64] | None:
+    """Which sequence stands at each place; None where all stand as given, and where `places` is no permutation."""
+    if places is None or places.size != batch:
+        return None
+    try:
+        return inverse_of(places)
+    except ValueError:
+        return None
 
 
 def _check_places(places: Array, batch: int, what: str) -> None:

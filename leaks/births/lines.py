@@ -8,7 +8,7 @@ from typing import final
 
 from ...scopes.sites import Site, site_of
 from ..report.live import LiveSite
-from .log import LOG, NUMBER, SCOPE, SITE, WEIGHT, Rows, Sites
+from .log import LOG, Row, Sites
 
 __all__ = [
     "Births",
@@ -24,23 +24,19 @@ class Births:
 
     Parameters
     ----------
-    rows : Rows
-        The births of a snapshot.
-    places : list of int
-        Which of them are meant, in the order of birth.
+    rows : iterable of (Row or None)
+        What the log knew of them, in the order of birth; None where nobody saw one.
     sites : Sites
         What is known of the lines.
     """
 
-    __slots__ = ("_places", "_rows", "_sites", "site_number")
+    __slots__ = ("_rows", "_sites", "site_number")
 
-    def __init__(self, rows: Rows, places: list[int], sites: Sites) -> None:
-        self._rows = rows
-        self._places = places
+    def __init__(self, rows: Iterable[Row | None], sites: Sites) -> None:
+        self._rows = [row for row in rows if row is not None]
         self._sites = sites
-        first = rows.column(SITE, places[:1])
         # None where no detector saw them.
-        self.site_number: int | None = first[0] if first else None
+        self.site_number: int | None = self._rows[0].site if self._rows else None
 
     @property
     def made(self) -> int:
@@ -50,21 +46,19 @@ class Births:
     @property
     def is_known_still(self) -> bool:
         """Whether the log has not forgotten them since."""
-        first = self._rows.column(NUMBER, self._places[:1])
-        return bool(first) and first[0] > LOG.cleared_at()
+        return bool(self._rows) and self._rows[0].number > LOG.cleared_at()
 
     def numbers(self, after: int) -> list[int]:
-        """Their numbers from a birth on, in order."""
-        numbers: list[int] = self._rows.column(NUMBER, self._places)
-        return [number - after for number in numbers] if after else numbers
+        """Return their numbers, counted from a birth on, in order."""
+        return [row.number - after for row in self._rows]
 
     def scopes(self) -> set[str | None]:
-        """The names of their scopes."""
-        return set(self._rows.column(SCOPE, self._places))
+        """Return the names of their scopes."""
+        return {row.scope for row in self._rows}
 
     def weights(self) -> list[float]:
-        """How many births each stands for; empty where each stands for itself."""
-        weights: list[float] = self._rows.column(WEIGHT, self._places)
+        """Return how many births each stands for; empty where each stands for itself."""
+        weights = [row.weight for row in self._rows]
         return weights if any(weight != 1.0 for weight in weights) else []
 
 

@@ -1,4 +1,4 @@
-"""The scopes that are open, with the place where each was entered, while somebody watches."""
+"""The scopes that are open, with the place where each was entered, while a detector is open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, final
 from weakref import ref
 
 from ...scopes.context import OPEN
-from ...scopes.framework import ENTERED, LEFT
 from ...scopes.sites import Mark, is_inside
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A scope that was entered while somebody watched.
+    """A scope that was entered while a detector was open.
 
     Attributes
     ----------
@@ -54,27 +53,19 @@ class Opening:
 
 @final
 class Openings:
-    """What is known of the scopes that were entered while any detector is open. The one instance is `OPENINGS`."""
+    """The scopes that were entered while any detector is open. The one instance is `OPENINGS`."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: dict[int, Opening] = {}
 
-    def begin(self) -> None:
-        """Watch from now on."""
+    def clear(self) -> None:
+        """Forget all of them."""
         self._known.clear()
-        ENTERED.append(self.entered)
-        LEFT.append(self.left)
 
-    def end(self) -> None:
-        """Watch no more. What was known then still is."""
-        for hooks, hook in ((ENTERED, self.entered), (LEFT, self.left)):
-            if hook in hooks:
-                hooks.remove(hook)
-
-    def entered(self, scope: DisposeScope) -> None:
-        """A scope was entered."""
+    def add(self, scope: DisposeScope) -> None:
+        """Add a scope that is being entered by the calling thread."""
         frame = _user_frame(sys._getframe(1))
         self._known[id(scope)] = Opening(
             ref(scope),
@@ -85,12 +76,12 @@ class Openings:
             None if frame is None else frame.f_code,
         )
 
-    def left(self, scope: DisposeScope) -> None:
-        """A scope is being closed."""
+    def remove(self, scope: DisposeScope) -> None:
+        """Forget a scope that was closed."""
         self._known.pop(id(scope), None)
 
     def open_scopes(self) -> list[Opening]:
-        """The scopes that were entered and not closed, and are there still."""
+        """Return the scopes that were entered and not closed, and are there still."""
         found: list[Opening] = []
         for key, opening in list(self._known.items()):
             scope = opening.reference()
@@ -101,7 +92,7 @@ class Openings:
         return found
 
     def stacks(self) -> list[list[Opening]]:
-        """The open scopes, each innermost one with those around it, outermost first; what was entered first, first."""
+        """Return each innermost open scope with those around it, outermost first; the oldest come first."""
         found = {id(scope): opening for opening in self.open_scopes() if (scope := opening.reference()) is not None}
         around: dict[int, list[int]] = {}
         for key, opening in found.items():
@@ -122,7 +113,7 @@ OPENINGS: Final = Openings()
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not this library's, nor that of a context manager around it."""
+    """Return the innermost frame that is not this library's, nor that of a context manager around it."""
     while frame is not None and (is_inside(frame) or frame.f_globals.get("__name__") == "contextlib"):
         frame = frame.f_back
     return frame

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from ...scopes.errors import DisposedError
 from ...scopes.identity import DEAD, LIVE, Entry, device_of_entry, storages_of
 from ..report.records import Record
-from .log import DISPOSALS, LOG, Disposal, Row, RowList, Seen, SiteFacts, Sites
+from .log import DISPOSALS, LOG, Disposal, Row, Rows, Seen, SiteFacts, Sites
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
-    from .log import Rows
 
 __all__ = [
     "RecordBuilder",
     "layout_of",
 ]
-
-_RecordLists = tuple[list[Record], list[Entry], "Rows"]
 
 
 @final
@@ -35,7 +32,7 @@ class RecordBuilder:
     Attributes
     ----------
     numbers : dict
-        Identities of storages, as `LOG.key_of` gives them, are exchanged for numbers at once: one of them may be the
+        By the identity of a storage, its number in this snapshot. Records hold the number: the identity may be the
         storage itself.
     sites : Sites
         What is known of the lines.
@@ -52,35 +49,27 @@ class RecordBuilder:
         self.sites = Sites()
         self.disposals: dict[Entry, int] = {}
 
-    def build_records(self, entries: list[Entry], rows: Rows) -> _RecordLists:
-        """The records of those of some entries whose resources are there, with entry and row of each.
+    def build_records(
+        self, entries: Sequence[Entry], rows: Sequence[Row | None]
+    ) -> tuple[list[Record], list[Entry], list[Row | None]]:
+        """Return records of those of some entries whose resources are there, with entry and row of each.
 
         Members of composites are left out.
         """
-        if type(rows) is RowList:
-            return self.build_records_in_python(entries, rows)
-        # Compiled rows: the log makes records of what lives by itself, and has all others made here.
-        told: _RecordLists = LOG.build_records(
-            Record, self.numbers, self.sites, self._now_s, self._closings, DEAD, DISPOSALS, self.record, entries, rows
-        )
-        return told
-
-    def build_records_in_python(self, entries: list[Entry], rows: Rows) -> _RecordLists:
-        """The same, one by one."""
         records: list[Record] = []
         subjects: list[Entry] = []
-        kept = RowList()
-        for place, entry in enumerate(entries):
-            row = rows[place]
-            record = self.record(entry, row)
+        kept: list[Row | None] = []
+        for entry, row in zip(entries, rows, strict=True):
+            record = self._record(entry, row)
             if record is not None:
                 records.append(record)
                 subjects.append(entry)
                 kept.append(row)
+        LOG.untrack(records)
         return records, subjects, kept
 
-    def record(self, entry: Entry, row: Row | None) -> Record | None:
-        """The record of one resource; None where it is not there, or belongs to a composite that is."""
+    def _record(self, entry: Entry, row: Row | None) -> Record | None:
+        """Return the record of one resource; None where it is not there, or belongs to a composite that is."""
         alive = LIVE.get(entry.key) is entry
         if (not alive and DEAD.get(entry.key) is not entry) or _belongs_to_composite(entry):
             return None
@@ -91,7 +80,7 @@ class RecordBuilder:
             return None
         kind = entry.kind
         storages: dict[Hashable, int] = {}
-        facts: SiteFacts | None = None if row is None else self.sites(row[0])
+        facts: SiteFacts | None = None if row is None else self.sites(row.site)
         device: str | None = None
         try:
             if alive and entry.members:
@@ -120,33 +109,23 @@ class RecordBuilder:
             storages=tuple((self._number_of(identity), size) for identity, size in storages.items()),
             site=None if facts is None else facts.site,
             disposal=None if disposal is None else self.sites.line(disposal.mark),
-            scope=row[5] if row is not None else None if owner is None else owner.name or "",
-            age_s=None if row is None else self._now_s - row[4],
-            generation=None if row is None else self._closings - row[3],
+            scope=row.scope if row is not None else None if owner is None else owner.name or "",
+            age_s=None if row is None else self._now_s - row.at_s,
+            generation=None if row is None else self._closings - row.closings,
             state="alive" if alive else "disposed",
             frames=() if facts is None else facts.frames,
             device=device if alive else None,
             op=None if facts is None else facts.op,
         )
 
-    def build_memory_records(self, pieces: list[Seen], rows: Rows) -> list[Record]:
-        """The records of some memory that is there."""
-        if type(rows) is RowList:
-            return self.build_memory_records_in_python(pieces, rows)
-        records: list[Record] = LOG.build_memory_records(
-            Record, self.numbers, self.sites, self._now_s, self._closings, Seen, pieces, rows
-        )
+    def build_memory_records(self, pieces: Sequence[Seen], rows: Rows) -> list[Record]:
+        """Return records of some memory that is there."""
+        records = [self._memory_record(piece, row) for piece, row in zip(pieces, rows, strict=True)]
+        LOG.untrack(records)
         return records
 
-    def build_memory_records_in_python(self, pieces: list[Seen], rows: Rows) -> list[Record]:
-        """The same, one by one."""
-        return [self._memory(piece, row) for place, piece in enumerate(pieces) if (row := rows[place]) is not None]
-
-    def _number_of(self, identity: Hashable) -> int:
-        return self.numbers.setdefault(LOG.key_of(identity), len(self.numbers))
-
-    def _memory(self, piece: Seen, row: Row) -> Record:
-        facts = self.sites(row[0])
+    def _memory_record(self, piece: Seen, row: Row) -> Record:
+        facts = self.sites(row.site)
         return Record(
             kind=piece.kind,
             shape=None,
@@ -156,18 +135,21 @@ class RecordBuilder:
             storages=((self._number_of(piece.identity), piece.nbytes),),
             site=facts.site,
             disposal=None,
-            scope=row[5],
-            age_s=self._now_s - row[4],
-            generation=self._closings - row[3],
+            scope=row.scope,
+            age_s=self._now_s - row.at_s,
+            generation=self._closings - row.closings,
             state="alive",
             frames=facts.frames,
             device=piece.device,
             op=facts.op,
         )
 
+    def _number_of(self, identity: Hashable) -> int:
+        return self.numbers.setdefault(identity, len(self.numbers))
+
 
 def layout_of(entry: Entry) -> Layout | None:
-    """Shape, dtype and own bytes of a resource, where its kind tells."""
+    """Return shape, dtype and own bytes of a resource, where its kind knows them."""
     layout = entry.kind.layout
     if layout is None:
         return None

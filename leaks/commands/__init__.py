@@ -1,5 +1,5 @@
 """``leak-report``: run a program and tell what it leaked. One file for each verb."""
 
-from .main import main
+from .parser import main
 
 __all__ = ["main"]

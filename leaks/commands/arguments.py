@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from ...scopes.options import parse_budget
-from ..report.report import Report, bytes_text
+from ...scopes.out_of_memory import bytes_text
+from ..report.report import Report
 from ..reporters.json_report import ReportFileError, read_report
 
 __all__ = [

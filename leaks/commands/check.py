@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..report.report import bytes_text, text_of
+from ...scopes.out_of_memory import bytes_text
+from ..report.report import text_of
 from ..reporters.json_report import ReportFileError, read_report
 from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline
 from ..saved.settings_file import SuppressionError, find_settings, suppressed_by, suppressions_of

@@ -9,11 +9,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, final
 
+from ...scopes.out_of_memory import bytes_text
 from ...scopes.sites import site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..detector.recording import Ticker
 from ..report.live import LiveSite, live_sites
-from ..report.report import bytes_text
 
 if TYPE_CHECKING:
     from ..detector.detector import LeakDetector

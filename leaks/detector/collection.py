@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from ...scopes.forks import hold_across_forks
+from ...scopes.forks import at_forks, hold_across_forks
 
 __all__ = [
     "collection_paused",
@@ -50,5 +49,4 @@ def _begin_as_child() -> None:
             gc.set_threshold(*before)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_as_child)
+at_forks(in_child=_begin_as_child)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast, final, 
 
 from ...scopes.errors import LeakError, LeakWarning
 from ...scopes.identity import DEAD, DEAD_COMPOSITES, LIVE, UNSEEN, Entry, catch_up
+from ...scopes.kinds import AWAITED, install_imported, load_frameworks
 from ..births.lines import with_totals
-from ..births.log import DISPOSALS, LOG, NUMBER, Row, RowList, Rows, Seen
+from ..births.log import DISPOSALS, LOG, Row, Rows, Seen
 from ..holders.references import HIDDEN_TYPES
 from ..report.report import Report
 from ..report.timeline import Timeline
@@ -204,6 +205,9 @@ def take_snapshot() -> Snapshot:
     >>> [str(record) for record in ds.take_snapshot().compare_to(before).new]
     ['Tensor float64 (3,)']
     """
+    load_frameworks()
+    if AWAITED:
+        install_imported()
     if DEAD_COMPOSITES or UNSEEN:
         catch_up()
     with collection_paused():
@@ -224,7 +228,7 @@ def live_tensors() -> Snapshot:
 
 
 def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
-    """The resources that were born in a window, in the order of birth."""
+    """The resources that were born in a window."""
     entries, rows = LOG.entries(window.after, window.until)
     # Those that only their memory is known of, and those that were disposed.
     others: dict[Entry, Row] = {}
@@ -242,15 +246,10 @@ def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
 
 
 def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], Rows]:
-    """Some entries and their rows, in the order of birth, without those that are told of already."""
+    """Some entries and their rows, without those that are told of already."""
     for entry in entries if others else ():
         others.pop(entry, None)
-    found = sorted(others.items(), key=_by_birth)
-    return [entry for entry, _ in found], RowList(row for _, row in found)
-
-
-def _by_birth(item: tuple[Entry, Row]) -> int:
-    return item[1][NUMBER]
+    return list(others), list(others.values())
 
 
 def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[Seen], Rows]]:
@@ -275,7 +274,7 @@ def _survey_process() -> Snapshot:
             else:
                 others[entry] = row
     return survey(
-        [(strangers, RowList([None] * len(strangers))), (entries, rows), _without([], others)],
+        [(strangers, [None] * len(strangers)), (entries, rows), _without([], others)],
         closings,
         lambda but: _memory(0, births, but),
     )

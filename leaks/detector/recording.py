@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
+from ...scopes.forks import at_forks
 from ..births.log import LOG
 from ..report.report import LOADED_AT_S
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
@@ -288,5 +289,4 @@ def _after_fork_in_parent() -> None:
         ticker._go_on()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_RUNNING.clear)
+at_forks(before=_before_fork, in_parent=_after_fork_in_parent, in_child=_RUNNING.clear)

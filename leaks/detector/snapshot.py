@@ -11,7 +11,7 @@ from typing import final
 
 from ...scopes.identity import Entry
 from ...scopes.sites import Site, shown
-from ..births.log import NUMBER, RowList, Rows, Seen, Sites, joined
+from ..births.log import Row, Rows, Seen, Sites
 from ..births.record_builder import RecordBuilder
 from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
@@ -48,8 +48,8 @@ class Snapshot:
     _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
     # For what was disposed, which closing of a scope did it, where a detector saw it.
     _closings: dict[Entry, int] = field(repr=False, compare=False)
-    # What the log knew of each birth, and what it knew of their sites.
-    _rows: Rows = field(repr=False, compare=False)
+    # What the log knew of each birth that was seen, and what it knew of their sites.
+    _rows: tuple[Row | None, ...] = field(repr=False, compare=False)
     _sites: Sites = field(repr=False, compare=False)
     # The number of the last birth before the detector was opened.
     _after: int = field(default=0, repr=False, compare=False)
@@ -171,14 +171,14 @@ class Snapshot:
             tuple(self.records[index] for index in order),
             tuple(self._entries[index] for index in order),
             self._closings,
-            RowList(self._rows[index] for index in order),
+            tuple(self._rows[index] for index in order),
             self._sites,
             self._after,
         )
 
 
 def survey(
-    known: Sequence[tuple[list[Entry], Rows]],
+    known: Sequence[tuple[list[Entry], Sequence[Row | None]]],
     closings: int,
     memory: Callable[[Container[Hashable]], Iterable[tuple[list[Seen], Rows]]] | None = None,
     after: int = 0,
@@ -188,8 +188,8 @@ def survey(
 
     Parameters
     ----------
-    known : sequence of (list of Entry, Rows)
-        The entries, each with the row of its birth, in several parts that are in order.
+    known : sequence of (list of Entry, sequence of (Row or None))
+        The entries, each with the row of its birth, in several parts; None for a birth that nobody saw.
     closings : int
         How many scopes had been closed until now, by the count that the births were made with.
     memory : callable, optional
@@ -203,28 +203,26 @@ def survey(
     record_builder = RecordBuilder(closings)
     records: list[Record] = []
     subjects: list[Entry | Seen] = []
-    parts: list[Rows] = []
+    births: list[Row | None] = []
     for entries, rows in known:
         those, there, kept = record_builder.build_records(entries, rows)
         records += those
         subjects += there
-        parts.append(kept)
-    if sum(len(part) > 0 for part in parts) > 1:
-        numbers = [0 if row is None else row[NUMBER] for part in parts for row in part]
-        order = sorted(range(len(numbers)), key=numbers.__getitem__)
-        records = [records[place] for place in order]
-        subjects = [subjects[place] for place in order]
-        whole = [row for part in parts for row in part]
-        parts = [RowList(whole[place] for place in order)]
-    for pieces, rows in () if memory is None else memory(record_builder.numbers):
-        records += record_builder.build_memory_records(pieces, rows)
+        births += kept
+    numbers = [0 if row is None else row.number for row in births]
+    order = sorted(range(len(numbers)), key=numbers.__getitem__)
+    records = [records[place] for place in order]
+    subjects = [subjects[place] for place in order]
+    births = [births[place] for place in order]
+    for pieces, seen_rows in () if memory is None else memory(record_builder.numbers):
+        records += record_builder.build_memory_records(pieces, seen_rows)
         subjects += pieces
-        parts.append(rows)
+        births += seen_rows
     return Snapshot(
         tuple(records),
         tuple(subjects),
         record_builder.disposals,
-        joined(parts or [RowList()]),
+        tuple(births),
         record_builder.sites,
         after,
         watched,

@@ -1,8 +1,7 @@
-"""Watching the process while a detector is open: births of every kind, passes, and errors for want of memory."""
+"""Watching the process while a detector is open: births of every kind, and passes."""
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -10,16 +9,16 @@ from functools import wraps
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from ...scopes.forks import hold_across_forks
-from ...scopes.framework import EXPLAINERS, LISTENERS
-from ...scopes.identity import LIVE, Entry, storages_of
-from ...scopes.kinds import AWAITED, install_imported
+from ...scopes.forks import at_forks, hold_across_forks
+from ...scopes.identity import Entry
+from ...scopes.kinds import AWAITED, install_imported, load_frameworks
+from ...scopes.listeners import add_listener, remove_listener
+from ...scopes.out_of_memory import bytes_text, tell_lines_by
 from ...scopes.sites import Mark, shown, site_of
 from ..births.log import DISPOSALS, LOG, Disposal, Row, Seen
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
 from ..holders.references import HIDDEN_TYPES
-from ..report.report import bytes_text
 from ..verdicts.growth import HANDED_OVER
 from .recording import RECORDERS
 
@@ -38,7 +37,6 @@ __all__ = [
     "add_watcher",
     "counts",
     "count_handovers",
-    "explain",
     "is_watching",
     "mark",
     "recall",
@@ -124,11 +122,12 @@ class Window:
         return counts()[2] if self._until is None else self._closings
 
     def __contains__(self, row: Row) -> bool:
-        return self.after < row[2] <= self.until
+        return self.after < row.number <= self.until
 
     def open(self) -> None:
         """Begin: watch the process, where nobody does yet."""
         global _era
+        load_frameworks()
         if AWAITED:
             install_imported()
         with _lock:
@@ -139,8 +138,8 @@ class Window:
                 self.after = counts()[0]
                 if len(_open) == 1:
                     _era += 1
-                    OPENINGS.begin()
-                    LISTENERS.append(_LISTENER)
+                    OPENINGS.clear()
+                    add_listener(_LISTENER)
                     _watch_threads()
                     _watch_this_thread()
             except BaseException:
@@ -152,15 +151,14 @@ class Window:
         """End: watch no more, where nobody else does."""
         with _lock:
             self._until, _, self._closings, _ = counts()
-            _remove(_open, self)
+            _open[:] = [window for window in _open if window is not self]
             if _open:
                 _adjust()
                 return
             for watcher in WATCHERS:
                 watcher.end()
             _leave_threads()
-            _remove(LISTENERS, _LISTENER)
-            OPENINGS.end()
+            remove_listener(_LISTENER)
             LOG.close()
 
 
@@ -218,14 +216,6 @@ def _adjust() -> None:
     LOG.open(max(window.frames for window in _open), min(samples))
 
 
-def _remove(items: list[Any], item: object) -> None:
-    # By identity: another instrument may say that it equals anything.
-    for index, other in enumerate(items):
-        if other is item:
-            del items[index]
-            break
-
-
 def _forget_window(
     reference: weakref.ref[Any],
     known: set[weakref.ref[Any]] = _known,
@@ -246,13 +236,13 @@ def _forget_window(
 
 @final
 class _Listener:
-    """What is told of births, disposals and deaths: see `Instrument`. Births and deaths are the log's own business."""
+    """What is told of births, disposals and deaths: see `Listener`. Births and deaths are the log's own business."""
 
     __slots__ = ("born", "died")
 
     def __init__(self) -> None:
-        self.born = LOG.born
-        self.died = LOG.died
+        self.born: Any = LOG.born
+        self.died: Any = LOG.died
 
     def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
         """What moves is alive: a release of it that was under way has failed."""
@@ -274,11 +264,13 @@ class _Listener:
         """Record it, where somebody does, and watch this thread where it runs longer than anybody watches."""
         if _here.era != _era:
             _watch_this_thread()
+        OPENINGS.add(scope)
         for recorder in RECORDERS:
             recorder.opened(scope)
 
     def closed(self, scope: DisposeScope) -> None:
         """Count it, as a pass of the loop that it is the body of."""
+        OPENINGS.remove(scope)
         LOG.closing()
         name = scope.name
         if name is None:
@@ -296,7 +288,7 @@ class _Listener:
         row = recall(entry)
         if row is None:
             return ""
-        places = LOG.site(row[0])[3]
+        places = LOG.site(row.site)[3]
         disposed = DISPOSALS.get(entry)
         released = "" if disposed is None else f", disposed at {site_of(disposed[0].mark)}"
         return f" (born at {site_of(places[0] if places else None)}{released})"
@@ -359,49 +351,13 @@ def _begin_as_child() -> None:
         window.after = counts()[0]
 
 
-if hasattr(os, "register_at_fork"):
-    # What the parent knew is the parent's to tell: the log forgets it too.
-    os.register_at_fork(after_in_child=_begin_as_child)
+# What the parent knew is the parent's to tell: the log forgets it too.
+at_forks(in_child=_begin_as_child)
 
-# An error for want of memory that leaves a scope gets notes: what is live now, by the lines that
-# made it.
+# What an error for want of memory says of what is live.
 
 
-_SHOWN: Final = 5
-_TITLE: Final = "most of the live memory of tensors:"
-_BUDGET: Final = "the budget of "
-# PyTorch's allocator for the CPU raises a plain RuntimeError.
-_FAILED: Final = "can't allocate memory"
-
-
-def explain(error: BaseException) -> None:
-    """Add to an error what is live, where it is for want of memory and no inner scope has done so."""
-    if not _is_for_want_of_memory(error):
-        return
-    notes: list[str] = getattr(error, "__notes__", [])
-    if any(note.startswith((_TITLE, _BUDGET)) for note in notes):
-        return
-    rows = _by_site() or _by_kind()
-    if rows:
-        shown = [f"\n  {text}" for _, text in rows[:_SHOWN]]
-        if len(rows) > _SHOWN:
-            shown.append(f"\n  and {len(rows) - _SHOWN} more")
-        error.add_note(_TITLE + "".join(shown))
-
-
-def _is_for_want_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    cls = type(error)
-    if cls.__name__ == "OutOfMemoryError":
-        return True
-    if cls is not RuntimeError:
-        return False
-    text: object = error.args[0] if error.args else None
-    return type(text) is str and _FAILED in text
-
-
-def _by_site() -> list[tuple[int, str]]:
+def _memory_by_line() -> list[tuple[int, str]]:
     """What a detector knows, the most bytes first."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for number in range(LOG.site_count()):
@@ -415,26 +371,7 @@ def _by_site() -> list[tuple[int, str]]:
     return sorted(found.values(), key=lambda row: (-row[0], row[1]))
 
 
-def _by_kind() -> list[tuple[int, str]]:
-    """What the scopes know of resources: no lines."""
-    counts: dict[str, int] = {}
-    storages: dict[str, dict[Hashable, int]] = {}
-    for entry in list(LIVE.values()):
-        if entry.unit is None and entry() is not None:
-            name = entry.kind.name
-            counts[name] = counts.get(name, 0) + 1
-            found: dict[Hashable, int] = {}
-            storages_of(entry, found)
-            storages.setdefault(name, {}).update(found)
-    rows = [(sum(storages[name].values()), name) for name in counts]
-    return [
-        (nbytes, f"{bytes_text(nbytes)} in {counts[name]:,} {name} (open a LeakDetector to learn the lines)")
-        for nbytes, name in sorted(rows, reverse=True)
-        if nbytes > 0
-    ]
-
-
-EXPLAINERS.append(explain)
+tell_lines_by(_memory_by_line)
 
 # The passes of a worker process: what it hands over to its parent by a queue of `multiprocessing`
 # ends one.

@@ -12,7 +12,7 @@ from typing import Final, Literal, Self, final
 
 from ...scopes.identity import AnchoredEntry, Entry, StrongEntry, anchor_entry_of
 from ...scopes.kinds import AWAITED, install_imported
-from ..births.log import CLOSINGS, LOG, SCOPE, Row, Subject, UnheldMemory
+from ..births.log import LOG, Row, Subject, UnheldMemory
 from .references import (
     EDGES_PLAIN,
     IN_EXCEPTION,
@@ -173,7 +173,7 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row]) -> set[Un
         if _is_explained(search, way, names) and (not in_container or _was_in_loop(born[memory], passes)):
             left.add(memory)
             if in_container:
-                closings.setdefault(way[0], set()).add(born[memory][CLOSINGS])
+                closings.setdefault(way[0], set()).add(born[memory].closings)
     return {memory for memory in left if len(closings.get(ways[memory][0], ())) <= 1}
 
 
@@ -199,8 +199,8 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
 
 def _was_in_loop(birth: Row, passes: Mapping[str, int]) -> bool:
     # The passes of a scope without a name are counted by its line, which a birth does not know.
-    scope = birth[SCOPE]
-    return passes.get(scope, 0) > 1 if scope else birth[CLOSINGS] > 0
+    scope = birth.scope
+    return passes.get(scope, 0) > 1 if scope else birth.closings > 0
 
 
 def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) -> bool:

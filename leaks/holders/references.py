@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 from ...scopes.identity import Entry, StrongEntry
 from ...scopes.scope import DisposeScope
-from ...scopes.tree_walk import LEAF_TYPES, WALKERS
+from ...scopes.tree_walk import LEAF_TYPES, children_found_by_frameworks
 
 __all__ = [
     "ACTIONS",
@@ -229,10 +229,9 @@ def referents_of(node: Any) -> list[object]:
         found += [child for _, child in known[0].edges(node)]
     if not found or known is not None:
         # Arrays of objects are not seen by the garbage collector.
-        for walker in WALKERS:
-            children = walker(node)
-            if children is not None:
-                return [*found, *(child for _, child in children)]
+        children = children_found_by_frameworks(node)
+        if children is not None:
+            return [*found, *(child for _, child in children)]
     return found
 
 

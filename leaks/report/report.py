@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal, final
 
+from ...scopes.out_of_memory import bytes_text
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
 from .timeline import Timeline
@@ -23,7 +24,6 @@ __all__ = [
     "Suppressed",
     "UnusedSuppression",
     "above",
-    "bytes_text",
     "of_kinds",
     "of_worker",
     "text_of",
@@ -366,18 +366,6 @@ def text_of(report: Report) -> str:
         lines += ["", "suppressions that matched nothing:"]
         lines += [f"{_INDENT}{row.file}, number {row.index + 1}: {row.reason}" for row in report.unused_suppressions]
     return "\n".join(lines)
-
-
-def bytes_text(nbytes: int) -> str:
-    """A number of bytes with a unit, in powers of 1000."""
-    if nbytes < 1000:
-        return "1 byte" if nbytes == 1 else f"{nbytes} bytes"
-    size = float(nbytes)
-    for unit in ("kB", "MB", "GB"):
-        size /= 1000
-        if size < 999.95:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1000:.1f} TB"
 
 
 def _leak_lines(number: int, leak: Leak) -> list[str]:

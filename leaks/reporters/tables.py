@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ...scopes.out_of_memory import bytes_text
 from ...scopes.sites import Site, shown
-from ..report.report import bytes_text
 
 if TYPE_CHECKING:
     from ..report.leaks import Leak

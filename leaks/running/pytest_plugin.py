@@ -2,7 +2,7 @@
 
 ``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test, ``--tensor-leaks`` that
 of every test; what a test leaves behind fails it, and the report is the failure's text. The fixture ``tensor_leaks`` is
-an open detector.
+an open detector. Until one of them asks, nothing of the library is imported.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import fnmatch
 import gc
 import inspect
 from collections.abc import Generator
-from typing import Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import pytest
 
-from ...scopes.errors import LeakError
-from ..detector.detector import LeakDetector, check_nothing_is_left
-from ..report.leaks import Leak, LeakKind
+if TYPE_CHECKING:
+    from ..detector.detector import LeakDetector
+    from ..report.leaks import Leak
 
 __all__ = [
     "pytest_addoption",
@@ -27,7 +27,6 @@ __all__ = [
     "tensor_leaks",
 ]
 
-_KINDS: Final = frozenset(cast("tuple[str, ...]", get_args(LeakKind)))
 _MARK: Final = "no_tensor_leaks"
 _PROPERTY: Final = "tensor_leaks"
 
@@ -58,6 +57,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     marker = pyfuncitem.get_closest_marker(_MARK)
     if marker is None and not pyfuncitem.config.getoption("tensor_leaks", False):
         return (yield)
+    from ..detector.detector import LeakDetector
+
     allow, warmup = _wishes(marker)
     for _ in range(warmup):
         _run_once(pyfuncitem)
@@ -71,6 +72,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) -> None:
+    from ...scopes.errors import LeakError
+    from ..detector.detector import check_nothing_is_left
+
     try:
         check_nothing_is_left(detector, allowed=lambda leak: _is_allowed(leak, allow))
     except LeakError as error:
@@ -97,13 +101,16 @@ def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
 
 
 def _is_allowed(leak: Leak, allow: tuple[str, ...]) -> bool:
+    from ..report.leaks import LeakKind
+
     if leak.kind in allow:
         return True
     site = leak.site
     if site is None:
         return False
     names = (site.file, f"{site.file}:{site.line}", site.function)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in allow if pattern not in _KINDS for name in names)
+    patterns = set(allow).difference(get_args(LeakKind))
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def _run_once(item: pytest.Function) -> None:
@@ -120,6 +127,8 @@ def _run_once(item: pytest.Function) -> None:
 @pytest.fixture
 def tensor_leaks() -> Generator[LeakDetector]:
     """An open `LeakDetector`, for ``tensor_leaks.report()`` and ``assert_no_leaks(tensor_leaks)`` in the test."""
+    from ..detector.detector import LeakDetector
+
     with LeakDetector() as detector:
         yield detector
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
+from ...scopes.forks import at_forks
 from ..detector.detector import LeakDetector
 from ..detector.recording import Ticker
 from ..detector.watching import count_handovers
@@ -240,8 +241,7 @@ def _watch_endings() -> None:
     if _watched:
         return
     _watched.append(True)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forked)
+    at_forks(in_child=_forked)
     leave = os._exit
     prepare = _spawn.get_preparation_data
 

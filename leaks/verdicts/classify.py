@@ -10,7 +10,7 @@ from typing import Final, final
 from ...scopes.identity import Entry
 from ...scopes.sites import Site
 from ..births.lines import Births
-from ..births.log import Escape, Row, Rows, Sites, Subject, UnheldMemory
+from ..births.log import Escape, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
 from ..report.leaks import Leak, excerpt_of, fingerprint_of
 from ..report.live import live_sites
@@ -46,8 +46,8 @@ class Inventory:
         What is told of each resource.
     subjects : sequence of Entry or Seen
         What each record is of.
-    rows : Rows
-        What is known of each birth.
+    rows : sequence of (Row or None)
+        What is known of each birth; None where nobody saw it.
     sites : Sites
         What is known of their lines.
     closings : dict
@@ -60,7 +60,7 @@ class Inventory:
 
     records: Sequence[Record]
     subjects: Sequence[Subject]
-    rows: Rows
+    rows: Sequence[Row | None]
     sites: Sites
     closings: dict[Entry, int]
     after: int
@@ -217,7 +217,7 @@ class _Group:
         """What is told of them, and whether that is a leak also at the end of a program."""
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
-        births = Births(self.found.rows, self.places, self.found.sites)
+        births = Births([self.found.rows[index] for index in self.places], self.found.sites)
         oldest = records[0]
         count, nbytes = _estimated(records, births.weights())
         trend = None if self.is_left else evidence.trend_of(births, [record.nbytes for record in records])

@@ -21,4 +21,9 @@ PyObject *compiled_with_undo(PyObject *module, PyObject *both);
 /* Gives the class of scopes the compiled methods. None, or NULL with an error set and nothing changed. */
 PyObject *compiled_install(PyObject *module, PyObject *type);
 
+/* Releases: `identity.release`, compiled, and the loop of `scope.release_newest`. */
+
+PyObject *compiled_release(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+PyObject *compiled_release_newest(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+
 #endif

@@ -9,8 +9,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "counts.h"
 #include "slots.h"
+
+/* The counters of one thread that the compiled paths add to, in the order of the first fields of a ledger. */
+enum counter { CREATED_IN_SCOPE, CREATED_UNSCOPED, DISPOSED_IN_SCOPE, DISPOSED_UNSCOPED, COUNTERS };
+
+typedef struct {
+    PyObject_HEAD
+    long long values[COUNTERS];
+} Counts;
+
+extern PyTypeObject counts_type;
 
 /* Objects of the Python part, by their names there. */
 enum object {

@@ -1,11 +1,8 @@
-/* The module `extension`: the paths that every birth, death and block goes through, compiled. Documented in compiled.pyi. */
+/* The module `compiled`: the paths that every birth, death and block goes through, compiled. Documented in compiled.pyi. */
 #include "births.h"
 #include "blocks.h"
 #include "bound.h"
-#include "counts.h"
 #include "module.h"
-#include "releases.h"
-#include "wholes.h"
 
 static PyObject *bind(PyObject *module, PyObject *things)
 {
@@ -49,10 +46,6 @@ static PyMethodDef functions[] = {
 static int fill(PyObject *module)
 {
     static bool is_made;
-#ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
-    return -1;
-#endif
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }

@@ -10,6 +10,10 @@
 /* To be asked first by what fills a module. False with an error set. */
 static inline bool module_may_be_made(PyObject *module, bool is_made)
 {
+#ifdef Py_GIL_DISABLED
+    PyErr_Format(PyExc_ImportError, "%s: disposescope does not support free-threaded builds of Python", PyModule_GetName(module));
+    return false;
+#endif
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
         PyErr_Format(PyExc_ImportError, "%s: disposescope works in the main interpreter only", PyModule_GetName(module));
         return false;

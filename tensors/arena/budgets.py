@@ -129,7 +129,7 @@ def charges_within(scope: DisposeScope) -> Iterator[Charge]:
 
 def watch_budget(scope: DisposeScope) -> None:
     """Take note that a scope was entered."""
-    if scope.budget is not None and ARENA is not None:
+    if scope.budget is not None:
         BUDGETED[scope] = None
 
 

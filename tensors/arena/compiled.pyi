@@ -32,14 +32,16 @@ def bind(
     mark_of: Callable[[FrameType | None], tuple[CodeType, int] | None],
     listeners: list[Any],
     ties: tuple[type, ...],
-    log: object,
     changes: object,
     /,
 ) -> None:
     """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from.
 
-    The last two are the capsules of the birth log and of the number of changes of the current scopes, or None.
+    The last one is the capsule of the number of changes of the current scopes, or None.
     """
+
+def bind_log(log: object, /) -> None:
+    """Log blocks in the birth log, given its capsule, whenever that is open. Called once, when it is loaded."""
 
 def swap_handler(handler: object, /) -> object:
     """Have another handler, or the arena (None), serve this context; returns the one before, None for the arena."""

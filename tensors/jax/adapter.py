@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Any, Final
 
-from ...scopes.kinds import Kind, add_kind, name_of, qualified_name
-from ...scopes.tree_walk import WALKERS
+from ...scopes.kinds import Kind, name_of, qualified_name, when_watched
 from ..arena.budgets import CHARGES, Charge
 from .births import ARRAY, see_births
 from .disposal import refuse_after_disposal, release
-from .watching import watch_arrays
 
 __all__ = [
     "KIND",
-    "teach",
+    "array_in_key",
+    "install",
 ]
 
 
@@ -62,8 +61,8 @@ KIND: Final = Kind(
 """The kind of the arrays of JAX that have memory. Tracers are none, and keys of random numbers hold one."""
 
 
-def _walk_key(node: object) -> Iterator[tuple[str, object]] | None:
-    """The array inside an array of random number keys."""
+def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
+    """Return the array inside an array of random number keys, labelled; None for any other object."""
     # By name: the module of the class is another one in each version of JAX, and importing it is not ours to do.
     cls = type(node)
     if name_of(cls) != "PRNGKeyArray" or not qualified_name(cls).startswith("jax."):
@@ -71,10 +70,14 @@ def _walk_key(node: object) -> Iterator[tuple[str, object]] | None:
     return iter([(f".{name}", value) for name, value in vars(node).items()])
 
 
-def teach() -> None:
-    """Register the kind, and see births from now on."""
-    add_kind(KIND)
-    WALKERS.append(_walk_key)
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
+def install() -> None:
+    """See births from now on."""
     refuse_after_disposal()
     see_births(KIND)
-    watch_arrays()
+    when_watched(_watch_arrays)

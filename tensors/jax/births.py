@@ -18,8 +18,8 @@ from typing import Any, Final, final
 from weakref import ref
 
 from ...scopes.context import CLOSED, CURRENT, ENTERING, current_scope
-from ...scopes.framework import ENTERED, LEFT
-from ...scopes.identity import DEAD, LIVE, UNSEEN, release
+from ...scopes.forks import at_forks
+from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
 from ...scopes.ownership import born, born_in
 from ...scopes.scope import DisposeScope
@@ -537,8 +537,4 @@ def see_births(kind: Kind) -> None:
     look()
     hang_in(kind)
     wrap_ways()
-    ENTERED.append(entered)
-    LEFT.append(left)
-    UNSEEN[ARRAY] = look
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_inherited)
+    at_forks(in_child=_forget_inherited)

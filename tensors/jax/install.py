@@ -1,25 +1,47 @@
-"""Says what to do once the program has JAX. Imports nothing of it."""
+"""JAX as a framework of scopes. Imports nothing of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import final
 from warnings import warn
 
-from ...scopes.kinds import await_module
+from ...scopes.framework import Framework, register
+from ...scopes.kinds import Kind
 
 __all__ = [
-    "install",
+    "JaxFramework",
 ]
 
 
-def install() -> None:
-    """Teach the scopes JAX. Called once, when a scope is entered after the program has imported ``jax``."""
-    try:
-        from .adapter import teach
-    except (ImportError, AttributeError) as error:
-        # What is not in its public interface is another in each version.
-        warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
-    else:
-        teach()
+@final
+class JaxFramework(Framework):
+    """JAX. The modules of this room that import it are imported when the program has."""
+
+    module = "jax"
+    packages = ("jaxlib",)
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kind of ``jax.Array``; none where the version of JAX is not known, which a warning says."""
+        try:
+            from .adapter import KIND
+        except (ImportError, AttributeError) as error:
+            # What is not in its public interface is another in each version.
+            warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
+            return []
+        return [KIND]
+
+    def install(self) -> None:
+        """See births from now on."""
+        try:
+            from .adapter import array_in_key, install
+            from .births import entered, left, look
+        except (ImportError, AttributeError):
+            return
+        install()
+        self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]
+        self.find_births, self.children = look, array_in_key  # type: ignore[method-assign]
 
 
-await_module("jax", install)
+register(JaxFramework())

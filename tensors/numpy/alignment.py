@@ -32,19 +32,17 @@ _seen = 0
 
 
 def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function so that the arrays it makes are aligned, also outside of scopes, where there is an arena.
+    """Call a function so that the arrays it makes are aligned, also outside of scopes.
 
     What is made in a scope that is open belongs to it, as always.
     """
-    if ARENA is None:
-        return function(*args, **kwargs)
     result: R = ARENA.served(function, *args, **kwargs)
     return result
 
 
 def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function so that the arrays it makes are no scope's: something else keeps them, and is what is owned."""
-    if ARENA is None or CURRENT.get() is None:
+    if CURRENT.get() is None:
         return function(*args, **kwargs)
     result: R = ARENA.unserved(function, *args, **kwargs)
     return result
@@ -60,13 +58,13 @@ def alignment_of(array: NDArray[Any]) -> int:
     >>> alignment_of(array[1:]) < alignment_of(array)
     True
     """
-    address: int = array.__array_interface__["data"][0] if ARENA is None else ARENA.address(array)
+    address: int = ARENA.address(array)
     return address & -address
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
     """The array itself where it is aligned, and otherwise a copy that is, which is counted; an empty one is aligned."""
-    if array.size == 0 or ARENA is None or ARENA.address(array) % ALIGNMENT == 0:
+    if array.size == 0 or ARENA.address(array) % ALIGNMENT == 0:
         return array
     global _seen
     # next() of a counter loses no copy of another thread, which += would.

@@ -1,23 +1,21 @@
-"""The memory behind an array, what arrays hold, and the walk through arrays of objects."""
+"""The memory behind an array, and the walk through arrays of objects."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Hashable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ...leaks.holders.references import Memory, Part, add_framework
-from ...scopes.tree_walk import WALKERS
+from ...scopes.framework import Framework, register
 from ..arena.extension import ARENA
 
 __all__ = [
     "TIES",
-    "ArrayEdges",
+    "NumPyFramework",
     "Tie",
     "children",
     "storage_of",
@@ -49,7 +47,7 @@ _ARRAY: Final[Any] = np.ndarray
 TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
 """Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
 
-_block: Final[Any] = None if ARENA is None else ARENA.block
+_block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
 
 
@@ -76,10 +74,9 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     >>> storage_of(big[:10]) == (id(big), 8000)
     True
     """
-    if _block is not None:
-        block: tuple[int, int] | None = _block(array)
-        if block is not None:
-            return block
+    block = _block(array)
+    if block is not None:
+        return block
     top: Any = array
     while True:
         base: Any = top.base
@@ -100,56 +97,6 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
             pass
     return id(base), top.nbytes
 
-
-# What NumPy's arrays hold, for the search of who holds what.
-
-
-_namespace: Final[Any] = vars(np.ndarray)
-# Past the attributes of subclasses.
-_base: Final[Any] = _namespace["base"].__get__
-_nbytes: Final[Any] = _namespace["nbytes"].__get__
-_ARRAY_TYPE: Final = np.ndarray
-
-
-@final
-class ArrayEdges:
-    """The one instance is among the frameworks."""
-
-    __slots__ = ()
-
-    def quiet(self) -> AbstractContextManager[object]:
-        """See `Framework.quiet`."""
-        return nullcontext()
-
-    def part(self, cls: type) -> Part | None:
-        """See `Framework.part`."""
-        return "tensor" if issubclass(cls, np.ndarray) else None
-
-    def edges(self, thing: Any) -> list[tuple[str, object]]:
-        """See `Framework.edges`."""
-        base = _base(thing)
-        return [] if base is None else [(".base", base)]
-
-    def memory(self, thing: Any) -> list[Memory]:
-        """See `Framework.memory`."""
-        identity, _ = storage_of(thing)
-        return [Memory("", identity, _nbytes(thing))]
-
-    def alone(self, tensor: Any) -> Hashable | None:
-        """See `Framework.alone`."""
-        if type(tensor) is not _ARRAY_TYPE or tensor.base is not None or tensor.dtype.hasobject:
-            return None
-        return storage_of(tensor)[0]
-
-    def passes(self, tensor: Any) -> int:
-        """See `Framework.passes`: arrays have no graphs."""
-        return 0
-
-    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
-        """See `Framework.walked`."""
-
-
-add_framework(ArrayEdges())
 
 # The walk through arrays of objects: what they hold is found, element by element.
 
@@ -182,4 +129,15 @@ def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
             yield f"{field}[{', '.join(map(str, index)) or '()'}]", array[index]
 
 
-WALKERS.append(children)
+@final
+class NumPyFramework(Framework):
+    """NumPy's arrays: they are no resources, and arrays of objects hold some."""
+
+    module = "numpy"
+
+    def children(self, node: object) -> Iterator[tuple[str, object]] | None:
+        """Return the objects in an array: see `children`."""
+        return children(node)
+
+
+register(NumPyFramework())

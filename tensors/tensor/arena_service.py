@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import gc
-import os
-from typing import Any, Final, final
+import sys
+from typing import Any, Final, cast, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...leaks.births.log import LOG
-from ...leaks.detector.watching import is_watching
 from ...scopes.context import CURRENT, resolve
 from ...scopes.errors import EscapedError
 from ...scopes.extension import COMPILED
-from ...scopes.framework import LISTENERS, MEMORY, ArenaUse
+from ...scopes.forks import at_forks
 from ...scopes.identity import owner_of_entry
+from ...scopes.kinds import when_watched
+from ...scopes.listeners import LISTENERS
+from ...scopes.plain_memory import ArenaUse, serve_plain_memory
 from ...scopes.scope import DisposeScope
 from ...scopes.sites import mark_of, site_of
 from ..arena.budgets import CHARGES, Charge, charges_within
 from ..arena.extension import ARENA
 from ..numpy.storage import TIES
-from .tensor import Tensor, live_arrays, move_alone
+from .tensor import Tensor, compact_copy, live_arrays, move_alone
 
 __all__ = [
     "Service",
@@ -31,7 +33,7 @@ _SHOWN: Final = 5
 
 @final
 class Service:
-    """The one instance is in `MEMORY`; what is asked often is a function of the compiled part itself."""
+    """What scopes ask for plain memory; what is asked often is a function of the compiled part itself."""
 
     __slots__ = ("entered", "is_served", "left", "owner")
 
@@ -93,6 +95,14 @@ class Service:
             live -= sum(max(nbytes, 1) for nbytes in shown.values())
         return live
 
+    def compact_copy(self, thing: object) -> object:
+        """Return a copy of an array of NumPy's own that pins more than it uses: see `Memory.compact_copy`."""
+        # Masked arrays are imported late, or never.
+        masked: Any = sys.modules.get("numpy.ma")
+        if type(thing) is np.ndarray or (masked is not None and type(thing) is masked.MaskedArray):
+            return compact_copy(cast("NDArray[Any]", thing))
+        return thing
+
     def explain(self, error: MemoryError) -> None:
         """Say which budget refused what: see `Memory.explain`."""
         refusal = ARENA.last_refusal()
@@ -129,25 +139,21 @@ def _listed(told: dict[str, tuple[int, int]]) -> str:
     return (":" if rows else "") + "".join(rows)
 
 
+def _watch_arrays() -> None:
+    from .watching import watch_arrays
+
+    watch_arrays()
+
+
 def _forget_inherited() -> None:
     """A forked child is outside of the blocks of its parent; a detector that is open watches on."""
-    if not is_watching():
+    if not LISTENERS:
         ARENA.reset()
 
 
-if ARENA is not None:
-    ARENA.bind(
-        CURRENT,
-        DisposeScope,
-        resolve,
-        mark_of,
-        LISTENERS,
-        TIES,
-        LOG.api,
-        None if COMPILED is None else COMPILED.changes,
-    )
-    MEMORY.append(Service())
-    # An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
-    gc.callbacks.append(ARENA.decay)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_inherited)
+when_watched(_watch_arrays)
+ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, COMPILED.changes)
+serve_plain_memory(Service())
+# An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
+gc.callbacks.append(ARENA.decay)
+at_forks(in_child=_forget_inherited)

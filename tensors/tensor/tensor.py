@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...scopes.identity import LIVE, Entry, disposed_error, entry_of, release, unit_of
 from ...scopes.kinds import Kind, add_kind
-from ...scopes.ownership import COPIERS, born
+from ...scopes.ownership import born
 from ..arena.extension import ARENA
 from ..numpy.alignment import aligned, alignment_of, served
 from ..numpy.storage import Tie, storage_of
@@ -395,7 +395,7 @@ class Tensor:
     >>> t + 1  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    disposescope.scopes.errors.DisposedError: Tensor shape=(2, 2) dtype=float64 has been disposed ...
+    disposescope.DisposedError: Tensor shape=(2, 2) dtype=float64 has been disposed ...
     """
 
     __slots__ = ("__weakref__", "_array", "_last_state", "_name")
@@ -1405,13 +1405,11 @@ def _layout(handle: Tensor) -> tuple[tuple[int, ...], str, int] | None:
     return array.shape, known[0], array.nbytes
 
 
-_tellers: tuple[Any, Any, Any] = _storages, _layout, None
-if ARENA is not None:
-    _tellers = ARENA.tellers(Tensor, vars(Tensor)["_array"], _storages, _layout, _dtypes)
+_tellers: Final[tuple[Any, Any, Any]] = ARENA.tellers(Tensor, vars(Tensor)["_array"], _storages, _layout, _dtypes)
 
 
 move_alone: Final[Any] = _tellers[2]
-"""Changes the owner of the block behind a handle where nothing else refers to it; None where there is no arena."""
+"""Changes the owner of the block behind a handle where nothing else refers to it."""
 
 
 def _memory(handle: Tensor) -> tuple[Tensor]:
@@ -1427,10 +1425,6 @@ def _compact(handle: Tensor) -> None:
 def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
     """A copy of an array that pins more memory than it uses; any other array itself."""
     return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
-
-
-COPIERS[np.ndarray] = cast("Any", compact_copy)
-COPIERS[np.ma.MaskedArray] = cast("Any", compact_copy)
 
 
 def _device(_handle: Tensor) -> str:

@@ -1,6 +1,6 @@
 """Watching plain arrays for a leak detector: the arena serves contexts outside of scopes too, and logs its blocks.
 
-They stay nobody's. Without the compiled parts plain arrays are not watched.
+They stay nobody's. Imported once the leak detector is.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, final
 
-from ...leaks.births.log import LOG, ROWS, Row, RowList, Rows, Seen, see
+from ...leaks.births.log import LOG, Row, Rows, Seen, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
 from ...scopes.context import current_scope
 from ..arena.extension import ARENA
+from ..numpy.references import show_edges
 from .tensor import TENSOR, array_of, exported_identities
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "ArrayWatcher",
+    "watch_arrays",
 ]
 
 _NAME: Final = "numpy.ndarray"
@@ -83,7 +85,7 @@ class ArrayWatcher:
         aliased = _aliased(addresses)
         if aliased:
             kept = [place for place, piece in enumerate(pieces) if piece.identity not in aliased]
-            pieces, rows = [pieces[place] for place in kept], RowList(rows[place] for place in kept)
+            pieces, rows = [pieces[place] for place in kept], [rows[place] for place in kept]
         return pieces, rows
 
 
@@ -97,7 +99,7 @@ def _aliased(addresses: list[int]) -> set[Hashable]:
     for pointer in pointers:
         place = bisect_right(starts, pointer) - 1
         row = LOG.recall_block(starts[place]) if place >= 0 else None
-        if row is not None and pointer < starts[place] + max(row[1], 1):
+        if row is not None and pointer < starts[place] + max(row.nbytes, 1):
             found.add(starts[place])
     return found
 
@@ -124,11 +126,12 @@ def _cached_nbytes() -> int:
     return nbytes
 
 
-_watches: Final = ARENA is not None and LOG.api is not None
-# The bytes of a view are those of its base, which is a block like any other.
-ROWS[id(TENSOR)] = ("Tensor", attrgetter("_array.nbytes"), None, "cpu:0", _watches)
-if ARENA is not None:
+def watch_arrays() -> None:
+    """Watch plain arrays whenever a detector is open, from now on."""
+    show_edges()
+    # The bytes of a view are those of its base, which is a block like any other.
+    LOG.describe_kind(TENSOR, "Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
     CACHES.append(_cached_nbytes)
-if _watches:
+    ARENA.bind_log(LOG.api)
     RELEASES[id(TENSOR)] = _released
     add_watcher(ArrayWatcher())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any, Final
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter
 
-from ...scopes.kinds import CURRENT_INDEX, Kind, add_kind
+from ...scopes.kinds import Kind, when_watched
 from .disposal import DisposedTorchTensor, allow_swaps, drop, last_known
 from .exclusions import (
     exclude_what_models_own,
@@ -21,14 +21,16 @@ from .exclusions import (
     watch_transforms,
 )
 from .graph_policy import TORCH_GRAPHS
-from .references import show_edges
 from .storages import charges_of, make_compact, storages_behind, used_bytes
 from .threads import see_births, watch_threads
-from .watching import watch_memory
+
+if TYPE_CHECKING:
+    from ...scopes.scope import DisposeScope
 
 __all__ = [
     "KIND",
-    "teach",
+    "current_cuda_index",
+    "install",
 ]
 
 # The modes of this library and of others see attributes too; inside of this they do not.
@@ -94,16 +96,20 @@ KIND: Final = Kind(
 """The kind of ``torch.Tensor`` and of its subclasses."""
 
 
-def _current_cuda_index() -> int:
+def current_cuda_index() -> int:
     """The index that ``"cuda"`` stands for: 0 until CUDA is in use, which asking for a name shall not start."""
     cuda: Any = torch.cuda
     return cuda.current_device() if cuda.is_initialized() else 0
 
 
-def teach() -> None:
-    """Register the kind, and see births from now on."""
-    add_kind(KIND)
-    CURRENT_INDEX["cuda"] = _current_cuda_index
+def _watch_memory() -> None:
+    from .watching import watch_memory
+
+    watch_memory(KIND)
+
+
+def install() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
+    """See births from now on. Returns what is to be called whenever a scope is entered or left."""
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()
@@ -113,6 +119,6 @@ def teach() -> None:
     watch_threads()
     keep_fast_paths()
     allow_swaps()
-    show_edges()
-    see_births(KIND)
-    watch_memory(KIND)
+    hooks = see_births(KIND)
+    when_watched(_watch_memory)
+    return hooks

@@ -19,21 +19,19 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from ...leaks.births.log import LOG
 from ...scopes.composites import compose, set_apart
 from ...scopes.context import CURRENT, resolve
 from ...scopes.extension import COMPILED
-from ...scopes.framework import LISTENERS
 from ...scopes.identity import LIVE, Entry, entry_of
-from ...scopes.kinds import Kind, device_name, kind_of
+from ...scopes.kinds import Kind, kind_of
+from ...scopes.listeners import LISTENERS
 from ...scopes.ownership import born
 from ...scopes.scope import DisposeScope
 from ...scopes.statistics import LOCAL as LEDGERS
 from ..arena.budgets import BUDGETED
 from .disposal import PENDING, Spare, can_be_disposed
 from .extension import TORCH_COMPILED
-from .instructions import name_of_call
-from .storages import refusal_of, storage_of
+from .storages import refusal_of
 
 __all__ = [
     "GIVEN_UP",
@@ -44,6 +42,7 @@ __all__ = [
     "MODELS_OWN",
     "SEEN",
     "SIGHTINGS",
+    "STEPPED",
     "BirthMode",
     "Compiled",
     "ThreadState",
@@ -55,7 +54,6 @@ __all__ = [
     "births_now",
     "copies_a_module",
     "depth",
-    "device_of",
     "flattened",
     "give_up",
     "given_to_a_grad",
@@ -262,6 +260,9 @@ SIGHTINGS: Final[list[Callable[[Any], object]]] = []
 GIVEN_UP: Final[list[Callable[[Any], object]]] = []
 """Told of what is given up, while a leak detector is open."""
 
+STEPPED: Final[list[Callable[[], object]]] = []
+"""Told of each step of an optimizer, while a leak detector is open."""
+
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
@@ -455,36 +456,7 @@ def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | 
     return refusal_of([leaf for leaf in flattened(result, _LEVELS) if id(leaf) in born], (args, kwargs))
 
 
-def device_of(storage: Any) -> str | None:
-    """The name of the device of a storage; None where it has no memory."""
-    device = storage.device
-    return None if device.type == "meta" else device_name(device)
-
-
-def look_at_other(tensor: Any) -> None:
-    """Have a leak detector look at the memory of a tensor of a subclass, unless it is the model's or for show."""
-    if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN) and not _is_hollow(tensor):
-        TORCH_COMPILED.look_at(tensor)
-
-
-def _is_hollow(tensor: Any) -> bool:
-    """Whether the storage of a tensor of a subclass is for show: it wraps other tensors."""
-    storage = storage_of(tensor)
-    # A lazy copy would be made by asking.
-    if storage is None or device_of(storage) is None or _C._is_cow_tensor(tensor):
-        return False
-    try:
-        storage.data_ptr()
-    except RuntimeError:
-        return True
-    return False
-
-
-def _no_look() -> None:
-    """Births are not seen at the allocation: there is nothing to look at."""
-
-
-look: Final[Callable[[], None]] = _no_look if TORCH_COMPILED is None else TORCH_COMPILED.look
+look: Final[Callable[[], None]] = TORCH_COMPILED.look
 """Look at the memory of the tensors that were made last, and tell the listeners of those that a scope owns."""
 
 
@@ -500,9 +472,7 @@ def _subclasses(cls: Any) -> list[type]:
 
 
 def see_allocations(kind: Kind) -> bool:
-    """See births of PyTorch so from now on; False where there is no compiled part, or it does not know this PyTorch."""
-    if TORCH_COMPILED is None or COMPILED is None or LOG.api is None:
-        return False
+    """See births of PyTorch so from now on; False where the compiled part does not know this PyTorch."""
     TORCH_COMPILED.bind_births(
         {
             "BUDGETED": BUDGETED,
@@ -515,15 +485,10 @@ def see_allocations(kind: Kind) -> bool:
             "Tensor": Tensor,
             "ask": births_by_frames,
             "born_pending": COMPILED.born_pending,
-            "device_of": device_of,
             "give_up": give_up,
             "is_born": is_born,
             "judge": _judge,
             "kind": kind,
-            "log": LOG.api,
-            "look_at_other": look_at_other,
-            "name_of_call": name_of_call,
-            "nbytes_of": torch.UntypedStorage.nbytes,
             "resolve": resolve,
             "settle": PENDING.settle,
             "storage_of": _C.TensorBase.untyped_storage,

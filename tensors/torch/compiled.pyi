@@ -1,7 +1,7 @@
 """What every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
 
-It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them, which
-do all of it where this module was not built or is not wanted. One copy of the package can be bound to it.
+It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them. One
+copy of the package can be bound to it.
 """
 
 from collections.abc import Callable, Hashable
@@ -57,11 +57,8 @@ def bind_seam(things: dict[str, Any], /) -> None:
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
-def bind_alone(things: dict[str, Any], /) -> None:
-    """Get to know what `alone` needs, by the names that `sequences.torch_rows` gives."""
-
-def alone(function: Callable[[Any], Any], argument: Any, /) -> Any:
-    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences.torch_rows.unwatched`."""
+def bind_log(things: dict[str, Any], /) -> None:
+    """Get to know what `look` needs where a leak detector is used, by the names that `watching` gives."""
 
 def look() -> None:
     """Record the memory of the tensors that were made last, and call the listeners about those that a scope owns."""
@@ -81,7 +78,7 @@ def forget_looks() -> None:
 def identity_if_alone(tensor: Any, /) -> Hashable | None:
     """Return the identity of the storage of a plain tensor that refers to nothing else: see ``Framework.alone``.
 
-    None of all other tensors, and before `bind_births`. To be called where no function mode is asked.
+    None of all other tensors. To be called where no function mode is asked.
     """
 
 def entered(scope: DisposeScope, /) -> None:
@@ -91,7 +88,7 @@ def left(scope: DisposeScope, /) -> None:
     """See `threads.left`."""
 
 def drop(tensor: Any, /) -> None:
-    """See `disposal.drop_in_python`."""
+    """Make a handle dead. Its storage is freed where nobody else has it: see `disposal`."""
 
 def spare() -> Any:
-    """A tensor of the class `disposal.Spare`, as its ``_make_spare``; some are made ahead."""
+    """A tensor of the class `disposal.Spare`; some are made ahead."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from collections.abc import Callable
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...scopes.errors import DisposedError, DisposeScopeError
-from ...scopes.framework import AFTER_RELEASES
 from ...scopes.identity import Entry, disposed_error
 from ...scopes.kinds import kind_of_type
+from ...scopes.listeners import HOOKS
 from .extension import TORCH_COMPILED
 from .pending import PendingDisposals, is_alone
 
@@ -149,7 +148,6 @@ with _Undisturbed():
 
 _MAKING: Final = (Spare, _PLACEHOLDER)
 _ASKING: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
-_make_spare: Final[Callable[[], Any]] = functools.partial(_make, *_MAKING, **_ASKING)
 
 
 def can_be_disposed(cls: type) -> bool:
@@ -162,8 +160,8 @@ def can_be_disposed(cls: type) -> bool:
     )
 
 
-def drop_in_python(tensor: Any, /) -> None:
-    """Make a handle dead. Its storage is freed where nobody else has it.
+def _make_dead(tensor: Any, /) -> None:
+    """Make a handle of whatever class and state dead: what the compiled `drop` calls where anything is unusual.
 
     Raises
     ------
@@ -254,28 +252,27 @@ def _record_of(known: _Known, tensor: Any) -> dict[str, Any]:
     return record
 
 
-drop = drop_in_python
-_spare = _make_spare
-if TORCH_COMPILED is not None:
-    TORCH_COMPILED.bind_disposal(
-        {
-            "Tensor": Tensor,
-            "below_autograd": _C._AutoDispatchBelowADInplaceOrView,
-            "disposed": DisposedTorchTensor,
-            "after_releases": AFTER_RELEASES,
-            "drop": drop_in_python,
-            "fresh": PENDING.fresh,
-            "make": _make,
-            "make_arguments": _MAKING,
-            "make_options": _ASKING,
-            "modes_are_on": _modes_are_on,
-            "records": _records,
-            "settle": PENDING.settle,
-            "swap": _swap,
-        }
-    )
-    drop = TORCH_COMPILED.drop
-    _spare = TORCH_COMPILED.spare
+TORCH_COMPILED.bind_disposal(
+    {
+        "Tensor": Tensor,
+        "below_autograd": _C._AutoDispatchBelowADInplaceOrView,
+        "disposed": DisposedTorchTensor,
+        "after_releases": HOOKS.put_off,
+        "make_dead": _make_dead,
+        "fresh": PENDING.fresh,
+        "make": _make,
+        "make_arguments": _MAKING,
+        "make_options": _ASKING,
+        "modes_are_on": _modes_are_on,
+        "records": _records,
+        "settle": PENDING.settle,
+        "swap": _swap,
+    }
+)
+drop: Final[Callable[[Any], None]] = TORCH_COMPILED.drop
+"""Make a handle dead. Its storage is freed where nobody else has it. Raises `DisposeScopeError` as `_make_dead`."""
+
+_spare: Final[Callable[[], Any]] = TORCH_COMPILED.spare
 
 
 def _swapped(tensor: Any, spare: Any) -> bool:
@@ -364,8 +361,7 @@ _utils: Final[Any] = torch.utils
 
 def _references_of_others(thing: object) -> list[Any]:
     # A leak detector refers to what was made last until it has looked at it.
-    if TORCH_COMPILED is not None:
-        TORCH_COMPILED.look()
+    TORCH_COMPILED.look()
     return [reference for reference in weakref.getweakrefs(thing) if not isinstance(reference, Entry)]
 
 

@@ -26,6 +26,7 @@ from ...scopes.errors import DisposedError
 from .births import (
     LOCAL,
     SEEN,
+    STEPPED,
     Compiled,
     ThreadState,
     births_in,
@@ -116,6 +117,8 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
 
 def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     resume_births(LOCAL.here, id(_getframe(1)))
+    for told in STEPPED:
+        told()
 
 
 @final

@@ -1,25 +1,14 @@
-"""The compiled part for PyTorch."""
+"""The compiled part for births and disposal of PyTorch's tensors."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Final
 
-from ...scopes.extension import COMPILED
+from ...scopes.extension import load_extension
 
 __all__ = [
     "TORCH_COMPILED",
 ]
 
-
-def _load_compiled() -> Any:
-    if COMPILED is None:
-        return None
-    try:
-        return import_module(".compiled", __package__)
-    except ImportError:
-        return None
-
-
-TORCH_COMPILED: Final[Any] = _load_compiled()
-"""The compiled part, described in ``compiled.pyi``; None where there is none."""
+TORCH_COMPILED: Final[Any] = load_extension(f"{__package__}.compiled")
+"""The compiled part, described in ``compiled.pyi``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ def when_imported(name: str, watch: Callable[[Any], object]) -> None:
 
 
 @final
-class _Lookout(importlib.abc.MetaPathFinder):
+class _Lookout:
     """Finds nothing, but sees the import of the module that it waits for, once."""
 
     def __init__(self, name: str, watch: Callable[[Any], object]) -> None:

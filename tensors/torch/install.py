@@ -1,23 +1,46 @@
-"""Says what to do once the program has PyTorch. Imports nothing of it."""
+"""PyTorch as a framework of scopes. Imports nothing of it."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
-from ...scopes.kinds import await_module
+from ...scopes.framework import Framework, register
+from ...scopes.kinds import Kind
 from .import_hook import when_imported
 
 __all__ = [
-    "install",
+    "TorchFramework",
 ]
 
 
-def install() -> None:
-    """Teach the scopes PyTorch. Called once, when a scope is entered after the program has imported ``torch``."""
-    from .adapter import teach
+@final
+class TorchFramework(Framework):
+    """PyTorch. The modules of this room that import it are imported when the program has."""
 
-    teach()
+    module = "torch"
+
+    @property
+    def kinds(self) -> Sequence[Kind]:
+        """The kind of ``torch.Tensor`` and of its subclasses."""
+        from .adapter import KIND
+
+        return [KIND]
+
+    @property
+    def current_indices(self) -> Mapping[str, Callable[[], int]]:
+        """The CUDA device that is current."""
+        from .adapter import current_cuda_index
+
+        return {"cuda": current_cuda_index}
+
+    def install(self) -> None:
+        """See births, and leave what models own to them, from now on."""
+        from .adapter import install
+
+        # Compiled functions, called as they are.
+        self.scope_entered, self.scope_left = install()  # type: ignore[method-assign]
 
 
 def _break_graphs(trace_rules: Any) -> None:
@@ -35,6 +58,6 @@ def _break_graphs(trace_rules: Any) -> None:
     )
 
 
-await_module("torch", install)
+register(TorchFramework())
 # Not when a scope is entered: the first one may be inside of a function that is being compiled.
 when_imported("torch._dynamo.trace_rules", _break_graphs)

@@ -19,7 +19,7 @@ from weakref import ref
 
 import torch
 
-from ...scopes.framework import AFTER_RELEASES
+from ...scopes.listeners import after_releases
 from .instructions import CALLS, called_by
 
 __all__ = [
@@ -264,7 +264,7 @@ class PendingDisposals:
     def add(self, tensor: object) -> None:
         """Have a tensor wait whose class has been changed; other threads are looked at when all releases are done."""
         if not self.fresh:
-            AFTER_RELEASES.append(self.settle)
+            after_releases(self.settle)
         self.fresh.append(ref(tensor))
 
     def keep(self, tensor: object) -> None:

@@ -6,16 +6,15 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, ExitStack
-from gc import get_referents
 from typing import Any, Final, cast, final
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...leaks.detector.watching import mark
 from ...leaks.holders.references import Memory, Part, add_framework
 from ...leaks.verdicts.growth import STEP
+from .births import STEPPED
 from .disposal import DisposedTorchTensor
 from .extension import TORCH_COMPILED
 from .graph_walk import ACCUMULATE, guard_release, saved_under
@@ -26,6 +25,7 @@ __all__ = [
     "Steps",
     "show_edges",
 ]
+
 
 # The passes of a training loop, told by the steps of optimizers, and the graphs that reach over
 # several of them.
@@ -48,25 +48,20 @@ _NO_NUMBER: Final = 2**63
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
-    __slots__ = ("_counts", "_met", "_numbers", "_stride", "_thread")
+    __slots__ = ("_met", "_numbers", "_stride", "_thread")
 
     def __init__(self) -> None:
-        self._counts = False
         self._forget()
-
-    def hear(self) -> None:
-        """Be told of all steps, once for the process: another thread may be going through the hooks at any time."""
-        register_optimizer_step_post_hook(self._stepped)
 
     def begin(self) -> None:
         """Count steps from now on."""
-        if not self._counts:
+        if not STEPPED:
             self._forget()
-            self._counts = True
+            STEPPED.append(self._stepped)
 
     def end(self) -> None:
         """Count none any more; what was counted stays known."""
-        self._counts = False
+        STEPPED.clear()
 
     def reached(self, tensor: Any) -> int:
         """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
@@ -104,9 +99,7 @@ class Steps:
         self._met = 0
         self._thread: int | None = None
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._counts:
-            return
+    def _stepped(self) -> None:
         thread = threading.get_ident()
         if self._thread is None:
             self._thread = thread
@@ -140,23 +133,8 @@ _no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
 _RAW: Final = "_raw_saved_"
 
 
-def alone_in_python(tensor: Any) -> Hashable | None:
-    """See `Framework.alone`: most tensors that a program has a million of are such."""
-    if (
-        type(tensor) is not Tensor
-        or len(get_referents(tensor)) > 1
-        or _grad_fn(tensor) is not None
-        or _base(tensor) is not None
-        or _grad(tensor) is not None
-    ):
-        return None
-    storage = storage_of(tensor)
-    return None if storage is None or not storage.resizable() else ("torch", storage._cdata)
-
-
-alone: Final[Callable[[Any], Hashable | None]] = (
-    alone_in_python if TORCH_COMPILED is None else TORCH_COMPILED.identity_if_alone
-)
+alone: Final[Callable[[Any], Hashable | None]] = TORCH_COMPILED.identity_if_alone
+"""See `Framework.alone`: most tensors that a program has a million of are such."""
 
 
 @final

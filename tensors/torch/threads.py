@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +12,7 @@ from types import BuiltinFunctionType
 from typing import Any, Final
 
 from ...scopes.context import CLOSED, CURRENT, current_scope
-from ...scopes.framework import ENTERED, LEFT
+from ...scopes.forks import at_forks
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
 from ..arena.budgets import BUDGETED, watch_budget, watch_no_more
@@ -105,9 +104,7 @@ def _forget_inherited() -> None:
 
 
 def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
-    """`entered` and `left`, compiled where they can be."""
-    if TORCH_COMPILED is None:
-        return entered, left
+    """`entered` and `left`, compiled; what is unusual comes to those here."""
     TORCH_COMPILED.bind_seam(
         {
             "DisposeScope": DisposeScope,
@@ -125,8 +122,14 @@ def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], 
     return TORCH_COMPILED.entered, TORCH_COMPILED.left
 
 
-def see_births(kind: Kind) -> None:
-    """Watch every thread on which a scope is entered from now on, and this one where one is open."""
+def see_births(kind: Kind) -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
+    """Watch this thread from now on where a scope is open.
+
+    Returns
+    -------
+    entered, left : callable
+        To be called whenever a scope is entered or left.
+    """
     KIND.append(kind)
     # Before anything is seen: another thread may make tensors in a scope meanwhile.
     enter, leave = _seam()
@@ -135,10 +138,7 @@ def see_births(kind: Kind) -> None:
     else:
         MODE.records = True
         keep_what_hooks_save(None)
-    ENTERED.append(enter)
-    LEFT.append(leave)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_forget_inherited)
+    at_forks(in_child=_forget_inherited)
     scope = current_scope()
     opened: list[DisposeScope] = []
     while scope is not None:
@@ -146,6 +146,7 @@ def see_births(kind: Kind) -> None:
         scope = scope.outer
     for outer in reversed(opened):
         entered(outer)
+    return enter, leave
 
 
 # Work handed to another thread with ``contextvars.Context.run`` makes births on that thread too.

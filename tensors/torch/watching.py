@@ -9,7 +9,6 @@ when a detector is opened, the storages of all tensors that Python can see.
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Container, Hashable, Iterator
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, final
@@ -17,16 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 
-from ...leaks.births.log import LOG, ROWS, Row, Seen, Told, is_referenced, see
+from ...leaks.births.log import LOG, Row, Seen, Told, is_referenced, see
 from ...leaks.detector.recording import CACHES
 from ...leaks.detector.watching import RELEASES, add_watcher
-from ...scopes.framework import LET_OUT
-from ...scopes.sites import JUDGES, KEEPER, PASSING, THROUGH
+from ...scopes.forks import at_forks
+from ...scopes.kinds import device_name
+from ...scopes.listeners import HOOKS
+from ...scopes.sites import KEEPER, PASSING, THROUGH, add_judge
 from ..tensor.watching import ALIASES
 from .births import (
     GIVEN_UP,
@@ -38,14 +35,14 @@ from .births import (
     BirthMode,
     add_mode,
     backward_running,
-    device_of,
     keeps_births,
     look,
     remove_mode,
 )
 from .disposal import PENDING
 from .extension import TORCH_COMPILED
-from .references import STEPS
+from .instructions import name_of_call
+from .references import STEPS, show_edges
 from .storages import storage_of
 
 if TYPE_CHECKING:
@@ -72,6 +69,31 @@ def storage_undisturbed(tensor: Any) -> Any:
         return storage_of(tensor)
 
 
+def _device_of(storage: Any) -> str | None:
+    """The name of the device of a storage; None where it has no memory."""
+    device = storage.device
+    return None if device.type == "meta" else device_name(device)
+
+
+def _look_at_other(tensor: Any) -> None:
+    """Have a leak detector look at the memory of a tensor of a subclass, unless it is the model's or for show."""
+    if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN) and not _is_hollow(tensor):
+        TORCH_COMPILED.look_at(tensor)
+
+
+def _is_hollow(tensor: Any) -> bool:
+    """Whether the storage of a tensor of a subclass is for show: it wraps other tensors."""
+    storage = storage_of(tensor)
+    # A lazy copy would be made by asking.
+    if storage is None or _device_of(storage) is None or torch._C._is_cow_tensor(tensor):
+        return False
+    try:
+        storage.data_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
 def _exclude(tensor: Any) -> None:
     """Report no more of the memory of a tensor: it is the model's."""
     if isinstance(tensor, Tensor):
@@ -91,7 +113,7 @@ def _see(result: Any) -> None:
             storage = storage_of(tensor)
             if storage is None or LOG.recall_memory(storage) is not None:
                 continue
-            device, nbytes = device_of(storage), storage.nbytes()
+            device, nbytes = _device_of(storage), storage.nbytes()
             if device is not None and nbytes:
                 LOG.sight(storage, None, nbytes, _NAME, device)
 
@@ -108,22 +130,15 @@ def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
 
 def _know_what_is_there() -> None:
     """Have the log know the memory of all tensors that Python can see: nothing that uses it is new."""
-    if TORCH_COMPILED is not None and LOG.api is not None:
-        with _Undisturbed():
-            TORCH_COMPILED.know(gc.get_objects())
+    with _Undisturbed():
+        TORCH_COMPILED.know(gc.get_objects())
 
 
 def _begin_as_child() -> None:
     # The log has forgotten what the parent knew, and what was made last is the parent's.
-    if SEEN:
-        TORCH_COMPILED.forget_looks()
-        if SIGHTINGS:
-            _know_what_is_there()
-
-
-def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
-    if tensor is not None and LOG.counts()[3]:
-        _exclude(tensor)
+    TORCH_COMPILED.forget_looks()
+    if SIGHTINGS:
+        _know_what_is_there()
 
 
 def _judge(code: CodeType, module: str) -> int | None:
@@ -156,14 +171,15 @@ class TorchWatcher:
         STEPS.begin()
         SIGHTINGS.append(_see)
         GIVEN_UP.append(_exclude)
-        LET_OUT.append(_let_out)
+        HOOKS.array_moved_out.append(_let_out)
 
     def end(self) -> None:
         """Watch no more."""
         self.look()
         SIGHTINGS.clear()
         GIVEN_UP.clear()
-        LET_OUT.clear()
+        if _let_out in HOOKS.array_moved_out:
+            HOOKS.array_moved_out.remove(_let_out)
         STEPS.end()
         if not SEEN and not LOCAL.here.scopes:
             remove_mode(LOCAL.here, MODE)
@@ -236,14 +252,20 @@ def _cached_nbytes() -> int:
 
 def watch_memory(kind: Kind) -> None:
     """Watch PyTorch's memory whenever a detector is open, from now on."""
-    ROWS[id(kind)] = (_NAME, None, storage_undisturbed, "", False)
-    JUDGES.append(_judge)
-    register_module_parameter_registration_hook(_registered)
-    register_module_buffer_registration_hook(_registered)
+    LOG.describe_kind(kind, _NAME, None, storage_undisturbed, "", False)
+    TORCH_COMPILED.bind_log(
+        {
+            "device_of": _device_of,
+            "log": LOG.api,
+            "look_at_other": _look_at_other,
+            "name_of_call": name_of_call,
+            "nbytes_of": torch.UntypedStorage.nbytes,
+        }
+    )
+    add_judge(_judge)
     CACHES.append(_cached_nbytes)
     RELEASES[id(kind)] = _released
     ALIASES.append(_of_others)
-    STEPS.hear()
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_begin_as_child)
+    show_edges()
+    at_forks(in_child=_begin_as_child)
     add_watcher(TorchWatcher(kind))

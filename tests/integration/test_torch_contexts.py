@@ -13,9 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
-from disposescope.tensors.torch.extension import TORCH_COMPILED
 
-MODES = 1 if TORCH_COMPILED is None else 0
 """How many modes a scope needs."""
 
 
@@ -148,7 +146,7 @@ def test_work_handed_to_a_thread_with_the_context_makes_births_there(hand_over):
         tensor = hand_over(work)
         assert tensor in scope
     assert ds.is_disposed(tensor)
-    assert depths == [MODES]
+    assert depths == [0]
     assert hand_over(lambda: (torch.rand(3), torch._C._len_torch_function_stack()))[1] == 0
     assert ds.owner_of(hand_over(lambda: torch.rand(3))) is None
 
@@ -231,4 +229,4 @@ def test_a_forked_child_has_neither_the_scope_nor_the_mode():
                 os._exit(verdict)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert inherited in scope
-        assert torch._C._len_torch_function_stack() == MODES
+        assert torch._C._len_torch_function_stack() == 0

@@ -15,15 +15,10 @@ import disposescope as ds
 torch = pytest.importorskip("torch")
 
 from disposescope.scopes.context import OPEN
-from disposescope.scopes.extension import COMPILED
 from disposescope.tensors.arena.budgets import CHARGES
 from disposescope.tensors.torch.births import LOCAL, depth
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.test_interrupts import recursion_limit
-
-pytestmark = pytest.mark.skipif(
-    COMPILED is None, reason="a function in Python can be interrupted before its first line"
-)
 
 Born = list[Any]
 

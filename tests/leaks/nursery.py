@@ -20,7 +20,7 @@ def run(program: str, output: str, log: str) -> int:
             os.dup2(file, 1)
             os.dup2(file, 2)
             sys.argv = ["leak-report", "run", "-q", "--time-limit", "60", "-o", output, program]
-            from disposescope.leaks.commands.main import main
+            from disposescope.leaks.commands.parser import main
 
             status = main()
         except SystemExit as leaving:

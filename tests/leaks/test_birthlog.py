@@ -1,8 +1,9 @@
-"""The birth log, compiled and in Python: births by line, passes, samples; it keeps nothing alive."""
+"""The birth log: births by line, passes, samples; it keeps nothing alive."""
 
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -10,26 +11,17 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.leaks.births import log as _log
-from disposescope.leaks.births.log import LOG, BirthLog
-from disposescope.scopes.context import CURRENT, resolve
-from disposescope.scopes.identity import LIVE, Entry
-from disposescope.scopes.sites import rank_of
+from disposescope.leaks.births.log import LOG
+from disposescope.scopes.identity import LIVE
 
 
 class Anchor:
     """What stands for memory."""
 
 
-def python_log() -> Any:
-    log = BirthLog()
-    log.bind(rank_of, _log._kind_row, _log._measure, CURRENT, resolve, {}, Entry)
-    return log
-
-
-@pytest.fixture(params=["in use", "python"])
-def log(request: pytest.FixtureRequest) -> Iterator[Any]:
-    log = LOG if request.param == "in use" else python_log()
+@pytest.fixture
+def log() -> Iterator[Any]:
+    log: Any = LOG
     gc.collect()
     log.clear()
     log.open(1, 0)
@@ -48,19 +40,19 @@ def test_memory_is_known_until_its_anchor_has_gone(log: Any) -> None:
     line = sys._getframe().f_lineno - 1
     [(reference, row)] = all_of(log.sightings)
     assert reference() is anchor
-    kind, device, op, places, births, live, nbytes, peak = log.site(row[0])
+    kind, device, op, places, births, live, nbytes, peak = log.site(row.site)
     assert (kind, device, op, births, live, nbytes, peak) == ("torch.Tensor", "cpu:0", "relu", 1, 1.0, 4096, 4096)
     [(code, instruction)] = places
     assert code is sys._getframe().f_code
     assert next(found for start, end, found in code.co_lines() if start <= instruction < end) == line
-    assert (row[1], row[5], row[6]) == (4096, None, 1.0)
+    assert (row.nbytes, row.scope, row.weight) == (4096, None, 1.0)
     assert log.live_nbytes() == {"cpu:0": 4096}
     watch = weakref.ref(anchor)
     del anchor, reference
     assert watch() is None
     assert all_of(log.sightings) == []
     assert log.live_nbytes() == {}
-    assert log.site(row[0])[4:] == (1, 0.0, 0, 4096)
+    assert log.site(row.site)[4:] == (1, 0.0, 0, 4096)
 
 
 def test_memory_is_born_once(log: Any) -> None:
@@ -68,7 +60,7 @@ def test_memory_is_born_once(log: Any) -> None:
     assert log.sight(anchor, "first", 10, "kind", "cpu:0")
     assert log.sight(anchor, "second", 10, "kind", "cpu:0")
     assert len(all_of(log.sightings)) == 1
-    assert log.recall_memory(anchor) == all_of(log.sightings)[0][1]
+    assert log.recall_memory(anchor).number == all_of(log.sightings)[0][1].number
     assert log.recall_memory(Anchor()) is None
 
 
@@ -92,7 +84,7 @@ def test_births_are_told_in_order_whatever_has_died(log: Any) -> None:
         log.sight(anchor, None, 1, "kind", "cpu:0")
     del anchors[::3], anchors[:100], anchors[-100:], anchor
     assert [reference() for reference, _ in all_of(log.sightings)] == anchors
-    numbers = [row[2] for _, row in all_of(log.sightings)]
+    numbers = [row.number for _, row in all_of(log.sightings)]
     assert numbers == sorted(numbers)
     [reference] = log.sightings(numbers[7], numbers[8])[0]
     assert reference() is anchors[8]
@@ -126,7 +118,7 @@ def test_the_scope_of_a_birth_is_known(log: Any) -> None:
         with ds.dispose_scope():
             log.sight(unnamed, None, 1, "kind", "cpu:0")
     rows = [row for _, row in all_of(log.sightings)]
-    assert [row[5] for row in rows] == ["epoch", ""]
+    assert [row.scope for row in rows] == ["epoch", ""]
 
 
 def test_entries_are_known_until_they_die_or_are_released(log: Any) -> None:
@@ -135,10 +127,10 @@ def test_entries_are_known_until_they_die_or_are_released(log: Any) -> None:
     log.born(entry)
     [(found, row)] = all_of(log.entries)
     assert found is entry
-    assert row[1] == 800
-    assert log.recall(entry) == row
+    assert row.nbytes == 800
+    assert log.recall(entry).number == row.number
     assert log.released(entry)
-    assert log.recall(entry)[1] == 0
+    assert log.recall(entry).nbytes == 0
     log.died(entry)
     assert log.recall(entry) is None
     assert not log.released(entry)
@@ -157,7 +149,7 @@ def test_so_many_frames_are_kept_innermost_first(log: Any) -> None:
 
     outer()
     [(_, row)] = all_of(log.sightings)
-    assert [code.co_name for code, _ in log.site(row[0])[3]] == [
+    assert [code.co_name for code, _ in log.site(row.site)[3]] == [
         "inner",
         "outer",
         "test_so_many_frames_are_kept_innermost_first",
@@ -170,7 +162,7 @@ def test_a_series_tells_what_lived_after_each_pass(log: Any) -> None:
         kept.append(Anchor())
         log.sight(kept[-1], None, 1024, "kind", "cpu:0")
         log.mark("step")
-    number = all_of(log.sightings)[0][1][0]
+    number = all_of(log.sightings)[0][1].site
     assert log.series(number, "step") == [(1, 1, 1024), (2, 2, 2048), (3, 3, 3072), (4, 4, 4096)]
     assert log.series(number, "other") == []
     kept.clear()
@@ -185,7 +177,7 @@ def test_a_long_series_is_thinned_evenly(log: Any) -> None:
         kept.append(Anchor())
         log.sight(kept[-1], None, 8, "kind", "cpu:0")
         log.mark("step")
-    series = log.series(all_of(log.sightings)[0][1][0], "step")
+    series = log.series(all_of(log.sightings)[0][1].site, "step")
     assert 100 < len(series) <= 257
     assert all(count == number for number, count, _ in series)
     assert series[-1] == (3000, 3000, 24000)
@@ -198,9 +190,9 @@ def test_samples_estimate_what_there_is(log: Any) -> None:
         log.sight(anchor, None, 100, "kind", "cpu:0")
     rows = [row for _, row in all_of(log.sightings)]
     assert 100 < len(rows) < 400
-    weight = sum(row[6] for row in rows)
+    weight = sum(row.weight for row in rows)
     assert 0.6 < weight / 20_000 < 1.4, "some 200 samples: one standard deviation is 7 %"
-    assert log.site(rows[0][0])[5] == pytest.approx(weight)
+    assert log.site(rows[0].site)[5] == pytest.approx(weight)
 
 
 def test_many_births_and_deaths_in_any_order_leave_what_is_alive(log: Any) -> None:
@@ -256,7 +248,7 @@ def test_births_on_many_threads_are_all_put_down(log: Any) -> None:
         thread.join()
     rows = [row for _, row in all_of(log.sightings)]
     assert len(rows) == len(kept) == 1600
-    assert len({row[2] for row in rows}) == 1600
+    assert len({row.number for row in rows}) == 1600
 
 
 def test_the_place_of_a_call_is_the_users(log: Any) -> None:
@@ -279,3 +271,35 @@ def test_memory_has_escaped_when_its_tensor_was_disposed_unless_it_was_let_out(l
 def test_a_block_is_asked_for_by_its_address(log: Any) -> None:
     log.escape(4096)
     assert not log.has_escaped(4096)
+
+
+def test_what_is_known_of_a_birth_says_when_and_after_how_many_scopes(log: Any) -> None:
+    first, second = Anchor(), Anchor()
+    before = time.monotonic()
+    log.sight(first, None, 10, "kind", "cpu:0")
+    log.closing()
+    log.sight(second, None, 20, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.sightings)]
+    assert [(row.nbytes, row.number - rows[0].number, row.closings - rows[0].closings) for row in rows] == [
+        (10, 0, 0),
+        (20, 1, 1),
+    ]
+    assert all(before - 0.1 <= row.at_s <= time.monotonic() for row in rows)
+    with pytest.raises(AttributeError):
+        rows[0].nbytes = 1
+    with pytest.raises(TypeError):
+        type(rows[0])()
+
+
+def test_what_is_asked_wrongly_is_refused(log: Any) -> None:
+    for ask, error in (
+        (lambda: log.is_in_use(1), TypeError),
+        (lambda: log.sight(Anchor()), TypeError),
+        (lambda: log.born(Anchor()), AttributeError),
+        (lambda: log.site(0), IndexError),
+        (lambda: log.untrack(()), TypeError),
+        (lambda: log.recall_block("0"), TypeError),
+        (lambda: log.describe_kind("kind"), TypeError),
+    ):
+        with pytest.raises(error):
+            ask()

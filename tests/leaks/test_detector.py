@@ -12,7 +12,7 @@ from disposescope.leaks import LeakDetector, live_tensors, take_snapshot
 from disposescope.leaks.detector import watching as _watching
 from disposescope.leaks.detector.recording import Recorder
 from disposescope.leaks.detector.watching import is_watching
-from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.listeners import LISTENERS
 
 
 def test_what_is_born_inside_and_alive_is_recorded() -> None:

@@ -19,7 +19,6 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
-from disposescope.leaks.births.log import LOG
 from disposescope.leaks.holders.holders import Holders
 from disposescope.leaks.holders.references import references_to
 from tests.leaks.births import arrays_are_seen
@@ -112,8 +111,8 @@ def test_containers_and_objects_are_spelled_as_code(wrap: Callable[[Any], object
         with LeakDetector() as detector:
             make()
         told = [(leak.tensor_kind, leak.holder) for leak in detector.report().leaks]
-        # An alias holds the memory, not the Tensor; without the compiled parts plain memory is not seen.
-        assert told == ([("numpy.ndarray", f"{HERE}.BOX['it'].obj")] if LOG.api is not None else [])
+        # An alias holds the memory, not the Tensor.
+        assert told == [("numpy.ndarray", f"{HERE}.BOX['it'].obj")]
         return
     assert holder_of(make) == f"{HERE}.BOX['it']{text}"
 

@@ -161,3 +161,16 @@ def test_asks(tensor_leaks):
 
 def test_the_marker_is_known_where_markers_are_strict(run) -> None:
     run(LEAKY, "--strict-markers", "-W", "error", "-k", "clean").assert_outcomes(passed=1)
+
+
+def test_a_run_that_asks_for_nothing_imports_nothing_of_the_library(run, pytester: pytest.Pytester) -> None:
+    text = """\
+import sys
+
+def test_modules():
+    ours = [name for name in sys.modules if name.startswith("disposescope")]
+    assert "disposescope.leaks.running.pytest_plugin" in ours
+    assert not [name for name in sys.modules if name.startswith(("numpy", "psutil"))]
+    assert not [name for name in ours if name.startswith(("disposescope.tensors", "disposescope.leaks.detector"))]
+"""
+    run(text, "-p", "no:hypothesispytest", "-p", "no:benchmark").assert_outcomes(passed=1)

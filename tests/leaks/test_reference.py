@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from disposescope.leaks import reporters
-from disposescope.leaks.commands.main import VERBS
+from disposescope.leaks.commands.parser import VERBS
 from disposescope.leaks.report.leaks import LeakKind
 from disposescope.leaks.reporters.json_report import schema
 

@@ -26,8 +26,9 @@ from disposescope.leaks import (
     Trend,
     UnusedSuppression,
 )
-from disposescope.leaks.report.report import bytes_text, text_of
+from disposescope.leaks.report.report import text_of
 from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
+from disposescope.scopes.out_of_memory import bytes_text
 
 SITE = Site("train.py", 31, "Trainer.step")
 

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import identity as dead_composites
 from disposescope.scopes import ownership as _births
 from disposescope.scopes.identity import LIVE, entry_of
 from tests.scopes.toys import PACKED, TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
@@ -169,20 +168,11 @@ class Unborn(Toy):
         self.releases = 0
 
 
-@pytest.fixture(params=["as it is", "in Python"])
-def born_whole(request, monkeypatch):
-    if request.param == "as it is":
-        return _births.born_whole
-    monkeypatch.setattr(_births, "part", _births.part_in_python)
-    monkeypatch.setattr(dead_composites, "COMPILED", None)
-    return _births.born_whole_in_python
-
-
-def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(born_whole):
+def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along():
     with ds.dispose_scope() as scope:
         whole, other = Whole(), Whole()
         for one in (whole, other):
-            born_whole(one, PACKED, [*one.members, None], TOY)
+            _births.born_whole(one, PACKED, [*one.members, None], TOY)
         assert scope.live == (whole, other)
         assert ds.statistics().created_in_scope == 2
         assert all(member in scope for member in whole.members)
@@ -192,5 +182,5 @@ def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(
         assert scope.live == (whole, survivor)
     assert [member.releases for member in (*whole.members, survivor)] == [1, 1, 1]
     unowned = Whole()
-    entry = born_whole(unowned, PACKED, unowned.members, TOY)
+    entry = _births.born_whole(unowned, PACKED, unowned.members, TOY)
     assert entry.owner is None

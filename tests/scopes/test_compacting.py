@@ -56,11 +56,9 @@ def test_an_array_is_returned_as_a_copy() -> None:
         assert same is header
         assert header.base is None
         assert header.tolist() == list(range(10))
-        if ds.arena_statistics().available:
-            assert ds.owner_of(header) is outer
+        assert ds.owner_of(header) is outer
 
 
-@pytest.mark.skipif(not ds.arena_statistics().available, reason="without the arena a scope owns no plain arrays")
 def test_an_array_in_a_container_is_refused_and_nothing_moves() -> None:
     with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
         content = np.arange(100_000)

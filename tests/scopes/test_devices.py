@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from disposescope.scopes.kinds import CURRENT_INDEX, device_name
+from disposescope.scopes import kinds
+from disposescope.scopes.kinds import device_name
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_objects_with_a_name_as_their_str():
 
 
 def test_without_a_number_it_is_the_current_one(monkeypatch):
-    monkeypatch.setitem(CURRENT_INDEX, "cuda", lambda: 3)
+    monkeypatch.setitem(kinds._current_index, "cuda", lambda: 3)
     assert device_name("cuda") == "cuda:3"
     assert device_name("cuda:0") == "cuda:0"
     assert device_name("cpu") == "cpu:0"

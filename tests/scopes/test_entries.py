@@ -10,7 +10,6 @@ import weakref
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import scope as _closing
 from disposescope.scopes.identity import DEAD, LIVE, StrongEntry, entry_of, release, settle
 from tests.scopes.toys import Bundle, Faulty, Packed, Pair, Toy, counts, owned_by, recorded, tables_are_sound
 
@@ -134,23 +133,6 @@ class TestRelease:
             b = Faulty(lambda: ds.dispose(holder))
             holder += [a, b]
         assert (a.releases, b.releases) == (1, 1)
-
-    def test_an_interrupt_between_two_releases_lets_the_rest_be_released(self, monkeypatch):
-        calls = []
-
-        def interrupted(entry):
-            calls.append(entry)
-            if len(calls) == 2:
-                raise KeyboardInterrupt
-            return release(entry)
-
-        monkeypatch.setattr(_closing, "release", interrupted)
-        monkeypatch.setattr(_closing, "release_newest", _closing.release_newest_in_python)
-        with pytest.raises(KeyboardInterrupt):
-            with ds.dispose_scope() as scope:
-                toys = [Toy(index) for index in range(4)]
-        assert [toy.releases for toy in toys] == [1] * 4
-        assert len(scope) == 0
 
 
 class TestSettling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import disposescope as ds
-from disposescope.scopes.framework import LISTENERS
+from disposescope.scopes.listeners import LISTENERS
 from tests.scopes.toys import Disposable, Toy, recorded
 
 

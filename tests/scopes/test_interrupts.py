@@ -14,14 +14,9 @@ import pytest
 import disposescope as ds
 from disposescope.scopes import scope as _closing
 from disposescope.scopes.context import CURRENT
-from disposescope.scopes.extension import COMPILED
-from disposescope.scopes.framework import ENTERED, LEFT, LISTENERS
+from disposescope.scopes.listeners import HOOKS, LISTENERS
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.toys import Faulty, Pair, Recorder, Toy, counts, fails, no_cyclic_garbage, tables_are_sound
-
-compiled_only = pytest.mark.skipif(
-    COMPILED is None, reason="a function in Python can be interrupted before its first line"
-)
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError]
 
@@ -173,21 +168,18 @@ PROGRAMS = [
 ]
 
 
-@compiled_only
 @pytest.mark.parametrize("lines", [True, False], ids=["before each line", "where Python looks for signals"])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_no_scope_open_and_nothing_alive(program: Callable[[Born], None], lines: bool):
     assert interrupt_everywhere(program, lines=lines, only_gone=program is with_composites) > 25
 
 
-@compiled_only
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_an_interrupt_anywhere_leaves_nothing_while_a_detector_is_open(program: Callable[[Born], None]):
     with ds.LeakDetector():
         interrupt_everywhere(program, lines=False, only_gone=program is with_composites)
 
 
-@compiled_only
 def test_an_error_of_recursion_anywhere_leaves_nothing_either():
     for program in (nested, raising, decorated):
         interrupt_everywhere(program, RecursionError)
@@ -231,15 +223,15 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
     left: list[ds.DisposeScope] = []
     told = Refusing()
     with ds.dispose_scope("outer") as outer:
-        hooks, hook = (LISTENERS, told) if who == "listener" else (ENTERED, refuse)
+        hooks, hook = (LISTENERS, told) if who == "listener" else (HOOKS.entered, refuse)
         hooks.append(hook)  # type: ignore[arg-type]
-        LEFT.append(left.append)
+        HOOKS.left.append(left.append)
         try:
             with pytest.raises(error):
                 enter()
             assert ds.current_scope() is outer
         finally:
-            LEFT.remove(left.append)
+            HOOKS.left.remove(left.append)
             hooks.remove(hook)  # type: ignore[arg-type]
         (scope,) = scopes
         assert scope.closed
@@ -251,10 +243,7 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
 
 
 def test_where_memory_is_not_served_the_scope_is_not_entered(monkeypatch: pytest.MonkeyPatch):
-    from disposescope.scopes.framework import MEMORY
-
-    if not MEMORY:
-        pytest.skip("there is no arena here")
+    from disposescope.scopes.plain_memory import MEMORY
 
     def refuse(scope: ds.DisposeScope) -> None:
         raise MemoryError
@@ -271,11 +260,11 @@ def test_where_memory_is_not_served_the_scope_is_not_entered(monkeypatch: pytest
 
 @contextmanager
 def left_by(hook: Callable[[ds.DisposeScope], object]) -> Iterator[None]:
-    LEFT.append(hook)
+    HOOKS.left.append(hook)
     try:
         yield
     finally:
-        LEFT.remove(hook)
+        HOOKS.left.remove(hook)
 
 
 @pytest.mark.parametrize("body", [None, ValueError])
@@ -299,7 +288,6 @@ def test_what_a_hook_raises_when_a_scope_is_left_comes_after_everything_is_relea
         assert any(type(error) is body for error in contexts_of(caught.value))
 
 
-@compiled_only
 def test_a_scope_whose_end_is_interrupted_again_and_again_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch):
     """What it owned is nobody's then, and lives by reference count."""
 
@@ -527,8 +515,6 @@ def test_a_cancelled_task_is_cancelled_though_it_is_told_so_by_a_release():
 
 def test_an_interrupt_while_memory_is_allocated_comes_up_a_moment_later():
     """NumPy asks for the memory of an array born in a generator's scope: the arena asks which scope is current."""
-    if COMPILED is None:
-        pytest.skip("there is no arena")
     from disposescope.scopes.context import resolve, suspended
 
     def interrupt(frame: Any, event: str, argument: object) -> None:
@@ -570,7 +556,6 @@ def recursion_limit(frames: int) -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-@compiled_only
 @pytest.mark.parametrize("options", [{}, {"strict": True}, {"budget": "10MiB"}], ids=["plain", "strict", "budget"])
 @pytest.mark.parametrize("watched", [False, True], ids=["", "detector"])
 def test_scopes_that_the_limit_of_recursion_leaves_are_closed_and_what_they_own_released(

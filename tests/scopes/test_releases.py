@@ -14,18 +14,10 @@ import disposescope as ds
 from disposescope.scopes import composites as _composites
 from disposescope.scopes import functions as _verbs
 from disposescope.scopes import identity as _deaths
-from disposescope.scopes import identity as _releases
 from disposescope.scopes import ownership as _ownership
-from disposescope.scopes.extension import COMPILED
-from disposescope.scopes.identity import DEAD, LIVE, entry_of, release_in_python, track
+from disposescope.scopes.identity import DEAD, LIVE, entry_of, release, track
 from disposescope.scopes.kinds import Kind, add_kind
 from tests.scopes.toys import TOY, Disposable, Pair, Toy, counts, fails, recorded, tables_are_sound
-
-RELEASES = [pytest.param(release_in_python, id="python")]
-if COMPILED is not None:
-    RELEASES.append(pytest.param(COMPILED.release, id="compiled"))
-
-Release = Callable[..., BaseException | None]
 
 
 def on_another_thread(work: Callable[[], object]) -> None:
@@ -35,38 +27,12 @@ def on_another_thread(work: Callable[[], object]) -> None:
     thread.join()
 
 
-class Meeting:
-    """A table at which another thread takes over after one of its methods has been called for the first time."""
-
-    def __init__(self, table: dict[int, Any], method: str, work: Callable[[], object]) -> None:
-        self._table = table
-        self._method = method
-        self._work: Callable[[], object] | None = work
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._table, name)
-
-        def called(*arguments: Any) -> Any:
-            result = method(*arguments)
-            if name == self._method and self._work is not None:
-                work, self._work = self._work, None
-                on_another_thread(work)
-            return result
-
-        return called
-
-    def __setitem__(self, key: int, entry: Any) -> None:
-        self._table[key] = entry
-
-
-@pytest.mark.parametrize("first", RELEASES)
-@pytest.mark.parametrize("second", RELEASES)
-def test_what_was_released_is_not_released_by_an_entry_that_came_later(first: Release, second: Release):
+def test_what_was_released_is_not_released_by_an_entry_that_came_later():
     """Another thread had looked for its entry before the release, and makes one after it."""
     toy = Toy(1)
-    assert first(entry_of(toy)) is None
+    assert release(entry_of(toy)) is None
     late = track(toy, TOY)
-    assert second(late) is None
+    assert release(late) is None
     assert toy.releases == 1
     assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}
     assert id(toy) in DEAD
@@ -75,8 +41,7 @@ def test_what_was_released_is_not_released_by_an_entry_that_came_later(first: Re
     assert tables_are_sound()
 
 
-@pytest.mark.parametrize("release", RELEASES)
-def test_an_entry_of_another_resource_at_the_same_address_is_replaced(release: Release):
+def test_an_entry_of_another_resource_at_the_same_address_is_replaced():
     """Its callback was interrupted, so that it stayed where the dead are."""
     toy, gone = Toy(1), Toy(2)
     stale = entry_of(gone)
@@ -88,44 +53,18 @@ def test_an_entry_of_another_resource_at_the_same_address_is_replaced(release: R
     assert DEAD[id(toy)] is entry
 
 
-@pytest.mark.parametrize("step", ["get", "pop"])
-def test_two_threads_that_release_one_entry_while_a_third_makes_another_do_it_once(monkeypatch, step: str):
-    """The others come after a step of the Python function: after it has found its entry, and after it has taken it."""
-    toy = Toy(1)
-    entry = entry_of(toy)
-
-    def others() -> None:
-        release_in_python(entry)
-        track(toy, TOY)
-
-    monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, step, others))
-    assert release_in_python(entry) is None
-    monkeypatch.undo()
-    ds.dispose(toy)
-    assert toy.releases == 1
-    late = entry_of(toy)
-    assert late is None or (release_in_python(late), toy.releases) == (None, 1)
-    assert tables_are_sound()
-
-
-def test_a_resource_that_has_come_to_the_address_of_a_dead_one_keeps_its_entry(monkeypatch):
-    """It dies, and its address comes back, between the look for its entry and the claim."""
+def test_a_resource_that_has_come_to_the_address_of_a_dead_one_keeps_its_entry():
     toys = [Toy(1), Toy(2)]
     entry, other = map(entry_of, toys)
     key = id(toys[0])
-
-    def dies() -> None:
-        del toys[0]
-        gc.collect()
-        LIVE[key] = other
-
-    monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, "get", dies))
-    assert release_in_python(entry) is None
+    del toys[0]
+    LIVE[key] = other
+    assert release(entry) is None
     assert LIVE.pop(key) is other
     assert toys[0].releases == 0
 
 
-def test_what_cannot_be_remembered_and_is_attached_again_keeps_its_second_entry(monkeypatch):
+def test_what_cannot_be_remembered_and_is_attached_again_keeps_its_second_entry():
     class Slotted:
         __slots__ = ("disposals",)
 
@@ -138,13 +77,9 @@ def test_what_cannot_be_remembered_and_is_attached_again_keeps_its_second_entry(
     with ds.dispose_scope() as scope:
         slotted = scope.attach(Slotted())
         entry = entry_of(slotted)
-
-        def others() -> None:
-            release_in_python(entry)
-            scope.attach(slotted)
-
-        monkeypatch.setattr(_releases, "LIVE", Meeting(LIVE, "get", others))
-        assert release_in_python(entry) is None
+        assert release(entry) is None
+        scope.attach(slotted)
+        assert release(entry) is None
         assert slotted.disposals == 1
         assert slotted in scope
     assert slotted.disposals == 2

@@ -9,7 +9,6 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes import composites as _composites
-from disposescope.scopes import identity as _deaths
 from disposescope.scopes import identity as dead_composites
 from disposescope.scopes import ownership as _births
 from disposescope.scopes.extension import COMPILED
@@ -53,18 +52,11 @@ def row(*more):
     return Row((Unborn(1), Unborn(2), None, *more))
 
 
-@pytest.fixture(params=["as it is", "in Python"])
-def born_whole(request, monkeypatch):
-    born = _births.born_whole
-    if request.param == "in Python":
-        monkeypatch.setattr(_births, "part", _births.part_in_python)
-        monkeypatch.setattr(_deaths, "anchor_died", _deaths.anchor_died_in_python)
-        monkeypatch.setattr(dead_composites, "COMPILED", None)
-        born = _births.born_whole_in_python
-    return lambda thing: born(thing, ROW, thing, TOY)
+def born_whole(thing):
+    return _births.born_whole(thing, ROW, thing, TOY)
 
 
-def test_a_tuple_is_one_resource_and_takes_its_elements_along(born_whole):
+def test_a_tuple_is_one_resource_and_takes_its_elements_along():
     with ds.dispose_scope() as scope:
         thing = row()
         entry = born_whole(thing)
@@ -78,7 +70,7 @@ def test_a_tuple_is_one_resource_and_takes_its_elements_along(born_whole):
     assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
 
 
-def test_outside_of_scopes_nobody_owns_it(born_whole):
+def test_outside_of_scopes_nobody_owns_it():
     thing = row()
     assert born_whole(thing).owner is None
     assert counts() == {"created_unscoped": 1, "live": 1}
@@ -86,7 +78,7 @@ def test_outside_of_scopes_nobody_owns_it(born_whole):
     assert counts() == {"created_unscoped": 1, "disposed_unscoped": 1}
 
 
-def test_tuples_that_die_leave_nothing_behind(born_whole):
+def test_tuples_that_die_leave_nothing_behind():
     known = len(LIVE)
     gc.collect()
     gc.disable()
@@ -104,7 +96,7 @@ def test_tuples_that_die_leave_nothing_behind(born_whole):
     assert counts() == {"created_in_scope": 1_200, "disposed_in_scope": 1_200}
 
 
-def test_an_element_that_outlives_its_tuple_is_the_scopes_own(born_whole):
+def test_an_element_that_outlives_its_tuple_is_the_scopes_own():
     with ds.dispose_scope() as scope:
         survivors = []
         for number in range(700):
@@ -117,7 +109,7 @@ def test_an_element_that_outlives_its_tuple_is_the_scopes_own(born_whole):
     assert tables_are_sound()
 
 
-def test_where_an_element_is_known_nothing_is_recorded(born_whole):
+def test_where_an_element_is_known_nothing_is_recorded():
     with ds.dispose_scope() as scope:
         known = Toy(3)
         live = dict(LIVE)
@@ -126,13 +118,13 @@ def test_where_an_element_is_known_nothing_is_recorded(born_whole):
         assert owned_by(scope, known)
 
 
-def test_listeners_hear_of_its_birth_and_of_each_death_once(born_whole):
+def test_listeners_hear_of_its_birth_and_of_each_death_once():
     with recorded() as recorder, ds.dispose_scope():
         born_whole(row())
     assert sorted(event[0] for event in recorder.events if event[0] in ("born", "died")) == ["born", *["died"] * 3]
 
 
-def test_it_goes_to_the_next_scope_out_where_another_thread_closes_the_current_one(born_whole):
+def test_it_goes_to_the_next_scope_out_where_another_thread_closes_the_current_one():
     class Closing(dict):
         def __setitem__(self, key, value):
             inner.close()
@@ -146,7 +138,7 @@ def test_it_goes_to_the_next_scope_out_where_another_thread_closes_the_current_o
     assert thing[0].releases == 1
 
 
-def test_the_second_of_two_tuples_with_one_element_is_told_apart(born_whole):
+def test_the_second_of_two_tuples_with_one_element_is_told_apart():
     with ds.dispose_scope():
         first = row()
         born_whole(first)
@@ -157,23 +149,14 @@ def test_the_second_of_two_tuples_with_one_element_is_told_apart(born_whole):
     assert second[1].releases == 1
 
 
-@pytest.fixture(params=["as it is", "in Python"])
-def composed(request, monkeypatch):
-    if request.param == "in Python":
-        monkeypatch.setattr(_deaths, "anchor_died", _deaths.anchor_died_in_python)
-        monkeypatch.setattr(_deaths, "died", _deaths.died_in_python)
-        monkeypatch.setattr(dead_composites, "COMPILED", None)
-
-    def make(*elements):
-        made = Row(elements)
-        _composites.compose(made, ROW)
-        return made
-
-    return make
+def composed(*elements):
+    made = Row(elements)
+    _composites.compose(made, ROW)
+    return made
 
 
 class TestComposed:
-    def test_it_counts_in_the_place_of_its_elements(self, composed):
+    def test_it_counts_in_the_place_of_its_elements(self):
         with ds.dispose_scope() as scope:
             thing = composed(Toy(1), Toy(2), None)
             assert scope.live == (thing,)
@@ -182,7 +165,7 @@ class TestComposed:
         assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
         assert [toy.releases for toy in thing[:2]] == [1, 1]
 
-    def test_elements_that_were_counted_before_a_reset_are_not_taken_back(self, composed):
+    def test_elements_that_were_counted_before_a_reset_are_not_taken_back(self):
         with ds.dispose_scope():
             elements = Toy(1), Toy(2)
             ds.reset_statistics()
@@ -191,14 +174,14 @@ class TestComposed:
             del thing, elements
             assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
 
-    def test_an_element_that_was_counted_unscoped_is_not_taken_back(self, composed):
+    def test_an_element_that_was_counted_unscoped_is_not_taken_back(self):
         thing = composed(Toy(1), Toy(2))
         assert counts() == {"created_unscoped": 3, "live": 1}
         assert ds.owner_of(thing[1]) is None
         ds.dispose(thing[1])
         assert thing[0].releases == 1
 
-    def test_what_its_owner_does_not_own_is_left_where_it_is(self, composed):
+    def test_what_its_owner_does_not_own_is_left_where_it_is(self):
         unowned = Toy(4)
         with ds.dispose_scope() as outer:
             foreign = Toy(1)
@@ -210,7 +193,7 @@ class TestComposed:
         assert foreign.releases == 1
         assert unowned.releases == 0
 
-    def test_without_an_anchor_that_is_known_it_is_nothing(self, composed):
+    def test_without_an_anchor_that_is_known_it_is_nothing(self):
         with ds.dispose_scope() as scope:
             toy = Toy(1)
             composed(Unborn(2), toy)
@@ -220,7 +203,7 @@ class TestComposed:
             assert scope.live == (toy,)
 
     @pytest.mark.parametrize("number", [2, 511, 1_300])
-    def test_many_that_die_leave_what_they_share_to_the_one_that_is_left(self, composed, number):
+    def test_many_that_die_leave_what_they_share_to_the_one_that_is_left(self, number):
         with ds.dispose_scope() as scope:
             first = composed(Toy(0), Toy(1))
             for _ in range(number):
@@ -232,7 +215,7 @@ class TestComposed:
             assert not dead_composites.SHARED
         assert first[1].releases == 1
 
-    def test_the_owner_of_what_they_share_may_change(self, composed):
+    def test_the_owner_of_what_they_share_may_change(self):
         with ds.dispose_scope() as scope:
             shared = Toy(1)
             for _ in range(1_300):
@@ -243,7 +226,7 @@ class TestComposed:
             assert scope.live == (shared,)
             assert len(scope) == 1
 
-    def test_each_tuple_around_one_anchor_keeps_it_alive(self, composed):
+    def test_each_tuple_around_one_anchor_keeps_it_alive(self):
         with ds.dispose_scope() as scope:
             anchor = Toy(1)
             first, second = composed(anchor, Toy(2)), composed(anchor, Toy(3))
@@ -258,7 +241,7 @@ class TestComposed:
             del third
             assert scope.live == (anchor,)
 
-    def test_what_was_disposed_leaves_no_garbage(self, composed):
+    def test_what_was_disposed_leaves_no_garbage(self):
         with no_cyclic_garbage(), ds.dispose_scope() as scope:
             for _ in range(3):
                 ds.dispose(composed(Toy(1), Toy(2)))
@@ -268,7 +251,7 @@ class TestComposed:
                 ds.dispose(scope.attach(Pair(Toy(1), Pair(Toy(2)))))
                 ds.dispose(scope.attach(Bundle((Toy(1), Bundle((Toy(2),))))))
 
-    def test_a_member_that_is_set_apart_is_its_own(self, composed):
+    def test_a_member_that_is_set_apart_is_its_own(self):
         with ds.dispose_scope():
             shared = Toy(2)
             things = composed(Toy(1), shared), composed(Toy(3), shared)
@@ -281,7 +264,6 @@ class TestComposed:
         assert shared.releases == 0
 
 
-@pytest.mark.skipif(COMPILED is None, reason="the extension was not built, or is not wanted")
 def test_what_cannot_be_is_refused():
     with pytest.raises(TypeError, match="list of members"):
         COMPILED.born_whole(Toy(), ROW, [Unborn()], TOY)

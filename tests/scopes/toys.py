@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import disposescope as ds
-from disposescope.scopes.framework import LISTENERS
 from disposescope.scopes.identity import DEAD, LIVE
 from disposescope.scopes.kinds import Kind, add_kind
+from disposescope.scopes.listeners import LISTENERS
 from disposescope.scopes.ownership import born, born_composite
 
 RELEASED: list[object] = []

@@ -1,28 +1,46 @@
-"""What holds without PyTorch; test_against_torch.py compares the order of ties with it."""
+"""The order of a batch that is sorted by length: that of the sequences given where lengths are equal."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+import disposescope as ds
 from disposescope.sequences.pack import descending_order
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 16, 17, 100, 3000])
-def test_the_order_sorts_from_the_longest_to_the_shortest(count: int) -> None:
+def test_the_order_sorts_from_the_longest_to_the_shortest_and_keeps_ties(count: int) -> None:
     lengths = np.random.default_rng(count).integers(-5, 50, count)
     before = lengths.copy()
     order = descending_order(lengths)
     assert order.dtype == np.int64
-    assert np.array_equal(np.sort(order), np.arange(count))
-    assert np.array_equal(lengths[order], np.sort(lengths)[::-1])
+    assert order.tolist() == sorted(range(count), key=lambda at: -int(lengths[at]))
     assert np.array_equal(lengths, before)
-
-
-def test_up_to_sixteen_lengths_keep_the_order_of_ties() -> None:
-    assert descending_order(np.array([2, 3, 2, 3] * 4)).tolist() == [*range(1, 16, 2), *range(0, 16, 2)]
 
 
 def test_extreme_lengths_do_not_overflow() -> None:
     limits = np.iinfo(np.int64)
     assert descending_order(np.array([limits.min, limits.max, 0])).tolist() == [1, 2, 0]
+
+
+def test_arrays_of_one_length_are_packed_in_the_order_given() -> None:
+    lengths = [2, 3] * 20
+    packed = ds.pack_sequence([np.arange(length) for length in lengths], enforce_sorted=False)
+    padded = ds.pack_padded_sequence(np.ones((3, 40)), lengths, enforce_sorted=False)
+    wanted = [*range(1, 40, 2), *range(0, 40, 2)]
+    assert packed.sorted_indices.tolist() == padded.sorted_indices.tolist() == wanted
+
+
+def test_tensors_of_one_length_are_packed_in_the_order_of_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    rnn = torch.nn.utils.rnn
+    for count in (16, 17, 100, 1000):
+        for largest in (1, 2, 40):
+            lengths = np.random.default_rng(count).integers(1, largest + 1, count).tolist()
+            sequences = [torch.full((length,), place) for place, length in enumerate(lengths)]
+            ours, theirs = (of.pack_sequence(sequences, enforce_sorted=False) for of in (ds, rnn))
+            padded = rnn.pad_sequence(sequences)
+            again = ds.pack_padded_sequence(padded, lengths, enforce_sorted=False)
+            for mine in (ours, again):
+                assert all(torch.equal(one, other) for one, other in zip(mine, theirs, strict=True))

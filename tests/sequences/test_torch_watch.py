@@ -1,96 +1,147 @@
-"""Who looks on sees PyTorch's own functions called, and what is made on the way is born nowhere."""
+"""PyTorch's functions run where somebody follows operations; elsewhere rows are moved, and nothing else is born."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+rnn = pytest.importorskip("torch.nn.utils.rnn")
 
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import disposescope as ds
-from disposescope.sequences import torch_rows
-from disposescope.sequences.torch_rows import aside
+
+FUNCTIONS = (
+    "pack_sequence",
+    "pack_padded_sequence",
+    "pad_sequence",
+    "pad_packed_sequence",
+    "unpack_sequence",
+    "unpad_sequence",
+)
 
 
 class Functions(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class Operators(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
-@pytest.fixture(params=["in one call", "one by one"], autouse=True)
-def asked(request, monkeypatch):
-    if request.param == "one by one":
-        monkeypatch.setattr(torch_rows, "_alone", torch_rows._not_known)
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of PyTorch's functions that were called."""
+    names: list[str] = []
+    for name in FUNCTIONS:
+        function = getattr(rnn, name)
+        monkeypatch.setattr(
+            rnn, name, lambda *args, name=name, call=function, **kw: names.append(name) or call(*args, **kw)
+        )
+    return names
 
 
-def made(given):
-    return given + 1
+def calls(graph: bool = False) -> dict[str, Callable[[], Any]]:
+    sequences = [torch.randn(length, 2, requires_grad=graph) for length in (3, 1, 2)]
+    packed = ds.pack_sequence([sequence.detach() for sequence in sequences], False)
+    packed = packed._replace(data=packed.data.requires_grad_(graph))
+    padded = ds.pad_sequence([sequence.detach() for sequence in sequences], True).requires_grad_(graph)
+    lengths = torch.tensor([3, 1, 2])
+    return {
+        "pack_sequence": lambda: ds.pack_sequence(sequences, False),
+        "pack_padded_sequence": lambda: ds.pack_padded_sequence(padded, lengths, True, False),
+        "pad_sequence": lambda: ds.pad_sequence(sequences, True, 1.5, "left"),
+        "pad_packed_sequence": lambda: ds.pad_packed_sequence(packed, True),
+        "unpack_sequence": lambda: ds.unpack_sequence(packed),
+        "unpad_sequence": lambda: ds.unpad_sequence(padded, lengths, True),
+    }
 
 
-def test_where_nobody_looks_on_it_is_called():
-    assert aside(made, 1) == 2
+def flat(tree: Any) -> list[Any]:
+    if isinstance(tree, (list, tuple)):
+        return [tensor for each in tree for tensor in flat(each)]
+    return [] if tree is None else [tree]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_plain_tensors_are_moved_without_a_call_of_pytorchs_function(name: str, graph: bool, called: list[str]) -> None:
+    made = calls(graph)[name]()
+    moving = [tensor for tensor in flat(made) if tensor.requires_grad]
+    assert bool(moving) == graph
+    if graph:
+        sum(tensor.sum() for tensor in moving).backward()
     with torch.inference_mode(), torch.no_grad():
-        assert aside(made, 1) == 2
+        calls(False)[name]()
+    assert called == []
 
 
-@pytest.mark.parametrize("mode", [Functions, Operators, torch.autograd.forward_ad.dual_level])
-def test_under_a_mode_it_is_not(mode):
+@pytest.mark.parametrize("mode", [Functions, Operators, torch.autograd.forward_ad.dual_level, ds.LeakDetector])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_whoever_follows_operations_sees_pytorchs(
+    name: str, mode: Callable[[], AbstractContextManager[Any]], called: list[str]
+) -> None:
+    call = calls()[name]
     with mode():
-        assert aside(made, 1) is None
-    assert aside(made, 1) == 2
+        watched = call()
+    assert name in called
+    assert all(torch.equal(one, other) for one, other in zip(flat(watched), flat(call()), strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
-def test_in_a_transform_and_in_a_trace_it_is_not():
-    found = []
+def test_in_a_transform_and_in_a_trace_it_is_pytorchs_too(called: list[str]) -> None:
+    call = calls()["pad_sequence"]
 
-    def function(x):
-        found.append(aside(made, 1))
+    def function(x: Any) -> Any:
+        call()
         return x * 2
 
     torch.vmap(function)(torch.ones(2))
     torch.func.grad(lambda x: function(x).sum())(torch.ones(2))
     torch.jit.trace(function, torch.ones(2), check_trace=False)
-    assert found == [None] * 3
+    assert called == ["pad_sequence"] * 3
 
 
-def test_under_a_leak_detector_it_is_not():
-    with ds.LeakDetector():
-        assert aside(made, 1) is None
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_that_somebody_follows_are_pytorchs_too(name: str, called: list[str]) -> None:
+    def gradient(mode: Callable[[], AbstractContextManager[Any]]) -> Any:
+        torch.manual_seed(0)
+        moving = [tensor for tensor in flat(calls(True)[name]()) if tensor.requires_grad]
+        leaf = next(node for node, _ in moving[0].grad_fn.next_functions if node is not None).variable
+        with mode():
+            (grad,) = torch.autograd.grad(moving, leaf, [torch.ones_like(tensor) * 3 for tensor in moving])
+        return grad
 
-
-def test_what_it_raises_is_raised_and_the_next_birth_is_one():
-    def fails(given):
-        raise ValueError(given)
-
-    with ds.dispose_scope() as scope:
-        with pytest.raises(ValueError, match="here"):
-            aside(fails, "here")
-        tensor = torch.ones(2)
-        assert scope.live == (tensor,)
-
-
-def test_what_is_made_on_the_way_is_born_nowhere():
-    with ds.dispose_scope() as scope:
-        tensor = aside(lambda _: torch.ones(2) + 1, None)
-        assert scope.live == ()
-    assert tensor.tolist() == [2, 2]
+    expected = gradient(torch.enable_grad)
+    assert called == []
+    assert torch.equal(gradient(Operators), expected)
+    assert called != []
 
 
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("lengths", [(3,), (3, 2), (3, 3, 3), tuple(range(20, 0, -1))])
-def test_what_is_padded_is_born_once(lengths, graph):
-    sequences = [torch.randn(length, 2, requires_grad=graph) for length in lengths]
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_made_is_born_once_and_nothing_on_the_way(name: str, graph: bool) -> None:
+    call = calls(graph)[name]
     with ds.dispose_scope() as scope:
-        padded = ds.pad_sequence(sequences)
-        assert scope.live == (padded,)
-        assert ds.statistics().created_in_scope == 1
-        assert all(torch.equal(padded[: len(each), at], each) for at, each in enumerate(sequences))
-    assert ds.is_disposed(padded)
+        before = ds.statistics().created_in_scope
+        made = call()
+        born = 1 if name.startswith("pack") else len(flat(made))
+        assert len(scope) == born
+        assert ds.statistics().created_in_scope - before == born
+    assert all(map(ds.is_disposed, flat(made)))
+
+
+def test_what_is_refused_leaves_nothing_and_the_next_birth_is_one() -> None:
+    with ds.dispose_scope() as scope:
+        with pytest.raises(RuntimeError, match="sorted"):
+            ds.pack_sequence([torch.ones(1), torch.ones(2)])
+        scope.dispose_everything()
+        tensor = torch.ones(2)
+        assert scope.live == (tensor,)

@@ -15,10 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
 from tests.tensors.arrays import address_of
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 
 def at_offset(offset: int, values: Any) -> Any:

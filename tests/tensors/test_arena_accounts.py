@@ -10,9 +10,6 @@ import numpy.ma
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 ESCAPING = {
     "plain": lambda: np.zeros(10),

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 
 def test_the_allocation_that_breaks_the_budget_is_refused_and_the_scope_goes_on() -> None:

@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 
 def births_are_right() -> None:

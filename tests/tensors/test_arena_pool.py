@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 SIZES = st.one_of(
     st.integers(0, 700),

@@ -8,10 +8,7 @@ import sys
 
 import pytest
 
-from disposescope.tensors.arena.extension import ARENA
 from tests.programs import run_program
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 
 def test_arrays_that_are_alive_at_the_end_of_the_interpreter_do_no_harm() -> None:
@@ -84,26 +81,3 @@ with ds.dispose_scope():
     )
     assert process.returncode < 0
     assert message in process.stderr
-
-
-def test_without_the_compiled_part_everything_else_works() -> None:
-    told = run_program("""
-import sys
-sys.modules["disposescope.tensors.arena.compiled"] = None
-import warnings, numpy as np, disposescope as ds
-assert ds.arena_statistics() == ds.ArenaStatistics()
-with ds.dispose_scope(strict=True) as scope:
-    array = np.zeros(10)
-    tensor = ds.zeros(3)
-    assert scope.move_to_outer(array) is array and scope.nbytes == 24 and scope.arena is None
-    assert array not in scope
-assert ds.is_disposed(tensor)
-ds.empty_cache()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    with ds.dispose_scope(budget=10):
-        np.zeros(100)
-assert "no effect" in str(caught[0].message)
-print("works")
-""")
-    assert told == "works\n"

@@ -15,8 +15,6 @@ from disposescope.tensors.arena.extension import ARENA
 from tests.programs import run_program
 from tests.tensors.arrays import address_of
 
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
-
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 511, 513, 4097, 100_000, 131_072, 131_073, 5_000_000])
 def test_every_array_born_in_a_scope_begins_at_a_multiple_of_64_and_zeros_are_zero(size: int) -> None:

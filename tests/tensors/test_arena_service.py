@@ -15,8 +15,6 @@ import disposescope as ds
 from disposescope.tensors.arena.extension import ARENA
 from disposescope.tensors.numpy.alignment import unserved
 
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
-
 handler_name: Any = np._core.multiarray.get_handler_name
 
 

@@ -25,7 +25,7 @@ def test_arrays_outside_of_every_scope_are_seen_until_they_go():
         kept = np.ones(1000)
         line = sys._getframe().f_lineno - 1
         [seen] = arrays_of(detector)
-        assert (seen.nbytes, seen.device, row_of(seen)[5], line_of(seen)) == (8000, "cpu:0", None, line)
+        assert (seen.nbytes, seen.device, row_of(seen).scope, line_of(seen)) == (8000, "cpu:0", None, line)
         view = kept[:3]
         del kept
         assert arrays_of(detector) == [seen]
@@ -42,7 +42,7 @@ def test_arrays_in_a_scope_are_seen_with_its_name_and_escape_as_ever():
             assert step.nbytes == 72
         [seen] = arrays_of(detector)
         outside = np.zeros(5)
-        assert {row_of(one)[5] for one in arrays_of(detector)} == {"step", None}
+        assert {row_of(one).scope for one in arrays_of(detector)} == {"step", None}
     assert (seen.nbytes, kept.shape, outside.shape) == (72, (3, 3), (5,))
 
 
@@ -126,7 +126,7 @@ def test_sampling_estimates_the_bytes():
         kept = [np.ones(125) for _ in range(4000)]
     found = arrays_of(detector)
     assert 5 < len(found) < 120
-    estimate = sum(row_of(seen)[6] * seen.nbytes for seen in found)
+    estimate = sum(row_of(seen).weight * seen.nbytes for seen in found)
     assert 0.3 < estimate / (len(kept) * 1000) < 1.9, "some 40 samples: one standard deviation is 16 %"
 
 

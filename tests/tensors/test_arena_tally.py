@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 SIZES = (1, 16, 64, 65, 512, 513, 1000, 5000, 100_000, 300_000)
 

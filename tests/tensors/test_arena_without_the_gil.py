@@ -16,10 +16,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
 from tests.programs import run_program
-
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 COUNT = 60_000
 TEXT = " ".join(map(str, range(COUNT)))

@@ -156,7 +156,6 @@ def test_what_is_told_of_a_tensor_compiled_is_what_python_tells(tmp_path):
     assert (TENSOR.storages(disposed), TENSOR.layout(disposed)) == ((), None)
 
 
-@pytest.mark.skipif(not ds.arena_statistics().available, reason="the arena was not built")
 def test_what_is_no_handle_is_refused():
     for tell in (TENSOR.storages, TENSOR.layout):
         with pytest.raises(TypeError, match="expected a handle, not a int"):

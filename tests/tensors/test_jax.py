@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
@@ -459,7 +458,6 @@ def test_disposing_is_idempotent_and_by_hand_too() -> None:
 # ---------------------------------------------------------------------- memory that is shared
 
 
-@pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 def test_memory_of_arrays_and_tensors_goes_to_jax_without_a_copy_50_of_50() -> None:
     for size in range(1, 51):
         with ds.dispose_scope():
@@ -488,7 +486,6 @@ CONSTRUCTED = {
 }
 
 
-@pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 @pytest.mark.parametrize("name", CONSTRUCTED)
 def test_jax_takes_every_constructors_memory_without_a_copy(name: str) -> None:
     for _ in range(50):
@@ -633,7 +630,6 @@ assert not xla_bridge.backends_are_initialized()
 # ---------------------------------------------------------------------- budgets, sites
 
 
-@pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 def test_the_result_that_exceeds_the_budget_is_refused_with_notes_and_the_scope_goes_on() -> None:
     make = jax.jit(lambda x: jnp.broadcast_to(x, (1_000_000,)) + 1)
     small = jax.jit(lambda x: jnp.broadcast_to(x, (100_000,)) + 1)

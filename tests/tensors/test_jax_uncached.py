@@ -14,7 +14,6 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.sites import site_of
-from disposescope.tensors.arena.extension import ARENA
 from tests.leaks.births import place_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -94,7 +93,6 @@ def test_a_detector_names_the_line_that_made_it(way: str) -> None:
     assert not outside.is_deleted()
 
 
-@pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 @pytest.mark.parametrize("way", ["first call", "device_put", "asarray"])
 def test_a_budget_refuses_it_and_the_scope_goes_on(way: str) -> None:
     with ds.dispose_scope(budget="1 MiB") as scope:

@@ -17,8 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import disposescope as ds
 from disposescope.tensors.arena.extension import ARENA
 
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
-
 
 def test_a_strict_scope_takes_no_tensor_from_before_it_for_an_escaped_array() -> None:
     base = ds.zeros((4,))

@@ -22,16 +22,12 @@ np = pytest.importorskip("numpy")
 import disposescope as ds
 from disposescope.scopes.context import resolve
 from disposescope.tensors.torch.births import LOCAL
-from disposescope.tensors.torch.extension import TORCH_COMPILED
-
-compiled = pytest.mark.skipif(TORCH_COMPILED is None, reason="the compiled part sees births so")
 
 
 def depth():
     return torch._C._len_torch_function_stack()
 
 
-@compiled
 def test_no_mode_is_on_the_stack():
     with ds.dispose_scope() as scope:
         assert depth() == 0
@@ -98,7 +94,6 @@ def test_what_a_mode_makes_while_an_attribute_is_read_is_born(read):
         assert scope.live == tuple(mode.made)
 
 
-@compiled
 @pytest.mark.parametrize("read", [lambda t: t.grad, lambda t: t.detach().numpy()])
 def test_what_a_class_makes_while_an_attribute_is_read_is_born(read):
     made = []
@@ -148,7 +143,6 @@ def test_the_parameters_of_a_compiled_module_are_its_own(loaded):
     assert [parameter.shape for parameter in parameters] == [(2, 3), (2,)]
 
 
-@compiled
 def test_what_a_compiled_module_returns_is_born(loaded):
     with ds.dispose_scope() as scope:
         result = loaded(torch.ones(1, 3))
@@ -354,7 +348,6 @@ def test_tensors_with_slots_of_their_own_are_no_births():
     assert slotted.sum() == 3
 
 
-@compiled
 def test_a_thread_that_enters_the_context_by_itself_makes_births_in_it():
     made = []
 
@@ -418,7 +411,6 @@ def test_a_budget_refuses_what_a_call_returned_and_nothing_is_left_of_it():
         assert not ds.is_disposed(small)
 
 
-@compiled
 def test_an_interrupt_at_a_birth_comes_when_the_call_is_over_and_nothing_is_lost():
     class Interrupt(BaseException):
         pass
@@ -452,7 +444,6 @@ def test_an_interrupt_at_a_birth_comes_when_the_call_is_over_and_nothing_is_lost
         sys.setprofile(before)
 
 
-@compiled
 def test_an_interrupt_of_another_thread_comes_there():
     raised = []
 
@@ -482,7 +473,6 @@ def test_an_interrupt_of_another_thread_comes_there():
     assert len(raised) == 1
 
 
-@compiled
 def test_births_that_no_budget_was_asked_about_do_not_pile_up():
     array = np.ones(3)
     with ds.dispose_scope(budget=1 << 30):
@@ -496,7 +486,6 @@ def test_births_that_no_budget_was_asked_about_do_not_pile_up():
         assert len(LOCAL.here.pending) == 0
 
 
-@compiled
 def test_no_other_code_finds_a_tensor_that_is_being_made():
     code = """
 import contextvars, gc, sys, threading, weakref
@@ -564,7 +553,6 @@ print("well")
     assert (done.returncode, done.stdout) == (0, "well\n"), done.stderr
 
 
-@compiled
 def test_a_pytorch_that_is_made_otherwise_is_left_as_it_is_and_a_mode_sees_births():
     code = """
 import torch, disposescope as ds

@@ -10,10 +10,8 @@ import pytest
 
 import disposescope as ds
 from disposescope.tensors.arena.budgets import BUDGETED, CHARGES
-from disposescope.tensors.arena.extension import ARENA
 
 torch: Any = pytest.importorskip("torch")
-pytestmark = pytest.mark.skipif(ARENA is None, reason="there is no arena here")
 
 
 def charged(scope: ds.DisposeScope) -> int:

@@ -35,7 +35,7 @@ def test_births_outside_of_every_scope_are_seen_and_owned_by_nobody():
         kept = torch.zeros(1000)
         line = line_above()
     [seen] = memory_of(detector)
-    assert (seen.nbytes, seen.device, op_of(seen), row_of(seen)[5]) == (4000, "cpu:0", "zeros", None)
+    assert (seen.nbytes, seen.device, op_of(seen), row_of(seen).scope) == (4000, "cpu:0", "zeros", None)
     assert line_of(seen) == line
     assert place_of(seen)[0].co_filename == __file__
     assert ds.owner_of(kept) is None
@@ -278,7 +278,7 @@ def test_sampling_estimates_the_bytes():
         kept = [torch.ones(250) for _ in range(4000)]
     found = memory_of(detector)
     assert 5 < len(found) < 120
-    estimate = sum(row_of(one)[6] * one.nbytes for one in found)
+    estimate = sum(row_of(one).weight * one.nbytes for one in found)
     assert 0.3 < estimate / (len(kept) * 1000) < 1.9, "some 40 samples: one standard deviation is 16 %"
 
 

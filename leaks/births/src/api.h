@@ -29,7 +29,7 @@ struct birthlog_api {
     bool (*is_known)(PyObject *object);
     /* An object stands for memory of which nothing is to be reported; does nothing where it is known. 0, or -1 with an exception. */
     int (*know)(PyObject *object);
-    /* What a birth here and now would be recorded with, for one that the log hears of later: a new reference, or NULL without an
+    /* What a birth here and now would be recorded with, for one that is recorded later: a new reference, or NULL without an
      * exception. May run Python code. And have the births on this thread recorded with that, until it is called with NULL: with the
      * name of the call as well, which the function tells that was given last, by a code and an instruction; None for no name. */
     PyObject *(*remember)(void);

@@ -1,22 +1,26 @@
-/* The module `compiled`: see compiled.h for what it keeps, and compiled.pyi for what Python asks of it. */
-#include "module.h"
+/* The module `compiled`: the state of the log, its functions as compiled.pyi describes them, and those for other rooms. */
+#include "log.h"
 
 #include "../../../scopes/src/module.h"
 #include "api.h"
-#include "remembered.h"
 
 #include <time.h>
 
-bool log_is_open, log_is_clearing;
-uint64_t log_births, log_cleared_at, log_era;
-uint32_t log_marks, log_closings;
-double log_loaded_at;
+struct birth_log birth_log = {.frames = 1};
 
 double log_now(void)
 {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+PyObject *log_import(const char *name_of_module, const char *name)
+{
+    PyObject *module = PyImport_ImportModule(name_of_module);
+    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
+    Py_XDECREF(module);
+    return found;
 }
 
 /* ------------------------------------------------------------------ passes */
@@ -31,7 +35,7 @@ static PyObject *mark(PyObject *module, PyObject *name)
     if (sites_mark(number) < 0) {
         return PyErr_NoMemory();
     }
-    log_marks++;
+    birth_log.marks++;
     return PyLong_FromUnsignedLong(sites_passes(number));
 }
 
@@ -39,14 +43,14 @@ static PyObject *closing(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromUnsignedLong(++log_closings);
+    return PyLong_FromUnsignedLong(++birth_log.closings);
 }
 
 static PyObject *counts(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return Py_BuildValue("KIIn", (unsigned long long)log_births, log_marks, log_closings,
+    return Py_BuildValue("KIIn", (unsigned long long)birth_log.births, birth_log.marks, birth_log.closings,
                          (Py_ssize_t)(table_count() + sightings_count()));
 }
 
@@ -106,12 +110,19 @@ static PyObject *live_nbytes(PyObject *module, PyObject *ignored)
     return found;
 }
 
+static PyObject *escapes(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(birth_log.escapes);
+}
+
 static PyObject *place(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
     struct place here;
-    if (!sites_place_here(&here)) {
+    if (!places_innermost(&here)) {
         Py_RETURN_NONE;
     }
     return Py_BuildValue("On", (PyObject *)here.code, (Py_ssize_t)here.instruction);
@@ -127,9 +138,9 @@ static PyObject *open_log(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
         return NULL;
     }
-    frames_wanted = frames == 0 ? 1 : frames;
-    samples_begin(nbytes);
-    log_is_open = true;
+    birth_log.frames = frames == 0 ? 1 : frames;
+    births_sample(nbytes);
+    birth_log.is_open = true;
     Py_RETURN_NONE;
 }
 
@@ -137,7 +148,7 @@ static PyObject *close_log(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    log_is_open = false;
+    birth_log.is_open = false;
     Py_RETURN_NONE;
 }
 
@@ -145,18 +156,18 @@ static PyObject *clear(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (log_is_clearing) {
+    if (birth_log.is_clearing) {
         Py_RETURN_NONE;
     }
-    /* What is let go may take anything with it, and births meanwhile are not put down. */
-    log_is_clearing = true;
-    log_era++;
-    log_cleared_at = log_births;
+    /* What is let go may take anything with it, and births meanwhile are not recorded. */
+    birth_log.is_clearing = true;
+    birth_log.era++;
+    birth_log.cleared_at = birth_log.births;
     sightings_clear();
     table_clear();
     sites_clear();
     int failed = names_make(&scope_names) < 0 || names_make(&pass_names) < 0;
-    log_is_clearing = false;
+    birth_log.is_clearing = false;
     if (failed) {
         return NULL;
     }
@@ -167,37 +178,12 @@ static PyObject *cleared_at(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return PyLong_FromUnsignedLongLong(log_cleared_at);
-}
-
-static PyObject *bind(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    PyObject *rank, *kind_row, *measured, *current, *resolve, *disposed;
-    PyTypeObject *entry;
-    static bool is_bound;
-    if (!module_may_be_bound(is_bound)) {
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(arguments, "OOOOOO!O!:bind", &rank, &kind_row, &measured, &current, &resolve, &PyDict_Type,
-                          &disposed, &PyType_Type, &entry)) {
-        return NULL;
-    }
-    /* Kept for the life of the process: there are births while the interpreter goes down. */
-    places_bind(rank);
-    kinds_bind(kind_row, measured);
-    scopes_bind(current, resolve);
-    if (entries_bind(entry, disposed) < 0 || records_bind(entry) < 0) {
-        return NULL;
-    }
-    is_bound = true;
-    Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(birth_log.cleared_at);
 }
 
 #define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef functions[] = {
-    {"bind", bind, METH_VARARGS, NULL},
     {"blocks", rows_blocks, METH_VARARGS, NULL},
     {"born", births_born, METH_O, NULL},
     {"clear", clear, METH_NOARGS, NULL},
@@ -205,47 +191,44 @@ static PyMethodDef functions[] = {
     {"close", close_log, METH_NOARGS, NULL},
     {"closing", closing, METH_NOARGS, NULL},
     {"counts", counts, METH_NOARGS, NULL},
+    {"describe_kind", births_describe_kind, METH_VARARGS, NULL},
     {"died", births_died, METH_O, NULL},
     {"entries", rows_entries, METH_VARARGS, NULL},
     {"escape", births_escape, METH_O, NULL},
-    {"escapes", births_escapes, METH_NOARGS, NULL},
+    {"escapes", escapes, METH_NOARGS, NULL},
     {"exclude", births_exclude, METH_O, NULL},
     {"has_escaped", births_has_escaped, METH_O, NULL},
     {"is_in_use", FAST(rows_is_in_use), METH_FASTCALL, NULL},
-    {"is_referenced", FAST(seen_is_referenced), METH_FASTCALL, NULL},
-    {"key_of", identity_key, METH_O, NULL},
     {"let_out", births_let_out, METH_O, NULL},
     {"live_nbytes", live_nbytes, METH_NOARGS, NULL},
     {"mark", mark, METH_O, NULL},
     {"open", open_log, METH_VARARGS, NULL},
     {"passes", passes, METH_NOARGS, NULL},
     {"place", place, METH_NOARGS, NULL},
-    {"build_records", records_of_entries, METH_VARARGS, NULL},
-    {"build_memory_records", seen_records, METH_VARARGS, NULL},
     {"recall", rows_recall, METH_O, NULL},
     {"recall_block", rows_recall_block, METH_O, NULL},
     {"recall_memory", rows_recall_memory, METH_O, NULL},
     {"released", births_released, METH_O, NULL},
-    {"see", seen_all, METH_VARARGS, NULL},
     {"series", FAST(series), METH_FASTCALL, NULL},
     {"sight", FAST(births_sight), METH_FASTCALL, NULL},
     {"sightings", rows_sightings, METH_VARARGS, NULL},
-    {"site", sites_told, METH_O, NULL},
+    {"site", sites_row, METH_O, NULL},
     {"site_count", site_count, METH_NOARGS, NULL},
+    {"untrack", rows_untrack, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static bool api_is_open(void) { return log_is_open && !log_is_clearing; }
+static bool api_is_open(void) { return birth_log.is_open && !birth_log.is_clearing; }
 static bool api_has_block(void *address)
 {
     const struct row *row = table_find(address);
     return row != NULL && !(row->flags & ROW_ENTRY);
 }
-static bool api_samples(void) { return samples_some; }
+static bool api_samples(void) { return birth_log.samples; }
 static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
 static int api_know(PyObject *object)
 {
-    struct sighting *sighting = log_is_clearing || sightings_of(object) != NULL ? NULL : sightings_add(object);
+    struct sighting *sighting = birth_log.is_clearing || sightings_of(object) != NULL ? NULL : sightings_add(object);
     Py_XDECREF((PyObject *)sighting);
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -259,7 +242,7 @@ static struct birthlog_api api = {
     .block_moved = births_block_moved,
     .has_block = api_has_block,
     .samples = api_samples,
-    .is_kept = samples_keep,
+    .is_kept = births_keep,
     .sight = births_sight_memory,
     .is_known = api_is_known,
     .know = api_know,
@@ -280,15 +263,18 @@ static int fill(PyObject *module)
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }
-    log_loaded_at = log_now();
-    if (scopes_make() < 0 || names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
-        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0 || rows_make() < 0) {
+    birth_log.loaded_at = log_now();
+    birth_log.disposals = PyDict_New();
+    if (birth_log.disposals == NULL || births_make() < 0 || places_make() < 0 || scopes_make() < 0 ||
+        names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
+        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0 || PyType_Ready(&row_type) < 0) {
         return -1;
     }
     PyObject *capsule = PyCapsule_New(&api, BIRTHLOG_CAPSULE, NULL);
     is_made = capsule != NULL && PyModule_AddObjectRef(module, "api", capsule) == 0 &&
+              PyModule_AddObjectRef(module, "disposals", birth_log.disposals) == 0 &&
               PyModule_AddObjectRef(module, "Sighting", (PyObject *)&sighting_type) == 0 &&
-              PyModule_AddObjectRef(module, "Rows", (PyObject *)&rows_type) == 0;
+              PyModule_AddObjectRef(module, "Row", (PyObject *)&row_type) == 0;
     Py_XDECREF(capsule);
     return is_made ? 0 : -1;
 }

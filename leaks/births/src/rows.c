@@ -1,67 +1,83 @@
-/* What the log tells of births: their rows, one by one as tuples, and many at once as a sequence. */
-#include "module.h"
+/* What Python gets of rows: each as a `Row`, one by one or of a window of births. */
+#include "log.h"
 
+#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
+#include <structmember.h>
 
 /* ------------------------------------------------------------------ one row */
 
-/* A row as a tuple: site, bytes, number of birth, closings, time, scope, weight. */
-#define COLUMNS 7
+/* A copy of a row that Python reads. It has a reference to the name of the scope. */
+struct row_object {
+    PyObject_HEAD
+    unsigned int site, closings;
+    unsigned long long nbytes, number;
+    double at_s, weight;
+    PyObject *scope;
+};
 
-static PyObject *column_of(const struct row *row, Py_ssize_t column)
+static PyMemberDef members[] = {
+    {"site", T_UINT, offsetof(struct row_object, site), READONLY, NULL},
+    {"nbytes", T_ULONGLONG, offsetof(struct row_object, nbytes), READONLY, NULL},
+    {"number", T_ULONGLONG, offsetof(struct row_object, number), READONLY, NULL},
+    {"closings", T_UINT, offsetof(struct row_object, closings), READONLY, NULL},
+    {"at_s", T_DOUBLE, offsetof(struct row_object, at_s), READONLY, NULL},
+    {"scope", T_OBJECT, offsetof(struct row_object, scope), READONLY, NULL},
+    {"weight", T_DOUBLE, offsetof(struct row_object, weight), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static void row_dealloc(PyObject *object)
 {
-    switch (column) {
-    case 0:
-        return PyLong_FromUnsignedLong((unsigned long)row->site);
-    case 1:
-        return PyLong_FromUnsignedLongLong(row->nbytes);
-    case 2:
-        return PyLong_FromUnsignedLongLong(row->order);
-    case 3:
-        return PyLong_FromUnsignedLong(row->closings);
-    case 4:
-        return PyFloat_FromDouble(log_loaded_at + row->at_ms * 1e-3);
-    case 5:
-        return Py_NewRef(names_object(&scope_names, row->scope));
-    default:
-        return PyFloat_FromDouble(log_weight(row));
-    }
+    Py_XDECREF(((struct row_object *)object)->scope);
+    PyObject_Free(object);
 }
 
-static PyObject *told(const struct row *row)
+PyTypeObject row_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.Row",
+    .tp_doc = "What is known of a birth.",
+    .tp_basicsize = sizeof(struct row_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = row_dealloc,
+    .tp_members = members,
+};
+
+/* A new reference, or NULL with an exception. Runs no Python code: what it makes is nothing for the garbage collector. */
+static PyObject *row_object(const struct row *row)
 {
-    PyObject *tuple = PyTuple_New(COLUMNS);
-    for (Py_ssize_t column = 0; tuple != NULL && column < COLUMNS; column++) {
-        PyObject *value = column_of(row, column);
-        if (value == NULL) {
-            Py_CLEAR(tuple);
-        }
-        else {
-            PyTuple_SET_ITEM(tuple, column, value);
-        }
+    struct row_object *object = PyObject_New(struct row_object, &row_type);
+    if (object != NULL) {
+        object->site = (unsigned int)row->site;
+        object->closings = row->closings;
+        object->nbytes = row->nbytes;
+        object->number = row->order;
+        object->at_s = birth_log.loaded_at + row->at_ms * 1e-3;
+        object->weight = births_weight(row);
+        object->scope = Py_NewRef(names_object(&scope_names, row->scope));
     }
-    return tuple;
+    return (PyObject *)object;
 }
 
-PyObject *rows_recall(PyObject *module, PyObject *key)
+static PyObject *recalled(const struct row *row) { return row == NULL ? Py_NewRef(Py_None) : row_object(row); }
+
+PyObject *rows_recall(PyObject *module, PyObject *entry)
 {
     (void)module;
-    struct row *row = table_find(key);
-    if (row == NULL) {
-        Py_RETURN_NONE;
-    }
-    struct row copy = *row;
-    return told(&copy);
+    return recalled(table_find(entry));
 }
 
 PyObject *rows_recall_block(PyObject *module, PyObject *address)
 {
+    (void)module;
     void *key = PyLong_AsVoidPtr(address);
-    if (key == NULL && PyErr_Occurred()) {
-        return NULL;
-    }
-    return rows_recall(module, key);
+    return key == NULL && PyErr_Occurred() ? NULL : recalled(table_find(key));
+}
+
+PyObject *rows_recall_memory(PyObject *module, PyObject *object)
+{
+    (void)module;
+    const struct sighting *sighting = sightings_of(object);
+    return recalled(sighting == NULL || sighting->row.flags & ROW_EXCLUDED ? NULL : &sighting->row);
 }
 
 PyObject *rows_is_in_use(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
@@ -76,168 +92,45 @@ PyObject *rows_is_in_use(PyObject *module, PyObject *const *arguments, Py_ssize_
     if (PyErr_Occurred()) {
         return NULL;
     }
-    struct row *row = table_find(key);
+    const struct row *row = table_find(key);
     return PyBool_FromLong(row != NULL && row->order == order);
 }
 
-PyObject *rows_recall_memory(PyObject *module, PyObject *object)
-{
-    (void)module;
-    struct sighting *sighting = sightings_of(object);
-    if (sighting == NULL || sighting->row.flags & ROW_EXCLUDED) {
-        Py_RETURN_NONE;
-    }
-    struct row copy = sighting->row;
-    return told(&copy);
-}
-
-/* ------------------------------------------------------------------ many rows */
-
-static Py_ssize_t length(PyObject *object) { return Py_SIZE(object); }
-
-static PyObject *item(PyObject *object, Py_ssize_t place)
-{
-    if (place < 0 || place >= Py_SIZE(object)) {
-        PyErr_SetString(PyExc_IndexError, "there are not so many rows");
-        return NULL;
-    }
-    return told(&((struct rows *)object)->rows[place]);
-}
-
-static PyObject *joined(PyObject *object, PyObject *other)
-{
-    if (!Py_IS_TYPE(other, &rows_type)) {
-        PyErr_Format(PyExc_TypeError, "rows are joined with rows, not with a %s", Py_TYPE(other)->tp_name);
-        return NULL;
-    }
-    struct rows *whole = rows_of(Py_SIZE(object) + Py_SIZE(other));
-    if (whole != NULL) {
-        memcpy(whole->rows, ((struct rows *)object)->rows, (size_t)Py_SIZE(object) * sizeof(struct row));
-        memcpy(whole->rows + Py_SIZE(object), ((struct rows *)other)->rows, (size_t)Py_SIZE(other) * sizeof(struct row));
-    }
-    return (PyObject *)whole;
-}
-
-/* One column of some rows, as a list. */
-static PyObject *column(PyObject *object, PyObject *const *arguments, Py_ssize_t count)
-{
-    if (count != 2 || !PyList_CheckExact(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "column() takes the number of a column and a list of places");
-        return NULL;
-    }
-    Py_ssize_t wanted = PyLong_AsSsize_t(arguments[0]);
-    if (wanted < 0 || wanted >= COLUMNS) {
-        if (!PyErr_Occurred()) {
-            PyErr_Format(PyExc_IndexError, "a row has %d columns", COLUMNS);
-        }
-        return NULL;
-    }
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list != NULL && i < PyList_GET_SIZE(arguments[1]); i++) {
-        Py_ssize_t place = PyLong_AsSsize_t(PyList_GET_ITEM(arguments[1], i));
-        PyObject *value = NULL;
-        if (place >= 0 && place < Py_SIZE(object)) {
-            value = column_of(&((struct rows *)object)->rows[place], wanted);
-        }
-        else if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_IndexError, "there are not so many rows");
-        }
-        if (value == NULL || PyList_Append(list, value) < 0) {
-            Py_CLEAR(list);
-        }
-        Py_XDECREF(value);
-    }
-    return list;
-}
-
-static PyMethodDef methods[] = {
-    {"column", (PyCFunction)(void (*)(void))column, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PySequenceMethods sequence = {.sq_length = length, .sq_item = item, .sq_concat = joined};
-
-PyTypeObject rows_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.Rows",
-    .tp_doc = "The rows of some births.",
-    .tp_basicsize = sizeof(struct rows),
-    .tp_itemsize = sizeof(struct row),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_as_sequence = &sequence,
-    .tp_methods = methods,
-};
-
-int rows_make(void) { return PyType_Ready(&rows_type); }
-
-struct rows *rows_of(Py_ssize_t count) { return (struct rows *)rows_type.tp_alloc(&rows_type, count); }
-
-/* ------------------------------------------------------------------ what is known of a window of births */
+/* ------------------------------------------------------------------ the rows of a window of births */
 
 struct found {
     void *key;
     struct row row;
 };
 
-#define DIGIT_BITS 11
-#define DIGITS (1 << DIGIT_BITS)
-
-/* Sort by the number of the birth, by its digits, the lowest first. `room` is as long as `found`. Returns where the result is. */
-static struct found *in_order(struct found *found, struct found *room, size_t count)
+static int by_birth(const void *one, const void *other)
 {
-    uint64_t first = UINT64_MAX, last = 0, before = 0;
-    bool sorted = true;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t order = found[i].row.order;
-        sorted = sorted && order >= before;
-        before = order;
-        first = order < first ? order : first;
-        last = order > last ? order : last;
-    }
-    for (int shift = 0; !sorted && (last - first) >> shift != 0; shift += DIGIT_BITS) {
-        size_t places[DIGITS] = {0}, place = 0;
-        for (size_t i = 0; i < count; i++) {
-            places[((found[i].row.order - first) >> shift) & (DIGITS - 1)]++;
-        }
-        for (size_t digit = 0; digit < DIGITS; digit++) {
-            size_t these = places[digit];
-            places[digit] = place;
-            place += these;
-        }
-        for (size_t i = 0; i < count; i++) {
-            room[places[((found[i].row.order - first) >> shift) & (DIGITS - 1)]++] = found[i];
-        }
-        struct found *sorted_by_this = room;
-        room = found;
-        found = sorted_by_this;
-    }
-    return found;
+    uint64_t before = ((const struct found *)one)->row.order, after = ((const struct found *)other)->row.order;
+    return (before > after) - (before < after);
 }
 
-/* The keys of what was found as a list, and the rows, in the order of birth. Takes the references that the keys hold where they are
- * objects. */
+/* A pair of lists: the keys of what was found, and their rows, in the order of birth. Takes the references that the keys hold where
+ * they are objects. */
 static PyObject *listed(struct found *found, size_t count, bool objects)
 {
-    struct found *room = malloc((count + 1) * sizeof *room);
-    struct found *ordered = room == NULL ? found : in_order(found, room, count);
-    PyObject *keys = room == NULL ? PyErr_NoMemory() : PyList_New((Py_ssize_t)count);
-    struct rows *rows = keys == NULL ? NULL : rows_of((Py_ssize_t)count);
+    qsort(found, count, sizeof *found, by_birth);
+    PyObject *keys = PyList_New((Py_ssize_t)count), *rows = PyList_New((Py_ssize_t)count);
+    bool failed = keys == NULL || rows == NULL;
     for (size_t i = 0; i < count; i++) {
-        PyObject *key = objects ? (PyObject *)ordered[i].key : rows == NULL ? NULL : PyLong_FromVoidPtr(ordered[i].key);
-        if (rows == NULL) {
+        PyObject *key = objects ? (PyObject *)found[i].key : failed ? NULL : PyLong_FromVoidPtr(found[i].key);
+        PyObject *row = failed ? NULL : row_object(&found[i].row);
+        if (key == NULL || row == NULL) {
+            failed = true;
             Py_XDECREF(key);
-            continue;
-        }
-        if (key == NULL) {
-            Py_CLEAR(rows);
+            Py_XDECREF(row);
             continue;
         }
         PyList_SET_ITEM(keys, (Py_ssize_t)i, key);
-        rows->rows[i] = ordered[i].row;
+        PyList_SET_ITEM(rows, (Py_ssize_t)i, row);
     }
-    free(room);
-    PyObject *pair = rows == NULL ? NULL : PyTuple_Pack(2, keys, (PyObject *)rows);
+    PyObject *pair = failed ? NULL : PyTuple_Pack(2, keys, rows);
     Py_XDECREF(keys);
-    Py_XDECREF((PyObject *)rows);
+    Py_XDECREF(rows);
     return pair;
 }
 
@@ -298,4 +191,19 @@ PyObject *rows_sightings(PyObject *module, PyObject *arguments)
     PyObject *pair = listed(found, count, true);
     free(found);
     return pair;
+}
+
+PyObject *rows_untrack(PyObject *module, PyObject *objects)
+{
+    (void)module;
+    if (!PyList_CheckExact(objects)) {
+        PyErr_SetString(PyExc_TypeError, "untrack() takes a list");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        if (PyObject_IS_GC(PyList_GET_ITEM(objects, i))) {
+            PyObject_GC_UnTrack(PyList_GET_ITEM(objects, i));
+        }
+    }
+    Py_RETURN_NONE;
 }

@@ -13,6 +13,8 @@
 #ifndef DISPOSESCOPE_ARENA_ACCOUNTS_H
 #define DISPOSESCOPE_ARENA_ACCOUNTS_H
 
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -179,5 +181,144 @@ static inline void account_drop(struct account *account, size_t nbytes)
         account->references--;
     }
 }
+
+/* The tally: the account of the current scope, remembered, and what was born and freed there since the lock was last taken.
+ *
+ * A small array costs NumPy some thirty instructions of its own cache. To find the current scope in its context variable, and
+ * to add to the figures of its account and to those of all, are several times as many. So the account that was found last is
+ * remembered together with what it was found by, and what is born and freed there is added up here, in one place; whoever
+ * takes the lock finds it settled, that is, added to the account and to the totals.
+ *
+ * What was found is good as long as no context has got another innermost scope, and the thread is in the same context as
+ * then: CPython counts how often a thread has entered or left one, for its own memory of this kind in each context variable.
+ * Where that is not so, or there is no GIL, nothing is remembered.
+ */
+
+#if PY_VERSION_HEX < 0x030F0000
+#define BIRTHS_ARE_TALLIED
+#endif
+
+struct tally {
+    uint64_t thread, context;  /* where it was found; thread is 0, which none is, where nothing is remembered */
+    const uint64_t *changes;   /* how often an innermost scope was changed, in all contexts; NULL where nobody counts that */
+    uint64_t seen;             /* of these, when it was found */
+    const Py_ssize_t *hearers; /* how many want marks: then nothing is tallied */
+    struct account *account;   /* plain, see there; NULL where nothing is remembered */
+    uint64_t births, deaths;   /* blocks charged to it and freed since it was settled */
+    intptr_t room;             /* how much it may grow before a peak is passed; below 0 where that is not known */
+    intptr_t room_then;        /* how much that was when it was settled */
+};
+
+extern struct tally tally;
+
+/* Whether the remembered account is that of the scope that is current on this thread, given its thread state. Called with the
+ * GIL held. */
+static inline bool tally_is_current(const PyThreadState *thread)
+{
+#ifdef BIRTHS_ARE_TALLIED
+    return tally.thread == thread->id && tally.context == thread->context_ver && tally.seen == *tally.changes &&
+           *tally.hearers == 0;
+#else
+    (void)thread;
+    return false;
+#endif
+}
+
+/* Add up what was tallied. For the lock; see tally_settle. */
+void tally_fold(void);
+
+/* The same with a peak that may have been passed, and find the room. Returns the block whose birth may have passed it. */
+void *tally_raise(void *born);
+
+/* Called when the lock is taken: accounts and totals are right from here on, and may be changed. */
+static inline void tally_settle(void)
+{
+    if (tally.births | tally.deaths) {
+        tally_fold();
+    }
+    tally.room = tally.room_then = -1;
+}
+
+/* A block is charged to the remembered account, of which it gets a reference by that; returns the block. */
+static inline void *tally_birth(void *born, size_t nbytes)
+{
+    tally.births++;
+    tally.room -= (intptr_t)nbytes;
+    return tally.room < 0 ? tally_raise(born) : born;
+}
+
+/* A block of the remembered account is freed. */
+static inline void tally_death(size_t nbytes)
+{
+    tally.deaths++;
+    tally.room += (intptr_t)nbytes;
+}
+
+/* Remember the plain account that was found on this thread just now; forget what is remembered. With the lock held. */
+void tally_remember(struct account *account);
+void tally_forget(void);
+
+/* The one lock of the arena: over the pool and the accounts alike.
+ *
+ * It is the GIL, which the arena never gives up while it holds what the two functions below enclose: two atomic operations for
+ * each small array would be a tenth of what the array costs. A thread that comes without the GIL waits for it: see handler.h.
+ * What is enclosed takes tens of nanoseconds, makes no system call that maps or unmaps memory, and does not call Python.
+ *
+ * Who takes it finds the tally settled, and may count on the figures of accounts from then on. It is not recursive.
+ */
+
+static inline void arena_lock(void) { tally_settle(); }
+static inline void arena_unlock(void) {}
+
+#if PY_VERSION_HEX < 0x030C0000
+
+#ifdef __GLIBC__
+/* Found without a call; other C libraries may refuse it to a library that is loaded later. */
+#define FOUND_FAST __attribute__((tls_model("initial-exec")))
+#else
+#define FOUND_FAST
+#endif
+
+/* The thread state with which this thread was attached last, perhaps gone, and its number, of which there is no second. */
+extern FOUND_FAST _Thread_local struct attached_last {
+    const PyThreadState *thread;
+    uint64_t id;
+} attached_last;
+
+/* See attached_thread(); given the state of whichever thread has the GIL. */
+const PyThreadState *attached_thread_by_check(const PyThreadState *thread);
+
+#endif
+
+/* The thread state of this thread where it has the GIL, otherwise NULL. Called by any thread, in any state. */
+static inline const PyThreadState *attached_thread(void)
+{
+    const PyThreadState *thread = _PyThreadState_UncheckedGet();
+#if PY_VERSION_HEX < 0x030C0000
+    /* Before 3.12 that is the state of whichever thread has the GIL. PyGILState_Check() twice for each small array would be a
+     * tenth of what the array costs: what it said last is kept. The number tells a new state at the address of an old one. */
+    if (__builtin_expect(thread == NULL || thread != attached_last.thread || thread->id != attached_last.id, 0)) {
+        return attached_thread_by_check(thread);
+    }
+#endif
+    return thread;
+}
+
+/* Where blocks were born: the table of birth sites, for scopes that may have to tell them.
+ *
+ * Called with the GIL held (attached) and without the arena's lock.
+ */
+
+/* Learn the function that tells the mark of user code for a frame. Returns 0, or -1 with an exception. */
+int sites_bind(PyObject *mark_of);
+
+/* Whether a birth in an account is to be recorded with its site. */
+bool sites_wanted(const struct account *account, size_t nbytes);
+
+/* Record the site of a birth; returns whether it could. Keeps an exception that is set. */
+bool sites_record(void *address);
+
+/* Forget it again, before its block is given back. Keeps an exception that is set. */
+void sites_forget(void *address);
 
 #endif

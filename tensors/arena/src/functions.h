@@ -1,12 +1,11 @@
-/* The functions of the module that have files of their own. Called with the GIL held (attached to the interpreter, in a
- * free-threaded build) and without the arena's lock. */
+/* The functions of the module that stand in other files. Called with the GIL held and without the arena's lock. */
 #ifndef DISPOSESCOPE_ARENA_FUNCTIONS_H
 #define DISPOSESCOPE_ARENA_FUNCTIONS_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* _arena_contexts.c */
+/* scopes.c */
 PyObject *arena_enter(PyObject *module, PyObject *scope);
 PyObject *arena_watch(PyObject *module, PyObject *wanted);
 PyObject *arena_reset(PyObject *module, PyObject *ignored);
@@ -15,7 +14,6 @@ PyObject *arena_swap_handler(PyObject *module, PyObject *wanted);
 PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
 PyObject *arena_unserved(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
 
-/* _arena_owners.c */
 PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_figures(PyObject *module, PyObject *scope);
 PyObject *arena_live_nbytes(PyObject *module, PyObject *scope);
@@ -26,15 +24,10 @@ PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t co
 PyObject *arena_block(PyObject *module, PyObject *array);
 PyObject *arena_address(PyObject *module, PyObject *array);
 
-/* _arena_budgets.c */
+/* accounts.c */
 PyObject *arena_charge(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_discharge(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_last_refusal(PyObject *module, PyObject *ignored);
-
-/* _arena_handles.c */
-PyObject *arena_tellers(PyObject *module, PyObject *arguments);
-
-/* _arena_sites.c */
 PyObject *arena_sites(PyObject *module, PyObject *scope);
 
 #endif

@@ -2,12 +2,164 @@
 
 #include <string.h>
 
-#include "lock.h"
-#include "numpy.h"
+#include "accounts.h"
 #include "pool.h"
 #include "scopes.h"
 #include "shortcuts.h"
-#include "sites.h"
+
+/* ================================================================== NumPy */
+
+#define ABI_VERSION 0x02000000u
+#define GET_ND_ARRAY_C_VERSION 0
+#define ARRAY_TYPE 2
+#define SET_HANDLER 304
+#define GET_HANDLER 305
+
+PyObject *(*numpy_set_handler)(PyObject *handler);
+PyObject *(*numpy_get_handler)(void);
+PyTypeObject *numpy_ndarray;
+static PyObject *error_state; /* NumPy's context variable of what np.errstate sets; NULL where it has another name */
+
+int numpy_install(void)
+{
+    PyObject *module = PyImport_ImportModule("numpy._core._multiarray_umath");
+    if (module == NULL) {
+        return -1;
+    }
+    PyObject *capsule = PyObject_GetAttrString(module, "_ARRAY_API");
+    error_state = PyObject_GetAttrString(module, "_extobj_contextvar");
+    if (error_state == NULL || !PyContextVar_CheckExact(error_state)) {
+        PyErr_Clear();
+        Py_CLEAR(error_state);
+    }
+    Py_DECREF(module);
+    if (capsule == NULL) {
+        return -1;
+    }
+    void **functions = PyCapsule_GetPointer(capsule, NULL);
+    /* The table is static in NumPy, which stays loaded. */
+    Py_DECREF(capsule);
+    if (functions == NULL) {
+        return -1;
+    }
+    unsigned version = ((unsigned (*)(void))functions[GET_ND_ARRAY_C_VERSION])();
+    if (version != ABI_VERSION) {
+        PyErr_Format(PyExc_ImportError, "the arena knows NumPy's ABI version %x, and this is %x", ABI_VERSION, version);
+        return -1;
+    }
+    numpy_ndarray = (PyTypeObject *)functions[ARRAY_TYPE];
+    numpy_set_handler = (PyObject * (*)(PyObject *)) functions[SET_HANDLER];
+    numpy_get_handler = (PyObject * (*)(void)) functions[GET_HANDLER];
+    return 0;
+}
+
+int numpy_settle(void)
+{
+    PyObject *held;
+    if (error_state == NULL) {
+        return 0;
+    }
+    if (PyContextVar_Get(error_state, Py_None, &held) < 0) {
+        return -1;
+    }
+    bool is_set = held != Py_None;
+    Py_DECREF(held);
+    if (is_set) {
+        return 0;
+    }
+    if (PyContextVar_Get(error_state, NULL, &held) < 0) {
+        return -1;
+    }
+    PyObject *token = held == NULL ? NULL : PyContextVar_Set(error_state, held);
+    bool failed = held != NULL && token == NULL;
+    Py_XDECREF(held);
+    Py_XDECREF(token);
+    return failed ? -1 : 0;
+}
+
+/* ================================================================== arrays */
+
+PyObject *arrays_owner_of(PyObject *array)
+{
+    /* The references that the chain holds keep each object alive while the array is. */
+    PyObject *object = array;
+    while (object != NULL) {
+        if (PyMemoryView_Check(object)) {
+            object = PyMemoryView_GET_BUFFER(object)->obj;
+            continue;
+        }
+        if (!PyObject_TypeCheck(object, numpy_ndarray)) {
+            if (!scopes_is_tie(object)) {
+                return NULL;
+            }
+            PyObject *base = PyObject_GetAttrString(object, "base");
+            if (base == NULL) {
+                PyErr_Clear();
+                return NULL;
+            }
+            /* Its attribute goes on holding it. */
+            Py_DECREF(base);
+            object = base;
+            continue;
+        }
+        struct numpy_array *fields = (struct numpy_array *)object;
+        if (fields->flags & NUMPY_OWNDATA) {
+            return fields->mem_handler == handler_capsule ? object : NULL;
+        }
+        object = fields->base;
+    }
+    return NULL;
+}
+
+void *arrays_block_of(PyObject *array)
+{
+    PyObject *owner = arrays_owner_of(array);
+    return owner == NULL ? NULL : ((struct numpy_array *)owner)->data;
+}
+
+PyObject *arrays_storage(PyObject *owner)
+{
+    void *address = ((struct numpy_array *)owner)->data;
+    size_t nbytes = pool_block_at(address)->nbytes;
+    if (nbytes == 1) {
+        /* NumPy asks for one byte where there are no elements. */
+        PyObject *told = PyObject_GetAttrString(owner, "nbytes");
+        nbytes = told == NULL ? (size_t)-1 : PyLong_AsSize_t(told);
+        Py_XDECREF(told);
+        if (nbytes == (size_t)-1) {
+            return NULL;
+        }
+    }
+    return Py_BuildValue("Nn", PyLong_FromVoidPtr(address), (Py_ssize_t)nbytes);
+}
+
+bool arrays_holds_alone(PyObject *array, Py_ssize_t references)
+{
+    PyObject *object = array;
+    while (object != NULL && PyObject_TypeCheck(object, numpy_ndarray) && Py_REFCNT(object) == references) {
+        struct numpy_array *fields = (struct numpy_array *)object;
+        if (fields->flags & NUMPY_OWNDATA) {
+            return true;
+        }
+        object = fields->base;
+        references = 1;
+    }
+    return false;
+}
+
+bool arrays_move(void *address, struct account *source, struct account *target)
+{
+    struct block *block = pool_block_at(address);
+    struct account *account = block_account(block);
+    if (account_now(account) != source) {
+        return false;
+    }
+    block_charge(block, target);
+    account_move(account, target, block->nbytes);
+    return true;
+}
+
+/* ================================================================== the handler */
 
 PyObject *handler_capsule;
 static _Thread_local struct refusal last_refusal;

@@ -11,8 +11,6 @@
 
 #include "../../../leaks/births/src/api.h"
 #include "accounts.h"
-#include "lock.h"
-#include "tally.h"
 
 /* What stands for the account in Python. The scope holds it in its slot `_account`; it holds one reference to the account,
  * and a weak one to the scope. */
@@ -49,11 +47,12 @@ int scopes_bind_changes(PyObject *capsule);
  * exception. */
 int scopes_bind(PyObject *current, PyTypeObject *type, PyObject *resolve, PyObject *listeners, PyObject *ties);
 
-/* The birth log of the leak detector, NULL where it is not compiled; the numbers of "numpy.ndarray" and "cpu:0" in it. */
-extern struct birthlog_api *scopes_log;
+/* The birth log of the leak detector, NULL until it is loaded; the numbers of "numpy.ndarray" and "cpu:0" in it, which are
+ * set before it. Atomic: the handler reads it without the GIL. */
+extern struct birthlog_api *_Atomic scopes_log;
 extern uint16_t scopes_log_kind, scopes_log_device;
 
-/* Learn where the log is: its capsule, or None. Returns 0, or -1 with an exception. */
+/* Learn where the log is: its capsule. Returns 0, or -1 with an exception. */
 int scopes_bind_log(PyObject *capsule);
 
 /* Whether an object is of one of these types. */
@@ -66,30 +65,10 @@ bool scopes_check(PyObject *object);
 /* A slot of a scope; borrowed, NULL where it is empty. */
 PyObject **scopes_slot(PyObject *scope, enum scope_slot slot);
 
-/* What a slot holds, and to hold something else: other threads read the slot of the account while one fills it, in a
- * free-threaded build. It is filled once, with the lock held, and holds the account until the scope is gone. */
-static inline PyObject *scopes_load(PyObject **slot)
-{
-#ifdef Py_GIL_DISABLED
-    return __atomic_load_n(slot, __ATOMIC_ACQUIRE);
-#else
-    return *slot;
-#endif
-}
-
-static inline void scopes_store(PyObject **slot, PyObject *held)
-{
-#ifdef Py_GIL_DISABLED
-    __atomic_store_n(slot, held, __ATOMIC_RELEASE);
-#else
-    *slot = held;
-#endif
-}
-
-/* The same, None where the slot is empty; borrowed. */
+/* What a slot holds, None where it is empty; borrowed. */
 static inline PyObject *scopes_held(PyObject *scope, enum scope_slot slot)
 {
-    PyObject *held = scopes_load(scopes_slot(scope, slot));
+    PyObject *held = *scopes_slot(scope, slot);
     return held == NULL ? Py_None : held;
 }
 
@@ -122,7 +101,7 @@ static inline struct account *scopes_plain_account(void)
     }
     struct account *account = NULL;
     if (Py_TYPE(scope) == at->type && PyList_GET_SIZE(at->listeners) == 0) {
-        PyObject *held = scopes_load((PyObject **)((char *)scope + at->account));
+        PyObject *held = *(PyObject **)((char *)scope + at->account);
         if (held != NULL && held != Py_None && *(PyObject **)((char *)scope + at->direct) == Py_True) {
             account = ((struct account_object *)held)->account;
             if (!account->plain) {

@@ -1,5 +1,5 @@
 /* The shortest ways through the arena: small blocks that are parked, or in slabs that have room, for scopes about which nothing
- * is to be asked. Whoever finds them closed takes the way of all blocks, in _arena_handler.c.
+ * is to be asked. Whoever finds them closed takes the way of all blocks, in handler.c.
  *
  * Called with the GIL held, and without the arena's lock: where there is a tally, the GIL is that lock, and what is done here for
  * the account of the tally touches no figure of an account. A class parks nothing with guards.
@@ -9,11 +9,9 @@
 
 #include <string.h>
 
-#include "guards.h"
-#include "lock.h"
+#include "pool.h"
+#include "accounts.h"
 #include "scopes.h"
-#include "slabs.h"
-#include "tally.h"
 
 /* Whether a block of this size comes from a slab; one of 0 bytes is asked for as one of 1 byte, by others. */
 static inline bool is_small(size_t nbytes) { return nbytes - 1 < LARGEST_IN_SLAB; }
@@ -70,13 +68,6 @@ static inline void *shortcut_found(size_t nbytes, bool zeroed)
     }
     struct block *block;
     arena_lock();
-#ifdef Py_GIL_DISABLED
-    if (!account->plain) {
-        /* Closed a moment ago by another thread. */
-        arena_unlock();
-        return NULL;
-    }
-#endif
     void *address = slabs_unpark(slab_class(nbytes), &block);
     if (address != NULL) {
         account_add_plain(account, nbytes);

@@ -1,14 +1,303 @@
 #include "births.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../../../leaks/births/src/frames.h"
 #include "../../../scopes/src/raised.h"
 #include "../../../scopes/src/slots.h"
-#include "attributes.h"
 #include "bound.h"
-#include "code.h"
-#include "errors.h"
 #include "looks.h"
 #include "seam.h"
 #include "state.h"
+
+/* ================================================================== errors that are raised later */
+
+static PyObject *threading;
+
+void errors_bind(PyObject *module) { threading = Py_NewRef(module); }
+
+/* What the interpreter calls on the main thread, between two steps of its code. */
+static int raise_now(void *error)
+{
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), error);
+    Py_DECREF((PyObject *)error);
+    return -1;
+}
+
+static bool is_main_thread(void)
+{
+    PyObject *thread = PyObject_GetAttrString(threading, "_main_thread");
+    PyObject *ident = thread == NULL ? NULL : PyObject_GetAttrString(thread, "_ident");
+    unsigned long number = ident == NULL ? 0 : PyLong_AsUnsignedLong(ident);
+    bool is_main = !PyErr_Occurred() && number == PyThread_get_thread_ident();
+    PyErr_Clear();
+    Py_XDECREF(thread);
+    Py_XDECREF(ident);
+    return is_main;
+}
+
+static bool goes_down(void)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return Py_IsFinalizing();
+#else
+    return _Py_IsFinalizing();
+#endif
+}
+
+void error_raise_later(PyObject *error)
+{
+    if (goes_down()) {
+        /* No code goes on. */
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        PyErr_WriteUnraisable(NULL);
+    }
+    else if (is_main_thread() && Py_AddPendingCall(raise_now, error) == 0) {
+        return;
+    }
+    else {
+        PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), (PyObject *)Py_TYPE(error));
+    }
+    Py_DECREF(error);
+}
+
+/* ================================================================== attributes that are no births */
+
+enum { AT_MOST = 8 };
+
+struct attribute {
+    /* What the descriptor refers to from now on, and what it referred to. */
+    PyGetSetDef definition;
+    const PyGetSetDef *before;
+};
+
+static struct attribute attributes[AT_MOST];
+static PyMethodDef method;
+static PyCFunctionWithKeywords numpy_before;
+static PyObject *assigned_function, *names_of_passing;
+/* How many functions that make no births run on this thread. */
+static _Thread_local int depth;
+/* The frame that reads an attribute on this thread, alive meanwhile. */
+static _Thread_local const void *reading;
+
+bool attributes_make_unborn(void) { return depth != 0; }
+
+bool attributes_are_read(void)
+{
+    if (reading == NULL) {
+        return false;
+    }
+    struct walk walk;
+    walk_begin(&walk);
+    bool directly = walk_ended(&walk) || walk.frame == reading;
+    if (!directly) {
+        PyObject *names = walk_globals(&walk);
+        directly = names == names_of_passing;
+        Py_XDECREF(names);
+    }
+    walk_end(&walk);
+    return directly;
+}
+
+static PyObject *read_attribute(PyObject *tensor, void *closure)
+{
+    const PyGetSetDef *definition = ((struct attribute *)closure)->before;
+    const void *before = reading;
+    struct walk walk;
+    walk_begin(&walk);
+    reading = walk.frame;
+    PyObject *value = definition->get(tensor, definition->closure);
+    reading = before;
+    walk_end(&walk);
+    return value;
+}
+
+static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
+{
+    const PyGetSetDef *before = ((struct attribute *)closure)->before;
+    if (before->set(tensor, value, before->closure) < 0) {
+        return -1;
+    }
+    if (value == NULL || value == Py_None) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallOneArg(assigned_function, value);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    const void *before = reading;
+    struct walk walk;
+    walk_begin(&walk);
+    reading = walk.frame;
+    PyObject *array = numpy_before(tensor, args, kwargs);
+    reading = before;
+    walk_end(&walk);
+    return array;
+}
+
+PyObject *attributes_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 2) {
+        PyErr_SetString(PyExc_TypeError, "unborn() takes a function and its argument");
+        return NULL;
+    }
+    depth++;
+    PyObject *result = PyObject_CallOneArg(arguments[0], arguments[1]);
+    depth--;
+    return result;
+}
+
+bool attributes_watch(PyObject *descriptors, PyObject *numpy, PyObject *passing, PyObject *assigned)
+{
+    Py_ssize_t number = PyTuple_GET_SIZE(descriptors);
+    bool fit = number <= AT_MOST && Py_IS_TYPE(numpy, &PyMethodDescr_Type) &&
+               ((PyMethodDescrObject *)numpy)->d_method->ml_flags == (METH_VARARGS | METH_KEYWORDS);
+    for (Py_ssize_t i = 0; fit && i < number; i++) {
+        PyObject *descriptor = PyTuple_GET_ITEM(descriptors, i);
+        fit = Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && ((PyGetSetDescrObject *)descriptor)->d_getset->get != NULL;
+    }
+    if (!fit) {
+        return false;
+    }
+    assigned_function = Py_NewRef(assigned);
+    names_of_passing = Py_NewRef(passing);
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyGetSetDescrObject *descriptor = (PyGetSetDescrObject *)Py_NewRef(PyTuple_GET_ITEM(descriptors, i));
+        struct attribute *attribute = &attributes[i];
+        attribute->before = descriptor->d_getset;
+        attribute->definition = *attribute->before;
+        attribute->definition.get = read_attribute;
+        attribute->definition.set = attribute->before->set == NULL ? NULL : assign_attribute;
+        attribute->definition.closure = attribute;
+        descriptor->d_getset = &attribute->definition;
+    }
+    PyMethodDescrObject *descriptor = (PyMethodDescrObject *)Py_NewRef(numpy);
+    method = *descriptor->d_method;
+    numpy_before = (PyCFunctionWithKeywords)(void (*)(void))method.ml_meth;
+    method.ml_meth = (PyCFunction)(void (*)(void))call_numpy;
+    descriptor->d_method = &method;
+    return true;
+}
+
+/* ================================================================== what the code that runs is to births */
+
+static PyObject *judge, *ask, *name_module;
+
+/* Verdicts by code, which is held, so that an address means one code. A few that fall together stand side by side, the newest
+ * first; a code that has lost its place is judged anew. */
+enum { PLACES = 512, WAYS = 4 };
+static struct known {
+    PyObject *code;
+    enum verdict verdict;
+} known[PLACES][WAYS];
+
+void code_bind(PyObject *judging, PyObject *asking)
+{
+    judge = Py_NewRef(judging);
+    ask = Py_NewRef(asking);
+    name_module = PyUnicode_InternFromString("__name__");
+}
+
+/* The name of the module whose code a frame runs, a new reference: None where it has none. NULL with an error set. */
+static PyObject *module_of(const struct walk *walk)
+{
+    PyObject *globals = walk_globals(walk);
+    PyObject *name = globals != NULL && PyDict_Check(globals) ? PyDict_GetItemWithError(globals, name_module) : NULL;
+    Py_XINCREF(name);
+    Py_XDECREF(globals);
+    return name != NULL || PyErr_Occurred() ? name : Py_NewRef(Py_None);
+}
+
+/* UNKNOWN with an error set. */
+static enum verdict verdict_on(const struct walk *walk)
+{
+    PyObject *code = (PyObject *)walk_code(walk);
+    struct known *place = known[((uintptr_t)code >> 5) % PLACES];
+    for (int way = 0; way < WAYS; way++) {
+        if (place[way].code == code) {
+            return place[way].verdict;
+        }
+    }
+    PyObject *module = module_of(walk);
+    PyObject *told = module == NULL ? NULL : PyObject_CallFunctionObjArgs(judge, code, module, NULL);
+    Py_XDECREF(module);
+    long verdict = told == NULL ? -1 : PyLong_AsLong(told);
+    Py_XDECREF(told);
+    if (verdict <= UNKNOWN || verdict > REBUILDS) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "there is no verdict %ld", verdict);
+        }
+        return UNKNOWN;
+    }
+    PyObject *before = place[WAYS - 1].code;
+    memmove(place + 1, place, (WAYS - 1) * sizeof *place);
+    place[0] = (struct known){Py_NewRef(code), (enum verdict)verdict};
+    Py_XDECREF(before);
+    return (enum verdict)verdict;
+}
+
+/* What the code cannot tell by itself. -1 with an error set. */
+static int asked(void)
+{
+    PyObject *told = PyObject_CallNoArgs(ask);
+    int answer = told == NULL ? -1 : PyObject_IsTrue(told);
+    Py_XDECREF(told);
+    return answer;
+}
+
+/* The verdict on the innermost code that is more than passed through. */
+static enum verdict verdict_here(void)
+{
+    struct walk walk;
+    enum verdict verdict = MAKES;
+    for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) {
+        verdict = verdict_on(&walk);
+        if (verdict != PASSES && verdict != REBUILDS) {
+            break;
+        }
+    }
+    walk_end(&walk);
+    return verdict;
+}
+
+int code_rebuilds(void)
+{
+    struct walk walk;
+    walk_begin(&walk);
+    enum verdict verdict = walk_ended(&walk) ? MAKES : verdict_on(&walk);
+    walk_end(&walk);
+    return verdict == UNKNOWN ? -1 : verdict == REBUILDS;
+}
+
+int code_refuses_births(void)
+{
+    enum verdict verdict = verdict_here();
+    int made = verdict == UNKNOWN ? -1 : verdict == ASKS ? asked() : 1;
+    return made < 0 ? -1 : !made;
+}
+
+int code_makes_births(void)
+{
+    switch (verdict_here()) {
+    case UNKNOWN:
+        return -1;
+    case KEEPS:
+        return 0;
+    case ASKS:
+        return asked();
+    default:
+        /* Also where no code but PyTorch's is there at all. */
+        return 1;
+    }
+}
+
+/* ================================================================== births */
 
 enum object { CURRENT, RESOLVE, BORN, KIND, LISTENERS, BUDGETED, IS_BORN, JUDGE, ASK, GIVE_UP, SUMMON, PENDING, SETTLE, OBJECTS };
 

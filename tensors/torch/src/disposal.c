@@ -3,17 +3,103 @@
 #include <stdbool.h>
 
 #include "bound.h"
-#include "placeholders.h"
 #include "state.h"
 
-enum object { MODES_ARE_ON, SWAP, DISPOSED, RECORDS, DROP, FRESH, AFTER_RELEASES, SETTLE, OBJECTS };
+/* ================================================================== placeholders */
+
+enum making { MAKE, ARGUMENTS, OPTIONS, BELOW_AUTOGRAD, MAKING_OBJECTS };
+
+static const char *const names_of_making[MAKING_OBJECTS] = {
+    [MAKE] = "make",
+    [ARGUMENTS] = "make_arguments",
+    [OPTIONS] = "make_options",
+    [BELOW_AUTOGRAD] = "below_autograd",
+};
+
+static PyObject *making[MAKING_OBJECTS];
+static PyObject *name_enter, *name_exit;
+
+/* What was made ahead. The collector does not see it: whoever looks for tensors there shall find his own. */
+enum { AT_ONCE = 16 };
+static PyObject *ahead[AT_ONCE];
+static int number_ahead;
+
+int placeholders_bind(PyObject *things)
+{
+    if ((name_enter = PyUnicode_InternFromString("__enter__")) == NULL ||
+        (name_exit = PyUnicode_InternFromString("__exit__")) == NULL || take(things, names_of_making, MAKING_OBJECTS, making) < 0) {
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *make_placeholder(void) { return PyObject_Call(making[MAKE], making[ARGUMENTS], making[OPTIONS]); }
+
+/* Makes some ahead, as many as fit. -1 with an error set where there is none then. */
+static int make_ahead(void)
+{
+    PyObject *guard = PyObject_CallNoArgs(making[BELOW_AUTOGRAD]);
+    PyObject *entered = guard == NULL ? NULL : PyObject_CallMethodNoArgs(guard, name_enter);
+    if (entered == NULL) {
+        Py_XDECREF(guard);
+        return -1;
+    }
+    Py_DECREF(entered);
+    /* No code of the program's may run here, as that of finalizers would: it would find itself below autograd. */
+    int collected = PyGC_Disable();
+    while (number_ahead < AT_ONCE) {
+        PyObject *made = make_placeholder();
+        if (made == NULL) {
+            break;
+        }
+        PyObject_GC_UnTrack(made);
+        ahead[number_ahead++] = made;
+    }
+    if (collected) {
+        PyGC_Enable();
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *left = PyObject_CallMethodObjArgs(guard, name_exit, Py_None, Py_None, Py_None, NULL);
+    Py_DECREF(guard);
+    if (left == NULL || number_ahead != 0) {
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(traceback);
+    }
+    else {
+        PyErr_Restore(type, value, traceback);
+    }
+    Py_XDECREF(left);
+    return left == NULL || number_ahead == 0 ? -1 : 0;
+}
+
+PyObject *placeholders_take(void)
+{
+    if (number_ahead == 0) {
+        /* What a transform makes is the transform's, and of no use after it. */
+        if (state_modes_are_on() < 0 || state_is_particular()) {
+            return make_placeholder();
+        }
+        if (make_ahead() < 0) {
+            return NULL;
+        }
+    }
+    PyObject *spare = ahead[--number_ahead];
+    PyObject_GC_Track(spare);
+    return spare;
+}
+
+/* ================================================================== disposal */
+
+enum object { MODES_ARE_ON, SWAP, DISPOSED, RECORDS, MAKE_DEAD, FRESH, AFTER_RELEASES, SETTLE, OBJECTS };
 
 static const char *const names[OBJECTS] = {
     [MODES_ARE_ON] = "modes_are_on",
     [SWAP] = "swap",
     [DISPOSED] = "disposed",
     [RECORDS] = "records",
-    [DROP] = "drop",
+    [MAKE_DEAD] = "make_dead",
     [FRESH] = "fresh",
     [AFTER_RELEASES] = "after_releases",
     [SETTLE] = "settle",
@@ -151,7 +237,7 @@ PyObject *disposal_spare(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    return bound[DROP] != NULL ? placeholders_take() : PyErr_Format(PyExc_RuntimeError, "spare() has not been bound");
+    return bound[MAKE_DEAD] != NULL ? placeholders_take() : PyErr_Format(PyExc_RuntimeError, "spare() has not been bound");
 }
 
 /* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
@@ -171,7 +257,7 @@ static PyObject *put_off(PyObject *tensor, PyObject *record)
     }
     if (state != NULL) {
         Py_DECREF(state);
-        return PyObject_CallOneArg(bound[DROP], tensor);
+        return PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
     }
     PyObject *reference = PyWeakref_NewRef(tensor, NULL);
     int failed = reference == NULL ? -1 : 0;
@@ -190,7 +276,7 @@ static PyObject *put_off(PyObject *tensor, PyObject *record)
 PyObject *disposal_drop(PyObject *module, PyObject *tensor)
 {
     (void)module;
-    if (bound[DROP] == NULL) {
+    if (bound[MAKE_DEAD] == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "drop() has not been bound");
         return NULL;
     }
@@ -206,7 +292,7 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
         }
     }
     if (record == NULL) {
-        return PyObject_CallOneArg(bound[DROP], tensor);
+        return PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
     }
     PyObject *result = NULL;
     if (!is_alone()) {
@@ -224,7 +310,7 @@ PyObject *disposal_drop(PyObject *module, PyObject *tensor)
         else if (PyErr_ExceptionMatches(PyExc_RuntimeError)) {
             /* C++ refers to it weakly. */
             PyErr_Clear();
-            result = PyObject_CallOneArg(bound[DROP], tensor);
+            result = PyObject_CallOneArg(bound[MAKE_DEAD], tensor);
         }
         Py_XDECREF(swapped);
         Py_DECREF(spare);

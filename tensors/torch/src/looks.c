@@ -6,17 +6,24 @@
 #include "../../../leaks/births/src/api.h"
 #include "../../../scopes/src/raised.h"
 #include "../../../scopes/src/slots.h"
+#include "births.h"
 #include "bound.h"
-#include "errors.h"
 #include "state.h"
 
-enum object { LISTENERS, LIVE, STORAGE_OF, NBYTES_OF, DEVICE_OF, LOOK_AT_OTHER, OBJECTS };
+enum object { LISTENERS, LIVE, STORAGE_OF, OBJECTS };
 
 static const char *const names[OBJECTS] = {
-    [LISTENERS] = "LISTENERS", [LIVE] = "LIVE",           [STORAGE_OF] = "storage_of",
+    [LISTENERS] = "LISTENERS", [LIVE] = "LIVE", [STORAGE_OF] = "storage_of",
+};
+
+/* What is known once a leak detector has been used. */
+enum log_object { NBYTES_OF, DEVICE_OF, LOOK_AT_OTHER, LOG_OBJECTS };
+
+static const char *const log_names[LOG_OBJECTS] = {
     [NBYTES_OF] = "nbytes_of", [DEVICE_OF] = "device_of", [LOOK_AT_OTHER] = "look_at_other",
 };
 
+static PyObject *log_bound[LOG_OBJECTS];
 static PyObject *bound[OBJECTS], *name_born, *name_is_cpu, *name_nbytes, *name_resizable, *name_is_shared;
 static PyTypeObject *entry_type, *tensor_type;
 static Py_ssize_t key_offset;
@@ -36,23 +43,41 @@ static _Thread_local bool looking;
 int looks_bind(PyObject *things)
 {
     PyObject *entry = PyDict_GetItemString(things, "Entry"), *tensor = PyDict_GetItemString(things, "Tensor");
-    PyObject *capsule = PyDict_GetItemString(things, "log"), *function = PyDict_GetItemString(things, "name_of_call");
-    if (entry == NULL || !PyType_Check(entry) || tensor == NULL || !PyType_Check(tensor) || capsule == NULL || function == NULL) {
+    if (entry == NULL || !PyType_Check(entry) || tensor == NULL || !PyType_Check(tensor)) {
         PyErr_SetString(PyExc_TypeError, "bind_births() was given something else than it wants");
         return -1;
     }
-    const struct birthlog_api *api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
-    PyObject *kind_name = PyUnicode_InternFromString("torch.Tensor"), *cpu_name = PyUnicode_InternFromString("cpu:0");
-    if (api == NULL || kind_name == NULL || cpu_name == NULL ||
-        (key_offset = offset_of_slot((PyTypeObject *)entry, "key")) < 0 ||
+    if ((key_offset = offset_of_slot((PyTypeObject *)entry, "key")) < 0 ||
         (name_born = PyUnicode_InternFromString("born")) == NULL ||
         (name_is_cpu = PyUnicode_InternFromString("is_cpu")) == NULL ||
         (name_nbytes = PyUnicode_InternFromString("nbytes")) == NULL ||
         (name_resizable = PyUnicode_InternFromString("resizable")) == NULL ||
         (name_is_shared = PyUnicode_InternFromString("is_shared")) == NULL || take(things, names, OBJECTS, bound) < 0) {
+        return -1;
+    }
+    entry_type = (PyTypeObject *)Py_NewRef(entry);
+    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
+    return 0;
+}
+
+PyObject *looks_bind_log(PyObject *module, PyObject *things)
+{
+    (void)module;
+    if (!may_bind(things, log_bound[NBYTES_OF])) {
+        return NULL;
+    }
+    PyObject *capsule = PyDict_GetItemString(things, "log"), *function = PyDict_GetItemString(things, "name_of_call");
+    if (capsule == NULL || function == NULL || tensor_type == NULL) {
+        PyErr_SetString(PyExc_TypeError, "bind_log() was given something else than it wants, or before bind_births()");
+        return NULL;
+    }
+    const struct birthlog_api *api = PyCapsule_GetPointer(capsule, BIRTHLOG_CAPSULE);
+    PyObject *kind_name = api == NULL ? NULL : PyUnicode_InternFromString("torch.Tensor");
+    PyObject *cpu_name = kind_name == NULL ? NULL : PyUnicode_InternFromString("cpu:0");
+    if (cpu_name == NULL || take(things, log_names, LOG_OBJECTS, log_bound) < 0) {
         Py_XDECREF(kind_name);
         Py_XDECREF(cpu_name);
-        return -1;
+        return NULL;
     }
     kind = api->kind_number(kind_name);
     cpu = api->device_number(cpu_name);
@@ -61,10 +86,8 @@ int looks_bind(PyObject *things)
     api->name_calls_by(function);
     /* Kept for the life of the process. */
     Py_INCREF(capsule);
-    entry_type = (PyTypeObject *)Py_NewRef(entry);
-    tensor_type = (PyTypeObject *)Py_NewRef(tensor);
     births_log = api;
-    return 0;
+    Py_RETURN_NONE;
 }
 
 bool looks_are_wanted(void) { return births_log != NULL && !looking && births_log->is_open(); }
@@ -128,7 +151,7 @@ static int is_foreign(PyObject *storage)
 /* Records the memory of a storage that the log does not know. -1 with an error set. */
 static int sight_storage(PyObject *tensor, PyObject *storage, bool is_whole)
 {
-    size_t nbytes = size_of(PyObject_CallOneArg(bound[NBYTES_OF], storage));
+    size_t nbytes = size_of(PyObject_CallOneArg(log_bound[NBYTES_OF], storage));
     if (nbytes == 0 || nbytes == (size_t)-1) {
         return nbytes == 0 ? 0 : -1;
     }
@@ -140,7 +163,7 @@ static int sight_storage(PyObject *tensor, PyObject *storage, bool is_whole)
         int foreign = is_whole ? 0 : is_foreign(storage);
         return foreign != 0 ? (foreign < 0 ? -1 : 0) : births_log->sight(storage, NULL, nbytes, kind, cpu);
     }
-    PyObject *name = PyObject_CallOneArg(bound[DEVICE_OF], storage);
+    PyObject *name = PyObject_CallOneArg(log_bound[DEVICE_OF], storage);
     int failed = name == NULL ? -1 : name == Py_None ? 0 : births_log->sight(storage, NULL, nbytes, kind, births_log->device_number(name));
     Py_XDECREF(name);
     return failed;
@@ -212,12 +235,12 @@ static int report(const struct look *look, PyObject *tensor)
     PyObject *entry = PyObject_TypeCheck(look->reference, entry_type) ? look->reference : NULL;
     int failed = 0;
     /* Of a resource that is sampled the log asks by itself. */
-    if (births_log->is_open() && !(entry != NULL && births_log->samples())) {
+    if (births_log != NULL && births_log->is_open() && !(entry != NULL && births_log->samples())) {
         if (Py_IS_TYPE(tensor, tensor_type)) {
             failed = sight(tensor, look->manner == LOOK_WHOLE);
         }
         else {
-            PyObject *done = PyObject_CallOneArg(bound[LOOK_AT_OTHER], tensor);
+            PyObject *done = PyObject_CallOneArg(log_bound[LOOK_AT_OTHER], tensor);
             Py_XDECREF(done);
             failed = done == NULL ? -1 : 0;
         }
@@ -236,9 +259,13 @@ static void look_at(const struct look *look)
             failed = births_log->is_open() ? know(tensor) : 0;
         }
         else {
-            births_log->use(look->place);
+            if (look->place != NULL) {
+                births_log->use(look->place);
+            }
             failed = report(look, tensor);
-            births_log->use(NULL);
+            if (look->place != NULL) {
+                births_log->use(NULL);
+            }
         }
         state_enable(before);
         Py_DECREF(tensor);
@@ -279,7 +306,7 @@ PyObject *looks_look_at(PyObject *module, PyObject *tensor)
 {
     (void)module;
     if (births_log == NULL || !PyObject_TypeCheck(tensor, tensor_type)) {
-        PyErr_SetString(PyExc_TypeError, "look_at() takes a tensor, after bind_births()");
+        PyErr_SetString(PyExc_TypeError, "look_at() takes a tensor, after bind_log()");
         return NULL;
     }
     return births_log->is_open() && sight(tensor, false) < 0 ? NULL : Py_NewRef(Py_None);
@@ -289,7 +316,7 @@ PyObject *looks_know(PyObject *module, PyObject *objects)
 {
     (void)module;
     if (births_log == NULL || !PyList_CheckExact(objects)) {
-        PyErr_SetString(PyExc_TypeError, "know() takes a list, after bind_births()");
+        PyErr_SetString(PyExc_TypeError, "know() takes a list, after bind_log()");
         return NULL;
     }
     int failed = 0;

@@ -8,8 +8,9 @@
 #include <Python.h>
 #include <stdbool.h>
 
-/* Takes a dict of what is needed; see compiled.pyi. -1 with an error set. */
+/* Takes what listeners need out of a dict; -1 with an error set. And what the log of births needs: see compiled.pyi. */
 int looks_bind(PyObject *things);
+PyObject *looks_bind_log(PyObject *module, PyObject *things);
 
 /* Whether a leak detector is open that shall hear of what is made on this thread now. */
 bool looks_are_wanted(void);

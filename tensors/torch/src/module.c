@@ -2,20 +2,17 @@
  * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../../../scopes/src/module.h"
-#include "alone.h"
-#include "attributes.h"
+#include "state.h"
 #include "births.h"
 #include "disposal.h"
 #include "lone.h"
 #include "looks.h"
 #include "seam.h"
-#include "state.h"
 
 static PyMethodDef functions[] = {
-    {"alone", (PyCFunction)(void (*)(void))alone_call, METH_FASTCALL, NULL},
-    {"bind_alone", alone_bind, METH_O, NULL},
     {"bind_births", births_bind, METH_O, NULL},
     {"bind_disposal", disposal_bind, METH_O, NULL},
+    {"bind_log", looks_bind_log, METH_O, NULL},
     {"bind_seam", seam_bind, METH_O, NULL},
     {"entered", seam_entered, METH_O, NULL},
     {"left", seam_left, METH_O, NULL},
@@ -35,10 +32,6 @@ static PyMethodDef functions[] = {
 static int fill(PyObject *module)
 {
     static bool is_made;
-#ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "the compiled hot paths rely on the global interpreter lock");
-    return -1;
-#endif
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }

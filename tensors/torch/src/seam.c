@@ -7,7 +7,48 @@
 #include "births.h"
 #include "bound.h"
 #include "looks.h"
-#include "pending.h"
+
+/* ================================================================== births that a budget is still to be asked about */
+
+static bool is_dead(PyObject *entry)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = NULL;
+    int alive = PyWeakref_GetRef(entry, &found);
+    Py_XDECREF(found);
+    return alive == 0;
+#else
+    return PyWeakref_GET_OBJECT(entry) == Py_None;
+#endif
+}
+
+int pending_forget_dead(PyObject *pending)
+{
+    Py_ssize_t number = PyList_GET_SIZE(pending), dead = 0, kept = 0;
+    if (number < 1024 || (number & (number - 1)) != 0) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
+        dead += is_dead(PyList_GET_ITEM(pending, i));
+    }
+    if (dead < number / 4) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *entry = PyList_GET_ITEM(pending, i);
+        if (!is_dead(entry)) {
+            PyList_SET_ITEM(pending, i, PyList_GET_ITEM(pending, kept));
+            PyList_SET_ITEM(pending, kept++, entry);
+        }
+    }
+    /* What goes with the entries can run other code, which puts another list in the place of this one. */
+    Py_INCREF(pending);
+    int failed = PyList_SetSlice(pending, kept, number, NULL);
+    Py_DECREF(pending);
+    return failed;
+}
+
+/* ================================================================== the seam */
 
 enum object { LOCAL, MODE, PUSH, POP, DEPTH, PENDING, ENTERED, LEFT, OBJECTS };
 
@@ -268,9 +309,9 @@ static enum outcome leave(PyObject *here, PyObject *scope)
     return DONE;
 }
 
-static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject *), enum object in_python)
+static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject *), enum object otherwise)
 {
-    if (bound[in_python] == NULL) {
+    if (bound[otherwise] == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "the seam has not been bound");
         return NULL;
     }
@@ -281,7 +322,7 @@ static PyObject *pass(PyObject *scope, enum outcome (*way)(PyObject *, PyObject 
     enum outcome outcome = way(here, scope);
     Py_DECREF(here);
     if (outcome == UNUSUAL) {
-        return PyObject_CallOneArg(bound[in_python], scope);
+        return PyObject_CallOneArg(bound[otherwise], scope);
     }
     return outcome == FAILED ? NULL : Py_NewRef(Py_None);
 }
