@@ -3,7 +3,6 @@
  * to the Python functions that it is given too. Used under the GIL. */
 #include "../../../scopes/src/module.h"
 #include "api.h"
-#include "alone.h"
 #include "attributes.h"
 #include "births.h"
 #include "disposal.h"
@@ -12,8 +11,6 @@
 #include "state.h"
 
 static PyMethodDef functions[] = {
-    {"alone", (PyCFunction)(void (*)(void))alone_call, METH_FASTCALL, NULL},
-    {"bind_alone", alone_bind, METH_O, NULL},
     {"bind_births", births_bind, METH_O, NULL},
     {"bind_disposal", disposal_bind, METH_O, NULL},
     {"bind_seam", seam_bind, METH_O, NULL},

@@ -16,11 +16,6 @@ static bool (*is_included)(uint16_t);
 static int8_t (*disabled_state)(void);
 static void (*set_disabled_state)(int8_t);
 static uint16_t transforms;
-/* ``at::impl::PythonTorchFunctionTLS::stack_len()``, ``c10::impl::TorchDispatchModeTLS::stack_len()`` and
- * ``torch::jit::tracer::getTracingState()``, which returns a reference to a shared pointer, whose first word is the pointer. */
-static int64_t (*function_modes)(void);
-static int64_t (*dispatch_modes)(void);
-static void *const *(*tracing_state)(void);
 
 #ifndef _WIN32
 static void *find(PyObject *paths, const char *name)
@@ -70,20 +65,6 @@ int state_find(PyObject *paths, unsigned long key)
     *(void **)&disabled_state = found[4];
     *(void **)&set_disabled_state = found[5];
     transforms = (uint16_t)key;
-    static const char *const more[] = {
-        "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
-        "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
-        "_ZN5torch3jit6tracer15getTracingStateEv",
-    };
-    for (int i = 0; i < 3; i++) {
-        /* One can do without these. */
-        if ((found[i] = find(paths, more[i])) == NULL) {
-            return PyErr_Occurred() ? -1 : 1;
-        }
-    }
-    *(void **)&function_modes = found[0];
-    *(void **)&dispatch_modes = found[1];
-    *(void **)&tracing_state = found[2];
     return 1;
 #endif
 }
@@ -105,8 +86,3 @@ int state_disable(bool *disabled_before)
 void state_enable(int before) { set_disabled_state((int8_t)before); }
 
 int state_modes_are_on(void) { return mode_enabled == NULL ? -1 : mode_enabled(); }
-
-bool state_is_plain(void)
-{
-    return tracing_state != NULL && function_modes() == 0 && dispatch_modes() == 0 && *tracing_state() == NULL;
-}

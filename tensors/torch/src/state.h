@@ -24,7 +24,4 @@ void state_enable(int before);
 /* Whether a function mode is on the stack of the calling thread; -1 where PyTorch cannot be asked. */
 int state_modes_are_on(void);
 
-/* Whether no mode is on the stacks of the calling thread, and it traces no graph; false where PyTorch cannot be asked. */
-bool state_is_plain(void);
-
 #endif
