@@ -58,12 +58,6 @@ def bind_seam(things: dict[str, Any], /) -> None:
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
-def bind_alone(things: dict[str, Any], /) -> None:
-    """Get to know what `alone` needs, by the names that `sequences.compiled_calls` gives."""
-
-def alone(function: Callable[[Any], Any], argument: Any, /) -> Any:
-    """As `unborn`; NotImplemented where somebody is to see what is called: see `sequences.compiled_calls.unwatched`."""
-
 def handler_of(mode: object, /) -> Callable[..., Any]:
     """The method ``__torch_function__`` of a mode that tells of births, bound to it: see `births.BirthMode`."""
 

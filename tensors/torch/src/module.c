@@ -9,8 +9,6 @@
 #include "seam.h"
 
 static PyMethodDef functions[] = {
-    {"alone", (PyCFunction)(void (*)(void))alone_call, METH_FASTCALL, NULL},
-    {"bind_alone", alone_bind, METH_O, NULL},
     {"bind_births", births_bind, METH_O, NULL},
     {"bind_disposal", disposal_bind, METH_O, NULL},
     {"bind_seam", seam_bind, METH_O, NULL},

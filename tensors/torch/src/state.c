@@ -19,11 +19,6 @@ static bool (*is_included)(uint16_t);
 static int8_t (*disabled_state)(void);
 static void (*set_disabled_state)(int8_t);
 static uint16_t transforms;
-/* ``at::impl::PythonTorchFunctionTLS::stack_len()``, ``c10::impl::TorchDispatchModeTLS::stack_len()`` and
- * ``torch::jit::tracer::getTracingState()``, which returns a reference to a shared pointer, whose first word is the pointer. */
-static int64_t (*function_modes)(void);
-static int64_t (*dispatch_modes)(void);
-static void *const *(*tracing_state)(void);
 
 #ifndef _WIN32
 static void *find(PyObject *paths, const char *name)
@@ -73,20 +68,6 @@ int state_find(PyObject *paths, unsigned long key)
     *(void **)&disabled_state = found[4];
     *(void **)&set_disabled_state = found[5];
     transforms = (uint16_t)key;
-    static const char *const more[] = {
-        "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv",
-        "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv",
-        "_ZN5torch3jit6tracer15getTracingStateEv",
-    };
-    for (int i = 0; i < 3; i++) {
-        /* One can do without these. */
-        if ((found[i] = find(paths, more[i])) == NULL) {
-            return PyErr_Occurred() ? -1 : 1;
-        }
-    }
-    *(void **)&function_modes = found[0];
-    *(void **)&dispatch_modes = found[1];
-    *(void **)&tracing_state = found[2];
     return 1;
 #endif
 }
@@ -108,76 +89,3 @@ int state_disable(bool *disabled_before)
 void state_enable(int before) { set_disabled_state((int8_t)before); }
 
 int state_modes_are_on(void) { return mode_enabled == NULL ? -1 : mode_enabled(); }
-
-bool state_is_plain(void)
-{
-    return tracing_state != NULL && function_modes() == 0 && dispatch_modes() == 0 && *tracing_state() == NULL;
-}
-
-/* ================================================================== calls that nobody looks on at */
-
-enum object { WATCHES, LISTENERS, TRANSFORM, FORWARD_AD, OBJECTS };
-
-static const char *const names[OBJECTS] = {
-    [WATCHES] = "WATCHES",
-    [LISTENERS] = "LISTENERS",
-    [TRANSFORM] = "transform",
-    [FORWARD_AD] = "forward_ad",
-};
-
-static PyObject *bound[OBJECTS];
-static PyObject *name_level;
-
-PyObject *alone_bind(PyObject *module, PyObject *things)
-{
-    (void)module;
-    if (!may_bind(things, bound[WATCHES])) {
-        return NULL;
-    }
-    if (name_level == NULL && (name_level = PyUnicode_InternFromString("_current_level")) == NULL) {
-        return NULL;
-    }
-    PyObject *watches = PyDict_GetItemString(things, "WATCHES"), *listeners = PyDict_GetItemString(things, "LISTENERS"),
-             *module_names = PyDict_GetItemString(things, "forward_ad");
-    if (watches == NULL || !PyList_CheckExact(watches) || listeners == NULL || !PyList_CheckExact(listeners) ||
-        module_names == NULL || !PyDict_CheckExact(module_names)) {
-        PyErr_SetString(PyExc_TypeError, "bind_alone() was given something else than it wants");
-        return NULL;
-    }
-    if (take(things, names, OBJECTS, bound) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* Whether derivatives are made by graphs alone: neither forward, nor by a transform. -1 with an error set. */
-static int is_underived(void)
-{
-    PyObject *level = PyDict_GetItemWithError(bound[FORWARD_AD], name_level);
-    if (level == NULL || !PyLong_CheckExact(level)) {
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    int overflow = 0;
-    if (PyLong_AsLongAndOverflow(level, &overflow) >= 0 || overflow > 0) {
-        return 0;
-    }
-    PyObject *transform = PyObject_CallNoArgs(bound[TRANSFORM]);
-    Py_XDECREF(transform);
-    return transform == NULL ? -1 : transform == Py_None;
-}
-
-PyObject *alone_call(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
-{
-    if (bound[WATCHES] == NULL || PyList_GET_SIZE(bound[WATCHES]) != 0 || PyList_GET_SIZE(bound[LISTENERS]) != 0 ||
-        !state_is_plain()) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    int underived = is_underived();
-    if (underived < 0) {
-        return NULL;
-    }
-    if (!underived) {
-        Py_RETURN_NOTIMPLEMENTED;
-    }
-    return attributes_unborn(module, arguments, number);
-}

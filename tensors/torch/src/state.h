@@ -24,15 +24,4 @@ void state_enable(int before);
 /* Whether a function mode is on the stack of the calling thread; -1 where PyTorch cannot be asked. */
 int state_modes_are_on(void);
 
-/* Whether no mode is on the stacks of the calling thread, and it traces no graph; false where PyTorch cannot be asked. */
-bool state_is_plain(void);
-
-/* Calls of PyTorch that nobody looks on at: what `sequences.compiled_calls.aside` asks, compiled. Used under the GIL. */
-
-/* Takes what `alone` needs out of a dict, by the names that `compiled_calls` gives, once in a process. */
-PyObject *alone_bind(PyObject *module, PyObject *things);
-
-/* Calls a function with one argument; what it makes is no birth. NotImplemented where somebody looks on. */
-PyObject *alone_call(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-
 #endif
