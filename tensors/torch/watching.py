@@ -56,7 +56,8 @@ __all__ = [
     "watch_memory",
 ]
 
-_Undisturbed: Final[Any] = torch._C.DisableTorchFunction
+_C: Final[Any] = torch._C
+_Undisturbed: Final[Any] = _C.DisableTorchFunction
 _NAME: Final = "torch.Tensor"
 _BELOW: Final = 3
 # What a call for a tensor without memory runs, written in Python.
@@ -85,7 +86,7 @@ def _is_hollow(tensor: Any) -> bool:
     """Whether the storage of a tensor of a subclass is for show: it wraps other tensors."""
     storage = storage_of(tensor)
     # A lazy copy would be made by asking.
-    if storage is None or _device_of(storage) is None or torch._C._is_cow_tensor(tensor):
+    if storage is None or _device_of(storage) is None or _C._is_cow_tensor(tensor):
         return False
     try:
         storage.data_ptr()
