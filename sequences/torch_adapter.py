@@ -26,7 +26,7 @@ from ..scopes.ownership import born, born_composite, born_whole
 from ..tensors.arena.budgets import BUDGETED
 from ..tensors.tensor.tensor import Tensor as OwnTensor
 from ..tensors.torch.adapter import KIND as TENSOR
-from ..tensors.torch.births import MODE, SIGHTINGS, births_now
+from ..tensors.torch.births import MODE, SEAM, births_now
 from ..tensors.torch.storages import refusal_of
 from .compiled import BATCH_FIRST, LEFT, PACKED, SEQUENCES, TIME_FIRST, count_above, invert_permutation, move_rows
 
@@ -169,7 +169,7 @@ def _is_unobserved() -> bool:
     modes: int = _C._len_torch_function_stack()
     return bool(
         (modes == 0 or (modes == 1 and _C._get_function_stack_at(0) is MODE))
-        and not SIGHTINGS
+        and SEAM.detector is None
         and not _C._len_torch_dispatch_stack()
         and _C._functorch.peek_interpreter_stack() is None
         and _C._get_tracing_state() is None

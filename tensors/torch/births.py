@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor
@@ -34,17 +34,14 @@ from .extension import TORCH_COMPILED
 from .storages import refusal_of
 
 __all__ = [
-    "GIVEN_UP",
-    "KIND",
     "LOCAL",
     "MAKERS",
     "MODE",
     "MODELS_OWN",
-    "SEEN",
-    "SIGHTINGS",
-    "STEPPED",
+    "SEAM",
     "BirthMode",
     "Compiled",
+    "Detector",
     "ThreadState",
     "add_mode",
     "backward_running",
@@ -248,20 +245,47 @@ _LEVELS: Final = 3
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
 
-KIND: Final[list[Kind]] = []
-"""The kind of ``torch.Tensor``, once births are seen."""
-
 MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
 """Classes of tensors that are a model's."""
 
-SIGHTINGS: Final[list[Callable[[Any], object]]] = []
-"""Called with what compiled functions and transforms return, while a leak detector is open."""
 
-GIVEN_UP: Final[list[Callable[[Any], object]]] = []
-"""Told of what is given up, while a leak detector is open."""
+class Detector(Protocol):
+    """What a leak detector is told of while it is open."""
 
-STEPPED: Final[list[Callable[[], object]]] = []
-"""Told of each step of an optimizer, while a leak detector is open."""
+    def see(self, result: Any, /) -> object:
+        """Take note of what a compiled function or a transform returned."""
+
+    def exclude(self, tensor: Any, /) -> object:
+        """Take note that a tensor belongs to a model."""
+
+    def stepped(self) -> object:
+        """Take note of a step of an optimizer."""
+
+
+@final
+class Seam:
+    """How births are seen in this process, and by whom. The one instance is `SEAM`.
+
+    Attributes
+    ----------
+    kind : Kind
+        The kind of ``torch.Tensor``.
+    at_allocation : bool
+        Whether births are seen where the Python object of a tensor is allocated; by the mode otherwise.
+    detector : Detector, optional
+        What an open leak detector watches with; None where none is open.
+    """
+
+    __slots__ = ("at_allocation", "detector", "kind")
+
+    kind: Kind
+
+    def __init__(self) -> None:
+        self.at_allocation = False
+        self.detector: Detector | None = None
+
+
+SEAM: Final = Seam()
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
@@ -291,8 +315,8 @@ def births_in(
     MemoryError or None
         What to raise where a budget refuses; then nothing is recorded.
     """
-    for see in SIGHTINGS:
-        see(result)
+    if SEAM.detector is not None:
+        SEAM.detector.see(result)
     cls = type(result)
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
@@ -306,11 +330,10 @@ def births_in(
             refusal = refusal_of(fresh, (args, kwargs))
             if refusal is not None:
                 return refusal
-        kind = KIND[0]
         for item in fresh:
             # A result may be there twice.
             if id(item) not in LIVE:
-                born(item, kind)
+                born(item, SEAM.kind)
     _compose(result, _LEVELS)
     return None
 
@@ -357,8 +380,8 @@ def given_to_a_grad(func: Any, args: Any) -> None:
 
 def give_up(tensor: object) -> None:
     """Let no scope own a tensor: it is the model's."""
-    for told in GIVEN_UP:
-        told(tensor)
+    if SEAM.detector is not None:
+        SEAM.detector.exclude(tensor)
     entry = entry_of(tensor)
     if entry is not None:
         set_apart(entry)
@@ -428,9 +451,6 @@ MODE: Final = BirthMode()
 
 
 _ATTRIBUTES: Final = ("grad", "_grad", "_base")
-
-SEEN: Final[list[bool]] = []
-"""Not empty where births are seen so."""
 
 
 def _judge(code: CodeType, module: object) -> int:
@@ -512,7 +532,7 @@ def see_allocations(kind: Kind) -> bool:
         transforms,
     )
     if seen:
-        SEEN.append(True)
+        SEAM.at_allocation = True
     return seen
 
 
@@ -597,7 +617,7 @@ def runs_compiled(here: ThreadState) -> bool:
 
 def is_looked_at(here: ThreadState) -> bool:
     """Whether anybody wants to know what is made on this thread: a scope, or a leak detector."""
-    return here.watched or bool(SIGHTINGS) or CURRENT.get() is not None
+    return here.watched or SEAM.detector is not None or CURRENT.get() is not None
 
 
 def add_mode(here: ThreadState, mode: object) -> None:

@@ -25,8 +25,7 @@ from ...scopes.context import CURRENT
 from ...scopes.errors import DisposedError
 from .births import (
     LOCAL,
-    SEEN,
-    STEPPED,
+    SEAM,
     Compiled,
     ThreadState,
     births_in,
@@ -41,7 +40,7 @@ from .births import (
     take_off,
 )
 from .extension import TORCH_COMPILED
-from .import_hook import when_imported
+from .install import when_imported
 
 __all__ = [
     "exclude_what_models_own",
@@ -117,8 +116,8 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
 
 def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     resume_births(LOCAL.here, id(_getframe(1)))
-    for told in STEPPED:
-        told()
+    if SEAM.detector is not None:
+        SEAM.detector.stepped()
 
 
 @final
@@ -304,7 +303,7 @@ def keep_what_distributions_compute() -> None:
     def __get__(self: Any, instance: Any, obj_type: Any = None) -> Any:
         if instance is None or torch.compiler.is_compiling() or CURRENT.get() is None:
             return get(self, instance, obj_type)
-        if SEEN:
+        if SEAM.at_allocation:
             # A detector goes on seeing the memory.
             return TORCH_COMPILED.unborn(functools.partial(get, self, instance), obj_type)
         return quietly(self, instance, obj_type)
@@ -467,8 +466,8 @@ def _watch_loaders(module: Any) -> None:
     @functools.wraps(receive)
     def _next_data(self: Any) -> Any:
         # A detector goes on seeing the memory.
-        batch = TORCH_COMPILED.unborn(receive, self) if SEEN else quietly(self)
-        if SEEN and CURRENT.get() is not None:
+        batch = TORCH_COMPILED.unborn(receive, self) if SEAM.at_allocation else quietly(self)
+        if SEAM.at_allocation and CURRENT.get() is not None:
             refusal = births_in(batch)
             if refusal is not None:
                 del batch

@@ -14,7 +14,6 @@ from torch import Tensor
 from ...leaks.detector.watching import mark
 from ...leaks.holders.references import Memory, Part, add_framework
 from ...leaks.verdicts.growth import STEP
-from .births import STEPPED
 from .disposal import DisposedTorchTensor
 from .extension import TORCH_COMPILED
 from .graph_walk import ACCUMULATE, guard_release, saved_under
@@ -51,17 +50,7 @@ class Steps:
     __slots__ = ("_met", "_numbers", "_stride", "_thread")
 
     def __init__(self) -> None:
-        self._forget()
-
-    def begin(self) -> None:
-        """Count steps from now on."""
-        if not STEPPED:
-            self._forget()
-            STEPPED.append(self._stepped)
-
-    def end(self) -> None:
-        """Count none any more; what was counted stays known."""
-        STEPPED.clear()
+        self.begin()
 
     def reached(self, tensor: Any) -> int:
         """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
@@ -93,13 +82,15 @@ class Steps:
         guard_release(nodes, edges)
         return len(places)
 
-    def _forget(self) -> None:
+    def begin(self) -> None:
+        """Forget what was counted: a detector is opened."""
         self._numbers: list[int] = []
         self._stride = 1
         self._met = 0
         self._thread: int | None = None
 
-    def _stepped(self) -> None:
+    def stepped(self) -> None:
+        """Count a step."""
         thread = threading.get_ident()
         if self._thread is None:
             self._thread = thread

@@ -17,11 +17,9 @@ from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
 from ..arena.budgets import BUDGETED, watch_budget, watch_no_more
 from .births import (
-    KIND,
     LOCAL,
     MODE,
-    SEEN,
-    SIGHTINGS,
+    SEAM,
     ThreadState,
     add_mode,
     depth,
@@ -62,7 +60,7 @@ def entered(scope: DisposeScope) -> None:
     if was_off and not here.stepping:
         put_on()
     watch_budget(scope)
-    if (not here.modes or here.modes[-1] is not MODE) and (not SEEN or BUDGETED):
+    if (not here.modes or here.modes[-1] is not MODE) and (not SEAM.at_allocation or BUDGETED):
         add_mode(here, MODE)
 
 
@@ -77,7 +75,9 @@ def left(scope: DisposeScope) -> None:
     if scope not in scopes:
         # It was entered on another thread, which finds it closed when it enters or leaves one of its own.
         return
-    if (SEEN or not SIGHTINGS) and all(other is scope or other._state == CLOSED for other in scopes):
+    if (SEAM.at_allocation or SEAM.detector is None) and all(
+        other is scope or other._state == CLOSED for other in scopes
+    ):
         # Before the scope is forgotten: after an interrupt it is left once more.
         remove_mode(here, MODE)
     scopes.remove(scope)
@@ -130,7 +130,7 @@ def see_births(kind: Kind) -> tuple[Callable[[DisposeScope], object], Callable[[
     entered, left : callable
         To be called whenever a scope is entered or left.
     """
-    KIND.append(kind)
+    SEAM.kind = kind
     # Before anything is seen: another thread may make tensors in a scope meanwhile.
     enter, leave = _seam()
     if see_allocations(kind):

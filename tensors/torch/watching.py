@@ -26,12 +26,10 @@ from ...scopes.listeners import HOOKS
 from ...scopes.sites import KEEPER, PASSING, THROUGH, add_judge
 from ..tensor.watching import ALIASES
 from .births import (
-    GIVEN_UP,
     LOCAL,
     MODE,
     MODELS_OWN,
-    SEEN,
-    SIGHTINGS,
+    SEAM,
     BirthMode,
     add_mode,
     backward_running,
@@ -95,30 +93,6 @@ def _is_hollow(tensor: Any) -> bool:
     return False
 
 
-def _exclude(tensor: Any) -> None:
-    """Report no more of the memory of a tensor: it is the model's."""
-    if isinstance(tensor, Tensor):
-        look()
-        storage = storage_undisturbed(tensor)
-        if storage is not None:
-            LOG.exclude(storage)
-
-
-def _see(result: Any) -> None:
-    """Have the log know the memory of the tensors in what a call returned."""
-    if backward_running() != -1:
-        return
-    look()
-    with _Undisturbed():
-        for tensor in _tensors_in(result, _BELOW):
-            storage = storage_of(tensor)
-            if storage is None or LOG.recall_memory(storage) is not None:
-                continue
-            device, nbytes = _device_of(storage), storage.nbytes()
-            if device is not None and nbytes:
-                LOG.sight(storage, None, nbytes, _NAME, device)
-
-
 def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if issubclass(cls, Tensor):
@@ -138,7 +112,7 @@ def _know_what_is_there() -> None:
 def _begin_as_child() -> None:
     # The log has forgotten what the parent knew, and what was made last is the parent's.
     TORCH_COMPILED.forget_looks()
-    if SIGHTINGS:
+    if SEAM.detector is not None:
         _know_what_is_there()
 
 
@@ -164,26 +138,49 @@ class TorchWatcher:
 
     def begin(self) -> None:
         """Watch all threads; where births are not seen at the allocation, this one."""
-        if not SEEN and not any(mode is MODE for mode in LOCAL.here.modes):
+        if not SEAM.at_allocation and not any(mode is MODE for mode in LOCAL.here.modes):
             add_mode(LOCAL.here, MODE)
-        if _see in SIGHTINGS:
-            return
-        _know_what_is_there()
-        STEPS.begin()
-        SIGHTINGS.append(_see)
-        GIVEN_UP.append(_exclude)
-        HOOKS.array_moved_out.append(_let_out)
+        if SEAM.detector is None:
+            _know_what_is_there()
+            STEPS.begin()
+            if _let_out not in HOOKS.array_moved_out:
+                HOOKS.array_moved_out.append(_let_out)
+            SEAM.detector = self
 
     def end(self) -> None:
         """Watch no more."""
         self.look()
-        SIGHTINGS.clear()
-        GIVEN_UP.clear()
+        SEAM.detector = None
         if _let_out in HOOKS.array_moved_out:
             HOOKS.array_moved_out.remove(_let_out)
-        STEPS.end()
-        if not SEEN and not LOCAL.here.scopes:
+        if not SEAM.at_allocation and not LOCAL.here.scopes:
             remove_mode(LOCAL.here, MODE)
+
+    def see(self, result: Any) -> None:
+        """Have the log know the memory of the tensors in what a call returned."""
+        if backward_running() != -1:
+            return
+        look()
+        with _Undisturbed():
+            for tensor in _tensors_in(result, _BELOW):
+                storage = storage_of(tensor)
+                if storage is None or LOG.recall_memory(storage) is not None:
+                    continue
+                device, nbytes = _device_of(storage), storage.nbytes()
+                if device is not None and nbytes:
+                    LOG.sight(storage, None, nbytes, _NAME, device)
+
+    def exclude(self, tensor: Any) -> None:
+        """Report no more of the memory of a tensor: it is the model's."""
+        if isinstance(tensor, Tensor):
+            look()
+            storage = storage_undisturbed(tensor)
+            if storage is not None:
+                LOG.exclude(storage)
+
+    def stepped(self) -> None:
+        """Count a step of an optimizer."""
+        STEPS.stepped()
 
     def look(self) -> None:
         """Look at the memory of the tensors that were made last."""

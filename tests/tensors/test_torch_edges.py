@@ -200,9 +200,8 @@ def test_a_disposed_tensor_leads_nowhere() -> None:
     assert sighting() is None
 
 
-@pytest.mark.parametrize("asked", ["in use", "python"])
-def test_a_tensor_is_alone_where_it_refers_to_nothing_else(asked: str) -> None:
-    alone = _torch_edges.alone if asked == "in use" else _torch_edges.alone_in_python
+def test_a_tensor_is_alone_where_it_refers_to_nothing_else() -> None:
+    alone = _torch_edges.alone
     plain = torch.zeros(3)
     assert alone(plain) == ("torch", plain.untyped_storage()._cdata)
     weight = torch.zeros(3, requires_grad=True)
