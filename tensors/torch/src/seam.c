@@ -22,7 +22,9 @@ static bool is_dead(PyObject *entry)
 #endif
 }
 
-int pending_forget_dead(PyObject *pending)
+/* Takes the entries of what is dead out of a list, where they are many, each time that it has become twice as long: what no call ends
+ * with, as that which functions without a seam make in a loop, shall not pile up. -1 with an error set. */
+static int pending_forget_dead(PyObject *pending)
 {
     Py_ssize_t number = PyList_GET_SIZE(pending), dead = 0, kept = 0;
     if (number < 1024 || (number & (number - 1)) != 0) {

@@ -26,11 +26,4 @@ int seam_add_pending(PyObject *entry);
 /* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */
 int seam_forget_dead(void);
 
-/* Births that a budget is still to be asked about. What no call ends with, as that which functions without a seam make in a loop, shall
- * not pile up. */
-
-/* Takes the entries of what is dead out of a list, where they are many, each time that it has become twice as long. -1 with an
- * error set. */
-int pending_forget_dead(PyObject *pending);
-
 #endif
