@@ -1,7 +1,8 @@
 """Packing, padding and unpacking PyTorch's tensors: the time it takes beside ``torch.nn.utils.rnn``, over many shapes.
 
 Run as a script it prints a row for each function and sort of input, with the ratio (this library's time divided by
-PyTorch's) over all shapes, and the worst cells; `--all` prints every cell. Under pytest it times a few shapes.
+PyTorch's) over all shapes, and the worst cells; `--all` prints every cell. `--memcpy` compares one shape with a plain
+copy of its memory instead. Under pytest it times a few shapes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import disposescope as ds
@@ -108,11 +110,12 @@ def call_of(cell: Cell) -> Call:
 
 
 def seconds(call: Call, side: Any, times: int) -> float:
-    start = time.perf_counter()
+    # Of this thread, which does all of the work: what other programs take meanwhile is not counted.
+    start = time.thread_time()
     for _ in range(times):
         result = call(side)
         del result
-    return (time.perf_counter() - start) / times
+    return (time.thread_time() - start) / times
 
 
 def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
@@ -170,6 +173,41 @@ def test_sequences(benchmark: Any, function: str, size: str, sort: str, side: st
     benchmark(call, ds if side == "ours" else rnn)
 
 
+def compare_with_memcpy(rounds: int) -> None:
+    """Print the time of packing and unpacking 64 sequences of up to 200x128 floats, in turns with a copy of as much."""
+    lengths = lengths_of(Cell("", "", *SIZES["64 of 200x128"], True, False, False))
+    tensors = [torch.randn(length, 128) for length in lengths]
+    arrays = [tensor.numpy() for tensor in tensors]
+    packed: dict[str, Any] = {name: side.pack_sequence(given, False) for name, side, given in (
+        ("arrays", ds, arrays), ("tensors", ds, tensors), ("PyTorch", rnn, tensors)
+    )}  # fmt: skip
+    source = packed["arrays"].data.numpy()
+    target = np.empty_like(source)
+    calls: dict[str, Callable[[], Any]] = {
+        "memcpy": lambda: np.copyto(target, source),
+        "memcpy to new memory": source.copy,
+        "arrays: pack": lambda: ds.pack_sequence(arrays, False),
+        "arrays: unpack": lambda: ds.unpack_sequence(packed["arrays"]),
+        "tensors: pack": lambda: ds.pack_sequence(tensors, False),
+        "tensors: unpack": lambda: ds.unpack_sequence(packed["tensors"]),
+        "PyTorch: pack": lambda: rnn.pack_sequence(tensors, False),
+        "PyTorch: unpack": lambda: rnn.unpack_sequence(packed["PyTorch"]),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            # After a call to warm up: the one before was another's.
+            call()
+            start = time.thread_time()
+            result = call()
+            taken[name].append(time.thread_time() - start)
+            del result
+    copied = statistics.median(taken["memcpy"])
+    print(f"{source.nbytes} bytes; the median of {rounds} turns, and how many times that is the median of a memcpy")
+    for name, times in taken.items():
+        print(f"{name:22} {statistics.median(times) * 1e6:9.1f} us {statistics.median(times) / copied:7.2f}")
+
+
 def main() -> None:
     """Print the grid."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -178,8 +216,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take one cell of so many, drawn by chance")
     parser.add_argument("--function", action="append", choices=FUNCTIONS, help="only this one; may be repeated")
     parser.add_argument("--worst", type=int, default=20, help="how many of the worst cells to print")
+    parser.add_argument("--memcpy", action="store_true", help="compare one shape with a plain copy of its memory")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.memcpy:
+        compare_with_memcpy(options.rounds)
+        return
     functions = tuple(options.function or FUNCTIONS)
     cells = list(grid(functions))
     if options.every > 1:

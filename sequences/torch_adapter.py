@@ -148,7 +148,11 @@ def check_whole(packed: PackedSequence, what: str) -> None:
 #
 # PyTorch's functions go step by step or length by length, and so do their gradients. Here rows are
 # moved once, there and back, where all tensors are plain memory of the CPU and nobody follows which
-# operations run. Whatever else is given, and whatever PyTorch refuses, goes to PyTorch's function.
+# operations run. Whatever else is given, and whatever PyTorch refuses, goes to PyTorch's function, and
+# so does what consists of few sequences or steps: that takes it less time than the checks here.
+
+_FEW: Final = 12
+"""Measured: see ``benchmarks/bench_pack.py``."""
 
 _C: Final[Any] = torch._C
 _forward_ad: Final[Any] = torch.autograd.forward_ad
@@ -192,6 +196,10 @@ def _try(tensors: Iterable[Any], function: Callable[P, R], *args: P.args, **kwar
     return None
 
 
+def _needs_graph(tensors: Iterable[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])  # noqa: C419  # a list is faster
+
+
 class _Move(NamedTuple):
     """A move of rows: layouts, lengths and order as for `move_rows`.
 
@@ -210,7 +218,7 @@ class _Move(NamedTuple):
 
     def make(self, sources: tuple[Tensor, ...], shapes: list[Any], fill: Tensor | None = None) -> tuple[Tensor, ...]:
         """Tensors of some shapes with the rows of the sources, with a graph where one is wanted."""
-        if torch.is_grad_enabled() and any([source.requires_grad for source in sources]):  # noqa: C419  # faster
+        if _needs_graph(sources):
             # Own copies: the ones given are handed out, and may be changed or disposed.
             order = None if self.order is None else self.order.clone()
             own = self._replace(lengths=self.lengths.clone(), order=order)
@@ -228,7 +236,7 @@ class _Move(NamedTuple):
 
     def make_back(self, grads: tuple[Tensor, ...], shapes: list[Any]) -> tuple[Tensor, ...]:
         """The gradients of sources of some shapes."""
-        if torch.is_grad_enabled() and any(grad.requires_grad for grad in grads):
+        if _needs_graph(grads):
             raise ValueError("a graph of the gradient is PyTorch's")
         back = self._replace(to=self.layout, layout=self.to)
         made = back.make_without_graph(tuple([grad.contiguous() for grad in grads]), shapes, None)
@@ -359,6 +367,10 @@ def pack_padded_sequence(input: Any, lengths: Any, batch_first: Any, enforce_sor
 
 
 def _pack_padded(input: Tensor, lengths: Any, batch_first: bool, enforce_sorted: Any) -> PackedSequence | None:
+    # PyTorch goes from one length to the next, and back step by step.
+    loops = input.shape[1 if batch_first else 0] if _needs_graph((input,)) else min(input.shape[:2])
+    if loops < _FEW and input.is_cpu:
+        return rnn.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
     lengths, order = _sorted(torch.as_tensor(lengths, dtype=torch.int64), enforce_sorted)
     counts = _numbers(lengths)
     padded, layout = _upright(input, batch_first)
@@ -386,6 +398,8 @@ def pad_sequence(sequences: list[Any], batch_first: Any, padding_value: Any, pad
 
 
 def _pad(sequences: list[Tensor], batch_first: Any, fill: Any, side: Any) -> Tensor | None:
+    if len(sequences) < _FEW and all([one.is_cpu for one in sequences]):  # noqa: C419  # a list is faster
+        return rnn.pad_sequence(sequences, batch_first, fill, side)
     if type(batch_first) is not bool or type(fill) not in (int, float) or side not in ("left", "right"):
         return None
     lengths = _lengths_of(sequences)
@@ -414,7 +428,10 @@ def pad_packed_sequence(
 
 
 def _pad_packed(packed: PackedSequence, batch_first: Any, fill: Any, total: Any) -> tuple[Tensor, Tensor] | None:
-    data, _, _, back = packed
+    data, batch_sizes, _, back = packed
+    loops = min(batch_sizes.shape[0], int(batch_sizes[0]))
+    if loops < _FEW and data.is_cpu and batch_sizes.is_cpu and (back is None or back.is_cpu):
+        return rnn.pad_packed_sequence(packed, batch_first, fill, total)
     if type(batch_first) is not bool or type(fill) not in (int, float) or type(total) not in (int, type(None)):
         return None
     lengths, order, counts = _opened(packed)

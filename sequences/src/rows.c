@@ -36,7 +36,7 @@ struct side {
     Py_ssize_t time;
     /* From a row of a sequence to the next, in bytes; not of a packed batch. */
     Py_ssize_t step;
-    /* Where the memory of each sequence begins, by rank; not of a packed batch. */
+    /* Where the first row of each sequence is, by rank. */
     char **rows;
 };
 
@@ -140,9 +140,11 @@ static bool side_take(PyObject *objects, int layout, struct side *side, bool is_
         } else if (side->layout == PACKED) {
             fits = length <= rows && (rank == 0 || length <= lengths[rank - 1]);
             rows -= length;
+            side->rows[rank] = whole->start + (length > 0 ? rank * row : 0);
         } else {
             fits = length <= side->time;
-            side->rows[rank] = whole->start + place * (side->layout == TIME_FIRST ? row : side->time * row);
+            side->rows[rank] = whole->start + place * (side->layout == TIME_FIRST ? row : side->time * row) +
+                               (side->is_left && fits ? (side->time - length) * side->step : 0);
         }
     }
     if (!fits || (side->layout == PACKED && (rows != 0 || whole->nbytes % row != 0))) {
@@ -166,55 +168,29 @@ static inline void copy_row(char *target, const char *source, Py_ssize_t row)
     }
 }
 
-/* Where a sequence begins in the memory of a side that is not packed. */
-static inline char *begin(const struct side *side, Py_ssize_t rank, Py_ssize_t length)
+/* Where a row lies is the sum of what its sequence and its step say. Some steps of all sequences are moved at a time, so that
+ * neighbours stay in the caches whichever of the two comes first in memory. */
+static void move(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch, Py_ssize_t row)
 {
-    return side->rows[rank] + (side->is_left ? (side->time - length) * side->step : 0);
-}
-
-/* Between two sides of which none is packed: some steps of all sequences at a time, so that neighbours stay in the caches. */
-static void move_strided(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch,
-                         Py_ssize_t row)
-{
-    bool is_contiguous = target->step == row && source->step == row, goes_on = true;
-    for (Py_ssize_t from = 0; goes_on; from += TILE) {
-        goes_on = false;
-        for (Py_ssize_t rank = 0; rank < batch; rank++) {
-            Py_ssize_t length = (Py_ssize_t)lengths[rank], to = length < from + TILE ? length : from + TILE;
-            char *written = begin(target, rank, length);
-            const char *read = begin(source, rank, length);
-            if (is_contiguous && length > 0) {
-                memcpy(written, read, (size_t)(length * row));
-                continue;
-            }
-            for (Py_ssize_t step = from; step < to; step++) {
-                copy_row(written + step * target->step, read + step * source->step, row);
-            }
-            goes_on |= to < length;
+    bool is_contiguous = target->layout != PACKED && source->layout != PACKED && target->step == row && source->step == row;
+    Py_ssize_t longest = 0, packed = 0, written[TILE], read[TILE];
+    for (Py_ssize_t rank = 0; rank < batch; rank++) {
+        longest = lengths[rank] > longest ? (Py_ssize_t)lengths[rank] : longest;
+        if (is_contiguous && lengths[rank] > 0) {
+            memcpy(target->rows[rank], source->rows[rank], (size_t)(lengths[rank] * row));
         }
     }
-}
-
-/* Between a packed side and one that is not, likewise. */
-static void move_packed(const struct side *packed, const struct side *other, bool packs, const int64_t *lengths, Py_ssize_t batch,
-                        Py_ssize_t row)
-{
-    char *next = packed->blocks[0].start, *steps[TILE];
-    Py_ssize_t active = batch;
-    for (Py_ssize_t from = 0; from < lengths[0]; from += TILE) {
-        Py_ssize_t reached = active;
-        for (Py_ssize_t step = 0; step < TILE; step++, next += active * row) {
+    for (Py_ssize_t from = 0, active = batch; from < longest && !is_contiguous; from += TILE) {
+        for (Py_ssize_t step = 0; step < TILE; step++, packed += active * row) {
             while (active > 0 && lengths[active - 1] <= from + step) {
                 active--;
             }
-            steps[step] = next;
+            written[step] = target->layout == PACKED ? packed : (from + step) * target->step;
+            read[step] = source->layout == PACKED ? packed : (from + step) * source->step;
         }
-        for (Py_ssize_t rank = 0; rank < reached; rank++) {
-            Py_ssize_t length = (Py_ssize_t)lengths[rank], to = length < from + TILE ? length : from + TILE;
-            char *there = begin(other, rank, length);
-            for (Py_ssize_t step = from; step < to; step++) {
-                char *here = steps[step - from] + rank * row, *away = there + step * other->step;
-                copy_row(packs ? here : away, packs ? away : here, row);
+        for (Py_ssize_t rank = 0; rank < batch; rank++) {
+            for (Py_ssize_t step = 0; step < TILE && from + step < lengths[rank]; step++) {
+                copy_row(target->rows[rank] + written[step], source->rows[rank] + read[step], row);
             }
         }
     }
@@ -224,8 +200,8 @@ static void move_packed(const struct side *packed, const struct side *other, boo
 static void pad(const struct side *target, const char *fill, const int64_t *lengths, Py_ssize_t batch, Py_ssize_t row)
 {
     for (Py_ssize_t rank = 0; rank < batch; rank++) {
-        Py_ssize_t length = (Py_ssize_t)lengths[rank], rows = target->time - length;
-        char *written = target->rows[rank] + (target->is_left ? 0 : length * target->step);
+        Py_ssize_t rows = target->time - (Py_ssize_t)lengths[rank];
+        char *written = target->rows[rank] + (target->is_left ? -rows : (Py_ssize_t)lengths[rank]) * target->step;
         if (fill == NULL && target->step == row) {
             memset(written, 0, (size_t)(rows * row));
             continue;
@@ -338,11 +314,7 @@ static PyObject *move_rows(PyObject *module, PyObject *arguments)
             total += target.blocks[i].nbytes;
         }
         PyThreadState *thread = total >= RELEASES_GIL_FROM ? PyEval_SaveThread() : NULL;
-        if (to == PACKED || from == PACKED) {
-            move_packed(to == PACKED ? &target : &source, to == PACKED ? &source : &target, to == PACKED, lengths, batch, row);
-        } else {
-            move_strided(&target, &source, lengths, batch, row);
-        }
+        move(&target, &source, lengths, batch, row);
         if (target.layout >= TIME_FIRST) {
             pad(&target, fill.start, lengths, batch, row);
         }

@@ -48,12 +48,13 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def calls(graph: bool = False) -> dict[str, Callable[[], Any]]:
-    sequences = [torch.randn(length, 2, requires_grad=graph) for length in (3, 1, 2)]
+def calls(graph: bool = False, count: int = 20) -> dict[str, Callable[[], Any]]:
+    counts = [(7 * place) % 15 + 1 for place in range(count)]
+    sequences = [torch.randn(length, 2, requires_grad=graph) for length in counts]
     packed = ds.pack_sequence([sequence.detach() for sequence in sequences], False)
     packed = packed._replace(data=packed.data.requires_grad_(graph))
     padded = ds.pad_sequence([sequence.detach() for sequence in sequences], True).requires_grad_(graph)
-    lengths = torch.tensor([3, 1, 2])
+    lengths = torch.tensor(counts)
     return {
         "pack_sequence": lambda: ds.pack_sequence(sequences, False),
         "pack_padded_sequence": lambda: ds.pack_padded_sequence(padded, lengths, True, False),
@@ -126,9 +127,10 @@ def test_gradients_that_somebody_follows_are_pytorchs_too(name: str, called: lis
 
 
 @pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("count", [3, 20])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_made_is_born_once_and_nothing_on_the_way(name: str, graph: bool) -> None:
-    call = calls(graph)[name]
+def test_what_is_made_is_born_once_and_nothing_on_the_way(name: str, count: int, graph: bool) -> None:
+    call = calls(graph, count)[name]
     with ds.dispose_scope() as scope:
         before = ds.statistics().created_in_scope
         made = call()
