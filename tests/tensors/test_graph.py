@@ -403,7 +403,7 @@ def test_what_is_no_tensor_is_refused_by_name(given: object) -> None:
 
 def test_without_torch_the_answer_is_a_type_error_and_torch_is_not_imported() -> None:
     code = (
-        "import sys, disposescope.tensors as t\n"
+        "import sys, disposescope as t\n"
         "try: t.graph_nbytes(1.5)\n"
         "except TypeError as error: print(error)\n"
         "print('torch' in sys.modules)"
