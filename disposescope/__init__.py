@@ -12,9 +12,11 @@ Examples
 import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+from typing import ForwardRef as _ForwardRef
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from . import leaks as leaks
     from .leaks.detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
     from .leaks.detector.snapshot import Snapshot
@@ -164,13 +166,26 @@ def _bind(name: str) -> None:
         _import_module(f".{module}", __name__)
     for public, home in _HOMES.items():
         found = getattr(_sys.modules.get(f"{__name__}.{home}"), public, None)
-        if found is not None:
-            # What tracebacks and pickles say. `inspect.getsource` finds a function all the same, and a class no more.
-            found.__module__ = __name__
+        if found is not None and public not in globals():
+            _name_publicly(found)
             globals()[public] = found
 
 
-if not _TYPE_CHECKING:
+def _name_publicly(public: _Any) -> None:
+    """Have a class or function say that it is of this package, as tracebacks and pickles tell.
+
+    `inspect.getsource` finds a function all the same, by its code. It looks for a class here, and finds none.
+    """
+    if isinstance(public, type):
+        # The names in annotations are those of the module where the class is defined.
+        hints = vars(public).get("__annotations__", {})
+        for name, hint in hints.items():
+            if isinstance(hint, str):
+                hints[name] = _ForwardRef(hint, module=public.__module__, is_argument=False, is_class=True)
+    public.__module__ = __name__
+
+
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is used first."""
@@ -190,7 +205,7 @@ if not _TYPE_CHECKING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__, *_ROOMS, "__version__"})
+        return sorted({*globals(), *__all__, *_ROOMS, "__version__"} - {"TYPE_CHECKING"})
 
 
 if _os.environ.get("PYTHONDISPOSESCOPE"):

@@ -5,9 +5,9 @@ The names of reports are public here, and imported when they are used first.
 
 import sys as _sys
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from ..scopes.sites import Site
     from .detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
     from .detector.snapshot import Snapshot
@@ -53,7 +53,7 @@ _MODULES = {
     ".report.timeline": "Band Pass Sample Timeline",
 }
 
-if not _TYPE_CHECKING:
+if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is used first."""
@@ -63,4 +63,4 @@ if not _TYPE_CHECKING:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__])
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__} - {"TYPE_CHECKING"})

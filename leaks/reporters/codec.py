@@ -103,8 +103,7 @@ def _decoded_object(cls: Any, value: Any, where: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _fields_of(cls: Any) -> tuple[tuple[str, Any, bool], ...]:
-    # In the module where the class is defined, which is not what a public one says.
-    hints = get_type_hints(cls, cls.__init__.__globals__)
+    hints = get_type_hints(cls)
     return tuple(
         (field.name, hints[field.name], field.default is not MISSING or field.default_factory is not MISSING)
         for field in fields(cls)

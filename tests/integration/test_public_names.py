@@ -11,6 +11,7 @@ import pydoc
 import subprocess
 import sys
 import traceback
+import typing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -151,7 +152,7 @@ def test_the_names_that_are_imported_for_type_checkers_are_the_public_ones() -> 
         assert package.__file__ is not None
         [block] = [
             node for node in ast.parse(Path(package.__file__).read_text()).body
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "_TYPE_CHECKING"
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         ]  # fmt: skip
         imported = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
         assert imported - others == set(package.__all__) == set(" ".join(package._MODULES.values()).split())
@@ -174,6 +175,12 @@ def test_public_classes_and_functions_are_of_the_package_they_are_imported_from(
     assert pydoc.render_doc(public)
     if inspect.isfunction(public):
         assert inspect.getsource(public).lstrip().startswith(("def ", "@"))
+
+
+@pytest.mark.parametrize("name", ["ArenaStatistics", "DeviceStatistics", "Record", "ScopedCollate", "Statistics"])
+def test_the_annotations_of_public_classes_are_those_of_the_modules_they_are_in(name: str) -> None:
+    public: Any = getattr(disposescope, name)
+    assert typing.get_type_hints(public).keys() == public.__annotations__.keys()
 
 
 def test_an_error_that_nobody_catches_is_shown_by_its_public_name() -> None:

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
-from disposescope.tensors import graph_nbytes, graph_summary
+from disposescope import graph_nbytes, graph_summary
 from disposescope.tensors.torch.graph_walk import saved_under
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
@@ -330,7 +330,7 @@ def test_nodes_that_do_not_show_what_they_saved_are_told_of() -> None:
 DEEP = """
 import threading
 import torch
-from disposescope.tensors import graph_nbytes, graph_summary
+from disposescope import graph_nbytes, graph_summary
 from disposescope.tensors.torch.graph_walk import saved_under
 
 def chain(nodes, step, backward):
@@ -403,7 +403,7 @@ def test_what_is_no_tensor_is_refused_by_name(given: object) -> None:
 
 def test_without_torch_the_answer_is_a_type_error_and_torch_is_not_imported() -> None:
     code = (
-        "import sys, disposescope.tensors as t\n"
+        "import sys, disposescope as t\n"
         "try: t.graph_nbytes(1.5)\n"
         "except TypeError as error: print(error)\n"
         "print('torch' in sys.modules)"
