@@ -294,6 +294,11 @@ class PendingDisposals:
             if not self.fresh:
                 return
 
+    def waiting(self) -> list[Any]:
+        """Return the disposed tensors whose memory waits."""
+        references = [*self.fresh, *(reference for batch in self.batches for reference in batch.tensors)]
+        return [tensor for tensor in map(operator.call, references) if tensor is not None]
+
     def forget_threads(self) -> None:
         """Take note that this is a child after a fork, where no other thread is."""
         self._lock = threading.Lock()

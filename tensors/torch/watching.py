@@ -9,7 +9,9 @@ when a detector is opened, the storages of all tensors that Python can see.
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterator
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -56,6 +58,7 @@ __all__ = [
 
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
+_owners_of: Final[Callable[[int], int]] = _C._storage_Use_Count
 _NAME: Final = "torch.Tensor"
 _BELOW: Final = 3
 # What a call for a tensor without memory runs, written in Python.
@@ -200,12 +203,25 @@ class TorchWatcher:
         """The memory of a window that is there now."""
         PENDING.settle()
         references, rows = LOG.sightings(after, until)
-        return see(_NAME, but, _identify, is_referenced, references, rows, _escape if LOG.escapes() else None)
+        identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())))
+        return see(_NAME, but, identify, is_referenced, references, rows, _escape if LOG.escapes() else None)
 
 
-def _identify(storage: Any) -> Told | None:
+def _identify(waiting: Counter[int], storage: Any) -> Told | None:
     # The log has memory of other frameworks as well.
-    return (("torch", storage._cdata), storage.nbytes()) if type(storage) is torch.UntypedStorage else None
+    if type(storage) is not torch.UntypedStorage:
+        return None
+    address: int = storage._cdata
+    # Memory that only disposed tensors hold goes when other threads have left their operations. The storage asked is
+    # an owner too.
+    if waiting and _owners_of(address) <= waiting[address] + 1:
+        return None
+    return ("torch", address), storage.nbytes()
+
+
+def _address_of(tensor: Any) -> int:
+    storage = storage_undisturbed(tensor)
+    return 0 if storage is None else storage._cdata
 
 
 def _of_others() -> Iterator[int]:

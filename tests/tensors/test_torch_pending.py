@@ -458,3 +458,17 @@ def test_a_scope_that_ends_while_a_thread_computes_crashes_nothing(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_what_waits_for_another_thread_is_no_leak_and_what_somebody_else_holds_is_seen():
+    with ds.LeakDetector() as detector:
+        with ds.dispose_scope() as scope:
+            tensor, shared = torch.zeros(10), torch.zeros(20)
+            view = scope.detach(shared[:5])
+            with computing(tensor), computing(shared):
+                scope.dispose_everything()
+                assert len(PENDING.waiting()) == 2
+                [record] = [one for one in detector.take_snapshot() if one.state == "alive"]
+    assert record.nbytes == 80
+    assert ds.is_disposed(tensor)
+    assert view.tolist() == [1, 1, 1, 1, 1]
