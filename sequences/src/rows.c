@@ -13,7 +13,7 @@
 enum layout { SEQUENCES, PACKED, TIME_FIRST, BATCH_FIRST, LEFT = 4 };
 enum { RELEASES_GIL_FROM = 64 << 10, TILE = 32 };
 
-/* What a tensor must answer for its memory to be its value. The first is an attribute, the others are methods. */
+/* What a tensor is asked: whether its memory is its value, by an attribute and three methods, then how much memory and where. */
 static const char *const asked[] = {"is_cpu", "is_contiguous", "is_conj", "is_neg", "nbytes", "data_ptr"};
 enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, ASKED };
 static PyObject *names[ASKED];
