@@ -296,8 +296,9 @@ def _numbers(tensor: Any) -> list[int]:
 
 
 def _row_nbytes(tensor: Tensor, row: tuple[int, ...]) -> int:
-    if tensor.dtype not in _dtypes:
-        raise ValueError("the dtype is an unusual one")
+    # Asked here, so that nothing is allocated for what will not be moved.
+    if tensor.dtype not in _dtypes or not tensor.is_cpu:
+        raise ValueError("the dtype or the device is an unusual one")
     return math.prod(row) * tensor.element_size()
 
 
