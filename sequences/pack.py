@@ -1,4 +1,4 @@
-"""Packing: from a list of sequences, or from a padded batch, to a packed sequence, in PyTorch's order."""
+"""Packing: from a list of sequences, or from a padded batch, to a packed sequence."""
 
 from __future__ import annotations
 

@@ -58,9 +58,8 @@ Born = TypeVar("Born", bound=tuple[Tensor, ...])
 #
 # Whoever makes one, PyTorch's functions and modules, ``copy``, ``pickle`` or the user, comes
 # through one of the two constructors of its class: ``__new__``, or ``_make``, to which ``_replace``
-# and ``torch.compile`` come. Both tell the scopes of what they have made. Who calls
-# ``tuple.__new__`` tells himself, as the functions of this package do; of what protocols 0 and 1 of
-# ``pickle`` make so nobody tells, and it is known as soon as a verb meets it.
+# and ``torch.compile`` come. Both tell the scopes of what they have made. What protocols 0 and 1 of
+# ``pickle`` make by ``tuple.__new__`` is known as soon as a verb meets it.
 
 
 _FIELDS: Final = PackedSequence._fields
@@ -229,7 +228,7 @@ class _Move(NamedTuple):
     def make_without_graph(
         self, sources: tuple[Tensor, ...], shapes: list[Any], fill: Tensor | None
     ) -> tuple[Tensor, ...]:
-        """As `make`."""
+        """As `make`, without a graph."""
         made = tuple([torch.empty(shape, dtype=sources[0].dtype) for shape in shapes])
         move_rows(made, self.to, sources, self.layout, self.lengths, self.order, self.row_nbytes, fill)
         return made
@@ -279,14 +278,15 @@ def _lengths_of(sequences: list[Tensor]) -> list[int]:
     """
     row = sequences[0].shape[1:]
     shapes = [one.shape for one in sequences]
+    lengths = [shape[0] for shape in shapes]
     # Rows of as many axes and bytes are alike where there is one axis; the bytes are compared where rows are moved.
-    if len(row) < 2:
+    if len(row) < 2 and 0 not in lengths:
         are_alike = all([len(shape) == len(row) + 1 for shape in shapes])  # noqa: C419  # a list is faster
     else:
         are_alike = all([shape[1:] == row for shape in shapes])  # noqa: C419
     if not are_alike or len({one.dtype for one in sequences}) > 1:
         raise ValueError("the sequences differ")
-    return [shape[0] for shape in shapes]
+    return lengths
 
 
 def _numbers(tensor: Any) -> list[int]:
@@ -295,8 +295,9 @@ def _numbers(tensor: Any) -> list[int]:
 
 
 def _row_nbytes(tensor: Tensor, row: tuple[int, ...]) -> int:
-    if tensor.dtype not in _dtypes:
-        raise ValueError("the dtype is an unusual one")
+    # Asked here, so that nothing is allocated for what will not be moved.
+    if tensor.dtype not in _dtypes or not tensor.is_cpu:
+        raise ValueError("the dtype or the device is an unusual one")
     return math.prod(row) * tensor.element_size()
 
 

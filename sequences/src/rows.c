@@ -13,7 +13,7 @@
 enum layout { SEQUENCES, PACKED, TIME_FIRST, BATCH_FIRST, LEFT = 4 };
 enum { RELEASES_GIL_FROM = 64 << 10, TILE = 32 };
 
-/* What a tensor must answer for its memory to be its value. The first is an attribute, the others are methods. */
+/* What a tensor is asked: whether its memory is its value, by an attribute and three methods, then how much memory and where. */
 static const char *const asked[] = {"is_cpu", "is_contiguous", "is_conj", "is_neg", "nbytes", "data_ptr"};
 enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, ASKED };
 static PyObject *names[ASKED];
@@ -172,7 +172,9 @@ static inline void copy_row(char *target, const char *source, Py_ssize_t row)
  * neighbours stay in the caches whichever of the two comes first in memory. */
 static void move(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch, Py_ssize_t row)
 {
-    bool is_contiguous = target->layout != PACKED && source->layout != PACKED && target->step == row && source->step == row;
+    /* With a packed side lengths descend, and what follows one that is over is over as well. */
+    bool descend = target->layout == PACKED || source->layout == PACKED;
+    bool is_contiguous = !descend && target->step == row && source->step == row;
     Py_ssize_t longest = 0, packed = 0, written[TILE], read[TILE];
     for (Py_ssize_t rank = 0; rank < batch; rank++) {
         longest = lengths[rank] > longest ? (Py_ssize_t)lengths[rank] : longest;
@@ -188,7 +190,7 @@ static void move(const struct side *target, const struct side *source, const int
             written[step] = target->layout == PACKED ? packed : (from + step) * target->step;
             read[step] = source->layout == PACKED ? packed : (from + step) * source->step;
         }
-        for (Py_ssize_t rank = 0; rank < batch; rank++) {
+        for (Py_ssize_t rank = 0; rank < batch && (!descend || lengths[rank] > from); rank++) {
             for (Py_ssize_t step = 0; step < TILE && from + step < lengths[rank]; step++) {
                 copy_row(target->rows[rank] + written[step], source->rows[rank] + read[step], row);
             }

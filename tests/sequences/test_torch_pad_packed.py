@@ -99,6 +99,7 @@ def test_places_that_are_no_permutation_are_taken_as_by_pytorch(graph: bool, pla
         [(3, 2), (2,)],
         [(3, 2), ()],
         [(0, 2), (3, 2)],
+        [(3, 2), (0, 5)],
         [(3, 0), (2, 0)],
         [(), ()],
     ],
