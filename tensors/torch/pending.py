@@ -285,11 +285,10 @@ class PendingDisposals:
         refused : frame, optional
             The frame of this thread whose operation is being refused: that one is over.
         """
-        while self._lock.acquire(blocking=False):
-            try:
+        while not self._lock.locked():
+            # Not by acquire(): an interrupt that came up right after it would leave the lock taken for ever.
+            with self._lock:
                 self._settle(refused)
-            finally:
-                self._lock.release()
             # Another thread may have added some while this one had the lock.
             if not self.fresh:
                 return

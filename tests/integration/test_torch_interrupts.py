@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from disposescope.scopes.context import OPEN
 from disposescope.tensors.arena.budgets import CHARGES
+from disposescope.tensors.torch.disposal import PENDING
 from disposescope.tensors.torch.births import LOCAL, depth
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.test_interrupts import recursion_limit
@@ -25,8 +26,9 @@ Born = list[Any]
 
 @pytest.fixture(autouse=True)
 def _forget_charges():
-    """What an interrupt in the callback of a charge leaves behind is not the next test's."""
+    """What an interrupt in the callback of a charge leaves behind is not the next test's. No lock stays taken."""
     yield
+    assert not PENDING._lock.locked()
     for key in [key for key, charge in list(CHARGES.items()) if charge() is None]:
         CHARGES.pop(key, None)
 
