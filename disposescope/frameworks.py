@@ -4,14 +4,14 @@ from .scopes.context import current_scope
 from .scopes.framework import Framework, register
 from .scopes.identity import disposed_error
 from .scopes.kinds import Kind
-from .scopes.ownership import born, born_composite, born_in
+from .scopes.ownership import born, born_late, born_together
 
 __all__ = [
     "Framework",
     "Kind",
     "born",
-    "born_composite",
-    "born_in",
+    "born_together",
+    "born_late",
     "current_scope",
     "disposed_error",
     "register",

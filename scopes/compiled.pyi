@@ -31,7 +31,7 @@ def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
     resource : object
         A new instance, which can be weakly referenced.
     kind : Kind
-        Its kind, without members: see `ownership.born_composite`.
+        Its kind, without members: see `ownership.born_together`.
     scope : DisposeScope, optional
         The scope of this context, where the caller knows it already.
 

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "born",
-    "born_composite",
-    "born_in",
+    "born_together",
+    "born_late",
     "born_whole",
     "hand_over",
     "made_compact",
@@ -59,7 +59,7 @@ born: Final[Callable[[object, Kind], Entry]] = COMPILED.born
 """Record the birth of a resource, given with its kind; the current scope owns it from now on: see ``compiled.pyi``."""
 
 
-def born_composite(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
+def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
     """Record the birth of a composite, whose members become part of it.
 
     Parameters
@@ -88,7 +88,7 @@ born_whole: Final[Callable[[object, Kind, tuple[object, ...] | list[object], Kin
 """Record the birth of a composite that has just been made with all of its members: see ``compiled.pyi``."""
 
 
-def born_in(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
+def born_late(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
     """Record the birth of a resource that was noticed late; a given scope owns it, or the next one out that is open.
 
     Parameters

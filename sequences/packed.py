@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..scopes.functions import dispose
 from ..scopes.identity import disposed_error
 from ..scopes.kinds import Kind, add_kind, device_name
-from ..scopes.ownership import born_composite
+from ..scopes.ownership import born_together
 from ..tensors.numpy.alignment import aligned
 from ..tensors.tensor.tensor import TENSOR, unborn
 from .compiled import invert_permutation
@@ -133,7 +133,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         self._batch_sizes = unborn(batch_sizes)
         self._sorted_indices = None if sorted_indices is None else unborn(sorted_indices)
         self._unsorted_indices = None if unsorted_indices is None else unborn(unsorted_indices)
-        born_composite(self, PACKED_SEQUENCE)
+        born_together(self, PACKED_SEQUENCE)
 
     @classmethod
     def _of(cls, arrays: Iterable[Array | None]) -> Self:

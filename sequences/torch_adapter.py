@@ -22,7 +22,7 @@ from ..scopes.composites import compose
 from ..scopes.errors import DeviceMismatchError
 from ..scopes.identity import LIVE
 from ..scopes.kinds import Kind, device_name
-from ..scopes.ownership import born, born_composite, born_whole
+from ..scopes.ownership import born, born_together, born_whole
 from ..tensors.arena.budgets import BUDGETED
 from ..tensors.tensor.tensor import Tensor as OwnTensor
 from ..tensors.torch.adapter import KIND as TENSOR
@@ -555,7 +555,7 @@ def _born_packed(packed: PackedSequence) -> PackedSequence:
     if births_now():
         _charge([member for member in packed if member is not None])
         if born_whole(packed, TORCH_PACKED_SEQUENCE, packed, TENSOR) is None:
-            born_composite(packed, TORCH_PACKED_SEQUENCE)
+            born_together(packed, TORCH_PACKED_SEQUENCE)
     return packed
 
 

@@ -21,7 +21,7 @@ from ...scopes.context import CLOSED, CURRENT, ENTERING, current_scope
 from ...scopes.forks import at_forks
 from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
-from ...scopes.ownership import born, born_in
+from ...scopes.ownership import born, born_late
 from ...scopes.scope import DisposeScope
 from ...scopes.sites import is_inside
 from ..arena.budgets import BUDGETED, CHARGES, charge, refused, watch_budget, watch_no_more
@@ -472,7 +472,7 @@ def _take(taken: list[tuple[DisposeScope, Any]]) -> None:
         if BUDGETED:
             # It is there, and has been since some other line: counted where it fits, refused it cannot be.
             charge(scope, array, ("jax", id(array)), array.nbytes)
-        born_in(array, _BIRTH_KIND[0], scope)
+        born_late(array, _BIRTH_KIND[0], scope)
 
 
 def pass_over_aliases(array: Any) -> None:

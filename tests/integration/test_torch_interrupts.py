@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 
 from disposescope.scopes.context import OPEN
 from disposescope.tensors.arena.budgets import CHARGES
-from disposescope.tensors.torch.disposal import PENDING
 from disposescope.tensors.torch.births import LOCAL, depth
+from disposescope.tensors.torch.disposal import PENDING
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.test_interrupts import recursion_limit
 

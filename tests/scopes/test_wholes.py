@@ -143,7 +143,7 @@ def test_the_second_of_two_tuples_with_one_element_is_told_apart():
         first = row()
         born_whole(first)
         assert born_whole(Row((Unborn(1), first[0]))) is None
-        _births.born_composite(second := Row((Unborn(4), first[0])), ROW)
+        _births.born_together(second := Row((Unborn(4), first[0])), ROW)
         del first
         assert second[1] in ds.current_scope()
     assert second[1].releases == 1

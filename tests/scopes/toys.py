@@ -10,7 +10,7 @@ import disposescope as ds
 from disposescope.scopes.identity import DEAD, LIVE
 from disposescope.scopes.kinds import Kind, add_kind
 from disposescope.scopes.listeners import LISTENERS
-from disposescope.scopes.ownership import born, born_composite
+from disposescope.scopes.ownership import born, born_together
 
 RELEASED: list[object] = []
 """The values of released toys, in order; tests that look at it clear it first."""
@@ -99,7 +99,7 @@ class Packed:
 
     def __init__(self, *members: object) -> None:
         self.members = members
-        born_composite(self, PACKED)
+        born_together(self, PACKED)
 
 
 PACKED = Kind(
