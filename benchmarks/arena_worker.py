@@ -51,7 +51,8 @@ def expression(nbytes: int, side: str) -> Step:
         return np.divide(scratch, 3, out=result)
 
     def as_numpy_does() -> Any:
-        # NumPy evaluates `+ b` in place by itself from 256 KiB on, and nothing that has a Python number in it.
+        # NumPy evaluates `+ b` in place by itself from 256 KiB on, and nothing that has a Python
+        # number in it.
         np.multiply(a, 2, out=scratch)
         np.add(scratch, b, out=scratch)
         np.subtract(scratch, 1, out=result)
@@ -207,7 +208,8 @@ def numpy_allocator() -> Iterator[None]:
 
 
 def timed(step: Step, times: int) -> float:
-    # Of this process alone, the system's work for it included: it has one thread, and others may be on the machine.
+    # Of this process alone, the system's work for it included: it has one thread, and others may be
+    # on the machine.
     start = time.process_time()
     for _ in range(times):
         result = step()
@@ -230,7 +232,8 @@ def rounds_of_all(case: str, nbytes: int, sides: list[str], lasting_s: float) ->
     end = time.perf_counter() + lasting_s
     order = random.Random(0)
     while time.perf_counter() < end or not taken["plain"]:
-        # No side comes always after the same one, nor is the first step counted, which finds what the one before left.
+        # No side comes always after the same one, nor is the first step counted, which finds what
+        # the one before left.
         for side in order.sample(sides, len(sides)):
             with ds.dispose_scope() if side.startswith("scope") else contextlib.nullcontext():
                 steps[side]()

@@ -1,18 +1,20 @@
 """What the arena gains: ``(a * 2 + b - 1) / 3`` by size, and programs; with ``out=`` and other allocators beside it.
 
-Each side runs in fresh processes of its own, in turns: so a program would start, for the C library learns from what a
-process frees. The table shows medians of all rounds of all processes. Peers are jemalloc and mimalloc, where
-ARENA_JEMALLOC and ARENA_MIMALLOC name their shared libraries, and the package numpy-allocator, where it is installed;
-programs that call pandas and scikit-learn are measured where these are. In a terminal:
+Each side runs in fresh processes of its own, in turns: so a program would start, for the C library
+learns from what a process frees. The table shows medians of all rounds of all processes. Peers are
+jemalloc and mimalloc, where ARENA_JEMALLOC and ARENA_MIMALLOC name their shared libraries, and the
+package numpy-allocator, where it is installed; programs that call pandas and scikit-learn are
+measured where these are. In a terminal:
 
     python benchmarks/bench_arena.py [all | expression | programs] [processes]
     python benchmarks/bench_arena.py pairs [processes]
     python benchmarks/bench_arena.py counts
 
-The second has plain NumPy, scope and ``out=`` alternate in one process, a fresh one for each size, and shows medians of
-the ratios within a round: what a busy machine does to one of them it does to its neighbours as well. "in place" is the
-expression in a scope with ``+ b`` written as ``np.add(t, b, out=t)``, for which NumPy needs not look at the call stack.
-The third shows what a birth, a death and leaving a scope cost by the number of arrays.
+The second has plain NumPy, scope and ``out=`` alternate in one process, a fresh one for each size,
+and shows medians of the ratios within a round: what a busy machine does to one of them it does to
+its neighbours as well. "in place" is the expression in a scope with ``+ b`` written as
+``np.add(t, b, out=t)``, for which NumPy needs not look at the call stack. The third shows what a
+birth, a death and leaving a scope cost by the number of arrays.
 """
 
 from __future__ import annotations

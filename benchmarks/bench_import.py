@@ -1,7 +1,7 @@
 """The CPU time of `import disposescope` against `import numpy`, and of an empty pytest run with and without the plugin.
 
-Each row is the median of runs that alternate with those of the baseline, in fresh processes, user and system time
-together. `python benchmarks/bench_import.py [ROUNDS]`
+Each row is the median of runs that alternate with those of the baseline, in fresh processes, user
+and system time together. `python benchmarks/bench_import.py [ROUNDS]`
 """
 
 from __future__ import annotations

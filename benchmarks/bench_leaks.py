@@ -1,9 +1,9 @@
 """What a leak detector costs a program: a training step, a micro-loop of births, a million live tensors.
 
-Sides take turns in one process: off, on with one frame, with ten, sampled, and the peers where they are installed
-(``tracemalloc`` of the standard library, ``memray``; ``objgraph`` looks from time to time, as ``mark()`` does). Run as
-a script it prints medians of ratios; ``--million`` (``--torch``, ``--numpy``) the bytes and times of a million live
-tensors.
+Sides take turns in one process: off, on with one frame, with ten, sampled, and the peers where they
+are installed (``tracemalloc`` of the standard library, ``memray``; ``objgraph`` looks from time to
+time, as ``mark()`` does). Run as a script it prints medians of ratios; ``--million`` (``--torch``,
+``--numpy``) the bytes and times of a million live tensors.
 """
 
 from __future__ import annotations

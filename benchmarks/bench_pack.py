@@ -1,8 +1,9 @@
 """Packing, padding and unpacking PyTorch's tensors: the time it takes beside ``torch.nn.utils.rnn``, over many shapes.
 
-Run as a script it prints a row for each function and sort of input, with the ratio (this library's time divided by
-PyTorch's) over all shapes, and the worst cells; `--all` prints every cell. `--memcpy` compares one shape with a plain
-copy of its memory instead. Under pytest it times a few shapes.
+Run as a script it prints a row for each function and sort of input, with the ratio (this library's
+time divided by PyTorch's) over all shapes, and the worst cells; `--all` prints every cell.
+`--memcpy` compares one shape with a plain copy of its memory instead. Under pytest it times a few
+shapes.
 """
 
 from __future__ import annotations

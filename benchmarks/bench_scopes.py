@@ -1,4 +1,7 @@
-"""What a scope costs: opening and closing an empty one, and recording a birth. Both sides of each pair in one run."""
+"""What a scope costs: opening and closing an empty one, and recording a birth.
+
+Both sides of each pair in one run.
+"""
 
 from __future__ import annotations
 

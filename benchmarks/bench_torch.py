@@ -1,8 +1,9 @@
 """A training step with and without a scope around it, in turns: an LSTM on packed sequences, a small CNN, a
 transformer block; and what one call, and one disposal, costs on top.
 
-The two sides take turns step by step in one process, so that a machine whose speed drifts is fair to both. Run as a
-script it prints the medians and their ratio; under pytest-benchmark each side is a row.
+The two sides take turns step by step in one process, so that a machine whose speed drifts is fair
+to both. Run as a script it prints the medians and their ratio; under pytest-benchmark each side is
+a row.
 """
 
 from __future__ import annotations

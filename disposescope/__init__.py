@@ -174,7 +174,8 @@ def _bind(name: str) -> None:
 def _name_publicly(public: _Any) -> None:
     """Have a class or function say that it is of this package, as tracebacks and pickles tell.
 
-    `inspect.getsource` finds a function all the same, by its code. It looks for a class here, and finds none.
+    `inspect.getsource` finds a function all the same, by its code. It looks for a class here, and
+    finds none.
     """
     if isinstance(public, type):
         # The names in annotations are those of the module where the class is defined.

@@ -1,1 +1,4 @@
-"""Scopes: blocks of code that own what is born in them. This floor knows no tensor: it knows kinds."""
+"""Scopes: blocks of code that own what is born in them.
+
+This floor knows no tensor: it knows kinds.
+"""

@@ -44,7 +44,9 @@ Plan = list[tuple[object, list[tuple[str, object, Kind]]]]
 
 
 def plan_members(resource: object, kind: Kind) -> Plan:
-    """The members that a composite which is not tracked yet would take: for `absorb_members`. Changes nothing.
+    """The members that a composite which is not tracked yet would take: for `absorb_members`.
+
+    Changes nothing.
 
     Raises
     ------
@@ -110,8 +112,8 @@ def _check_devices(plan: Plan) -> None:
 def absorb_members(unit: Entry, plan: Plan) -> None:
     """Make the members that were planned for a composite part of it.
 
-    A member that is tracked gives up its owner; one that is a member of another composite already is shared with it
-    from now on; one that is not tracked yet becomes known as a member only.
+    A member that is tracked gives up its owner; one that is a member of another composite already
+    is shared with it from now on; one that is not tracked yet becomes known as a member only.
     """
     for parent, rows in plan:
         above = entry_of(parent)
@@ -161,9 +163,10 @@ def _is_part_of(entry: Entry, unit: Entry) -> bool:
 def gathered(resource: object, scope: DisposeScope | None) -> Iterable[object]:
     """What a verb of a scope acts on for a resource: itself, or the elements of a tuple that is no composite of its.
 
-    A tuple that nobody has told of is not known until a verb meets it. It becomes a composite of the scope that owns
-    its anchor, or of nobody where nobody owns that, and takes along what the same scope owns of its elements. An
-    element that is a member of another composite is shared with that.
+    A tuple that nobody has told of is not known until a verb meets it. It becomes a composite of
+    the scope that owns its anchor, or of nobody where nobody owns that, and takes along what the
+    same scope owns of its elements. An element that is a member of another composite is shared with
+    that.
 
     Raises
     ------

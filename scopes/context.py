@@ -47,7 +47,8 @@ __all__ = [
 
 CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
 """The innermost entered scope of the context, perhaps closed or suspended since: see `current_scope`. Changed by
-`set_current` alone: the arena remembers it."""
+`set_current` alone: the arena remembers it.
+"""
 
 UNOPENED: Final = 0
 OPEN: Final = 1
@@ -60,17 +61,18 @@ _CO_ASYNC_GENERATOR: Final = 0x200
 ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
-# Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a
-# loop that opens a scope for the loop's body.
+# Frames between a generator's block and the scope: context managers that enter another one, and the
+# iterator of a loop that opens a scope for the loop's body.
 ENTERING: Final = frozenset({"__enter__", "__aenter__", "__next__", "enter_context", "enter_async_context"})
-# Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are suspended is their own
-# block, not a consumer.
+# Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are
+# suspended is their own block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
     {
         ("contextlib", "__enter__"),
         ("contextlib", "__aenter__"),
         ("_pytest.fixtures", "call_fixture_func"),
-        # The wrapper of a hook of pytest is around what the hook runs. pluggy renamed the module in version 1.7.
+        # The wrapper of a hook of pytest is around what the hook runs. pluggy renamed the module in
+        # version 1.7.
         ("pluggy._callers", "_multicall"),
         ("pluggy._callers", "run_old_style_hookwrapper"),
         ("pluggy._execution", "_multicall"),
@@ -86,8 +88,8 @@ set_current: Final[Callable[[DisposeScope | None], object]] = COMPILED.set_curre
 def current_scope() -> DisposeScope | None:
     """The innermost open scope of this context, or None.
 
-    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was opened by a
-    generator is current only while that generator runs.
+    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was
+    opened by a generator is current only while that generator runs.
 
     Examples
     --------
@@ -153,8 +155,8 @@ def _innermost_running(node: DisposeScope) -> DisposeScope:
 def generator_frame(frame: FrameType) -> FrameType | None:
     """The frame of the generator whose block enters a scope, given the frame that enters it; None for another block.
 
-    A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest hook are None too:
-    while they are suspended, the block that they manage runs.
+    A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest
+    hook are None too: while they are suspended, the block that they manage runs.
     """
     found: FrameType | None = frame
     while found is not None and not found.f_code.co_flags & ANY_GENERATOR:
@@ -182,9 +184,8 @@ def suspended(frame: FrameType) -> bool:
 
 
 def _awaits(code: CodeType, last: int) -> bool:
-    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield (1) from an await
-    # (3):
-    # https://docs.python.org/3.11/library/dis.html#opcode-RESUME
+    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield
+    # (1) from an await (3): https://docs.python.org/3.11/library/dis.html#opcode-RESUME
     bytecode = code.co_code
     for at in (last + 2, last):
         if 0 <= at < len(bytecode) and bytecode[at] == _RESUME:
@@ -205,15 +206,15 @@ at_forks(in_child=_forget_inherited)
 def enter_among_generators(scope: DisposeScope, below: DisposeScope | None, frame: FrameType) -> None:
     """The slow way in: the block that is entered, or one around it, is a generator's."""
     while below is not None and below._state == CLOSED:
-        # Closed in another context, and not on any way out of here: it need not be kept. What it had to put back
-        # in this context is put back on the way out of this scope.
+        # Closed in another context, and not on any way out of here: it need not be kept. What it
+        # had to put back in this context is put back on the way out of this scope.
         if below._served is not None:
             scope._served = below._served
         below = below._below
     scope._below = scope._outer = below
     if below is not None:
-        # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an ever longer
-        # chain.
+        # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an
+        # ever longer chain.
         below._outer = below.outer
     if below is not None and not below._direct:
         scope._outer = resolve(below)
@@ -246,7 +247,8 @@ def suspend_scope(scope: DisposeScope) -> DisposeScope | None:
         node = node._below
     if node is None:
         return None
-    # In this order: where an interrupt comes between, the scope is still to be left, which does both.
+    # In this order: where an interrupt comes between, the scope is still to be left, which does
+    # both.
     if scope._served is not None:
         MEMORY[0].left(scope)
     set_current(scope._below)

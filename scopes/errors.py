@@ -1,8 +1,9 @@
 """What can go wrong, by name.
 
-Each error is also the built-in that a stranger would catch. The culprit is an attribute (a repr, a shape, a number of
-bytes), never the tensor itself: an error that is kept must not keep memory. All of them are built from one message and
-survive pickling, because errors cross process borders on their way out of DataLoader workers.
+Each error is also the built-in that a stranger would catch. The culprit is an attribute (a repr, a
+shape, a number of bytes), never the tensor itself: an error that is kept must not keep memory. All
+of them are built from one message and survive pickling, because errors cross process borders on
+their way out of DataLoader workers.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
     first_op, last_op : str
         The op that ran first, and the one whose result the tensor is.
     site : str
-        The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode was on), and
-        otherwise the line that moved it out.
+        The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode
+        was on), and otherwise the line that moved it out.
     """
 
     def __init__(

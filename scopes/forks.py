@@ -37,7 +37,8 @@ def hold_across_forks(lock: _Lock, order: int) -> None:
     lock : threading.Lock or threading.RLock
         The lock.
     order : int
-        Those with a lower number are acquired earlier. Whoever holds one may acquire those with higher numbers.
+        Those with a lower number are acquired earlier. Whoever holds one may acquire those with
+        higher numbers.
     """
     _held.append((order, lock))
     _held.sort(key=itemgetter(0))

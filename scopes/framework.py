@@ -1,8 +1,8 @@
 """The interface between a library of tensors and scopes: one `Framework` a library, registered once.
 
-A framework teaches scopes the types of one library: how their instances are released and measured (`Kind`), how scopes
-learn of births, and what the rest of this package asks of that library. Nothing is imported for it: it is installed
-once the program itself has imported the library.
+A framework teaches scopes the types of one library: how their instances are released and measured
+(`Kind`), how scopes learn of births, and what the rest of this package asks of that library.
+Nothing is imported for it: it is installed once the program itself has imported the library.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ class Framework:
     Attributes
     ----------
     module : str
-        The name of the library's top module, such as ``"torch"``. The framework is installed when the program has
-        imported it: as the next scope is entered, or at the end of the import where a scope is open then.
+        The name of the library's top module, such as ``"torch"``. The framework is installed when
+        the program has imported it: as the next scope is entered, or at the end of the import where
+        a scope is open then.
     packages : sequence of str
-        Top packages of the library besides that of `module`. Their lines are no birth sites; their callers' are.
+        Top packages of the library besides that of `module`. Their lines are no birth sites; their
+        callers' are.
 
     Examples
     --------
@@ -79,7 +81,10 @@ class Framework:
         return {}
 
     def install(self) -> None:
-        """Do what is needed for births to be seen. Called once, after the kinds have been registered."""
+        """Do what is needed for births to be seen.
+
+        Called once, after the kinds have been registered.
+        """
 
     def scope_entered(self, scope: DisposeScope, /) -> object:
         """Take note that a scope was entered, in its thread."""
@@ -90,7 +95,8 @@ class Framework:
     def find_births(self, scope: DisposeScope | None, /) -> object:
         """Record births that could not be told when they happened.
 
-        Asked before anything is counted, and before a verb acts on an instance of one of the kinds; and only then.
+        Asked before anything is counted, and before a verb acts on an instance of one of the kinds;
+        and only then.
 
         Parameters
         ----------
@@ -135,8 +141,8 @@ def register(framework: Framework) -> None:
     await_module(framework.module, partial(_install, framework))
 
 
-# Frameworks of other packages: the name of an entry point is that of the module that it is for, its value a subclass
-# of `Framework`, which is loaded only once the program has imported that module.
+# Frameworks of other packages: the name of an entry point is that of the module that it is for, its
+# value a subclass of `Framework`, which is loaded only once the program has imported that module.
 
 _GROUP: Final = "disposescope.frameworks"
 
@@ -164,7 +170,8 @@ def _load(entry_point: EntryPoint) -> None:
         )
 
 
-# The interpreter's own module is always there: packages are asked when the first scope is entered, not at our import.
+# The interpreter's own module is always there: packages are asked when the first scope is entered,
+# not at our import.
 await_module("sys", _register_installed)
 
 

@@ -51,7 +51,9 @@ T = TypeVar("T")
 
 
 def move_to_outer(tree: T, *, compact: bool = False) -> T:
-    """Give what the current scope owns in a tree to its outer scope. Returns `tree`: see `DisposeScope.move_to_outer`.
+    """Give what the current scope owns in a tree to its outer scope.
+
+    Returns `tree`: see `DisposeScope.move_to_outer`.
 
     Raises
     ------
@@ -62,7 +64,9 @@ def move_to_outer(tree: T, *, compact: bool = False) -> T:
 
 
 def attach(tree: T) -> T:
-    """Let the current scope take over the resources in a tree. Returns `tree`: see `DisposeScope.attach`.
+    """Let the current scope take over the resources in a tree.
+
+    Returns `tree`: see `DisposeScope.attach`.
 
     Raises
     ------
@@ -73,7 +77,9 @@ def attach(tree: T) -> T:
 
 
 def detach(tree: T) -> T:
-    """Let the current scope give up what it owns in a tree. Returns `tree`: see `DisposeScope.detach`.
+    """Let the current scope give up what it owns in a tree.
+
+    Returns `tree`: see `DisposeScope.detach`.
 
     Raises
     ------
@@ -84,7 +90,9 @@ def detach(tree: T) -> T:
 
 
 def dispose(tree: object) -> None:
-    """Release the resources in a tree now, whoever owns them. What has been disposed before is passed over.
+    """Release the resources in a tree now, whoever owns them.
+
+    What has been disposed before is passed over.
 
     Parameters
     ----------
@@ -148,7 +156,8 @@ def is_disposed(resource: object) -> bool:
 def owner_of(resource: object) -> DisposeScope | None:
     """The scope that will dispose a resource, or None where it is unowned; for a member, the owner of its composite.
 
-    For a plain array, the scope that owns its memory; None for memory that does not come from the arena.
+    For a plain array, the scope that owns its memory; None for memory that does not come from the
+    arena.
 
     Raises
     ------

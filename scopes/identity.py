@@ -1,8 +1,8 @@
 """The identity of resources: one entry for each resource, from its birth to its release.
 
-An entry refers weakly to its resource and knows its owner. The sections of this file, in the order of a resource's
-life: the table of entries, what a dead composite leaves behind, how an entry is made and hears of the death of its
-resource, what a resource is made of, and how it is released.
+An entry refers weakly to its resource and knows its owner. The sections of this file, in the order
+of a resource's life: the table of entries, what a dead composite leaves behind, how an entry is
+made and hears of the death of its resource, what a resource is made of, and how it is released.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ __all__ = [
 
 
 class Entry(ref[Any]):
-    """A weak reference to a resource, with what the library knows of it. Compared by identity, unlike other references.
+    """A weak reference to a resource, with what the library knows of it.
+
+    Compared by identity, unlike other references.
 
     Attributes
     ----------
@@ -105,8 +107,9 @@ class Entry(ref[Any]):
     members : tuple of Entry
         For a composite, the entries of its members.
     counted : object
-        False where its birth is not in the statistics: a member's is not, unless it was born before its composite. The
-        `period` of `home` where it was counted there as created in a scope, and anything else where it was otherwise.
+        False where its birth is not in the statistics: a member's is not, unless it was born before
+        its composite. The `period` of `home` where it was counted there as created in a scope, and
+        anything else where it was otherwise.
     """
 
     __slots__ = ("counted", "home", "key", "kind", "members", "owner", "unit")
@@ -155,9 +158,10 @@ _reference: Any = ref
 class AnchoredEntry(Entry):
     """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
 
-    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple counts as alive.
-    Its key is that of the anchor, inverted, because the anchor has an entry of its own. Several tuples around one
-    anchor are one resource: `_tuples` has the type and the elements of each, the oldest first.
+    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple
+    counts as alive. Its key is that of the anchor, inverted, because the anchor has an entry of its
+    own. Several tuples around one anchor are one resource: `_tuples` has the type and the elements
+    of each, the oldest first.
     """
 
     __slots__ = ("_tuples",)
@@ -301,8 +305,8 @@ DEAD_COMPOSITES: Final[list[Entry]] = []
 UNSEEN: Final[dict[type, Callable[[DisposeScope | None], object]]] = {}
 """For a type whose births cannot all be told when they happen, what records those that were not.
 
-Called before anybody counts (see `catch_up`), and before a verb acts on an instance of the type (see `find_births_of`).
-To be read only: see `find_births_with`.
+Called before anybody counts (see `catch_up`), and before a verb acts on an instance of the type
+(see `find_births_of`). To be read only: see `find_births_with`.
 """
 
 
@@ -318,7 +322,10 @@ See `next_composite_of`."""
 
 
 SHARING: Final = threading.RLock()
-"""Held while a member gets or loses a composite. Re-entrant: a collection can end a composite meanwhile."""
+"""Held while a member gets or loses a composite.
+
+Re-entrant: a collection can end a composite meanwhile.
+"""
 
 hold_across_forks(SHARING, 4)
 
@@ -326,8 +333,9 @@ hold_across_forks(SHARING, 4)
 def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
     """The composite that a shared member belongs to, now that one of its own is gone; None where none is left."""
     with SHARING:
-        # Whoever gives a member up has left LIVE before, so that of two that do at once at least the later sees nobody
-        # left. Its unit may be another than that which gives it up, also where it is shared no more.
+        # Whoever gives a member up has left LIVE before, so that of two that do at once at least
+        # the later sees nobody left. Its unit may be another than that which gives it up, also
+        # where it is shared no more.
         others = SHARED.pop(member, ()) if SHARED else ()
         left = [unit for unit in (member.unit, *others) if unit not in (None, gone) and LIVE.get(unit.key) is unit]
         if not left:
@@ -395,19 +403,21 @@ def finding_births(hides: Callable[[object], bool]) -> Callable[[object], bool]:
 def settle(closing: DisposeScope | None = None) -> None:
     """Make resources of their own of the members that outlived their composite.
 
-    A composite that dies by reference count usually takes its members along, a moment later. One that somebody else
-    still holds (``data = packed.data; del packed``) becomes an independent resource of the same owner, here, before
-    anybody counts.
-    Where the composite was part of another, the member becomes part of that.
+    A composite that dies by reference count usually takes its members along, a moment later. One
+    that somebody else still holds (``data = packed.data; del packed``) becomes an independent
+    resource of the same owner, here, before anybody counts. Where the composite was part of
+    another, the member becomes part of that.
 
     Parameters
     ----------
     closing : DisposeScope, optional
-        A closed scope that is releasing what it owns: it gets the members of its own composites yet.
+        A closed scope that is releasing what it owns: it gets the members of its own composites
+        yet.
     """
     COMPILED.sweep()
     try:
-        # A loop takes what it is given before an interrupt can come up; a call and an assignment might lose it.
+        # A loop takes what it is given before an interrupt can come up; a call and an assignment
+        # might lose it.
         for dead_composite in iter(DEAD_COMPOSITES.pop, None):
             try:
                 _free_members(dead_composite, closing)
@@ -434,7 +444,8 @@ def settle_earlier() -> None:
 def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
     """Give the members that outlived a composite what the composite was: members of one, or resources of an owner.
 
-    Where this is interrupted it can be called again: the composite keeps its members and its owner until it is done.
+    Where this is interrupted it can be called again: the composite keeps its members and its owner
+    until it is done.
     """
     owner = unit.owner
     survivors: list[Entry] = []
@@ -476,7 +487,10 @@ def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
 
 
 died: Final[Callable[[Entry], None]] = COMPILED.died
-"""Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
+"""Take note that a resource is gone.
+
+The callback of every entry; runs on whichever thread dropped it.
+"""
 
 
 def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
@@ -519,7 +533,8 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
             # That of something that is gone, and whose callback was interrupted.
             LIVE[made.key] = entry = made
         is_new = entry is made
-    # Asked last: whoever releases it puts it there before its entry leaves `LIVE`, and no second one is made before.
+    # Asked last: whoever releases it puts it there before its entry leaves `LIVE`, and no second
+    # one is made before.
     if entry is not None and dead_entry_of(resource) is None:
         return entry, is_new
     if entry is not None and is_new:
@@ -667,7 +682,8 @@ def finish_release(
 ) -> BaseException | None:
     """Finish a release that raised, and release the members of a composite and theirs, also below one that has died.
 
-    An interrupt may have struck before the release began: it is called once more where the resource says that it lives.
+    An interrupt may have struck before the release began: it is called once more where the resource
+    says that it lives.
 
     Parameters
     ----------
@@ -771,12 +787,13 @@ def is_interrupt(error: BaseException) -> bool:
 def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseException | None) -> None:
     """Raise what went wrong in releases as one exception, or hang it onto the one that is on its way already.
 
-    An interrupt propagates instead of the exception on its way, which goes into its context, as Python does with what
-    is raised while another exception passes through.
+    An interrupt propagates instead of the exception on its way, which goes into its context, as
+    Python does with what is raised while another exception passes through.
     """
     count = len(failures)
     others = [failure for failure in failures if failure is not in_flight]
-    # The frames that hold this list are reached from the failures' tracebacks: full, it would be in a cycle with them.
+    # The frames that hold this list are reached from the failures' tracebacks: full, it would be in
+    # a cycle with them.
     failures.clear()
     if in_flight is not None:
         interrupt = next(filter(is_interrupt, others), None)

@@ -57,12 +57,14 @@ def device_name(device: object) -> str:
     Parameters
     ----------
     device : object
-        A name (``"cpu"``, ``"cuda"``, ``"cuda:1"``), or any object whose ``str`` is one, such as ``torch.device``.
+        A name (``"cpu"``, ``"cuda"``, ``"cuda:1"``), or any object whose ``str`` is one, such as
+        ``torch.device``.
 
     Returns
     -------
     str
-        ``"cpu:0"`` for ``"cpu"``; ``"cuda:<current>"`` for ``"cuda"``. Names are compared without regard to case.
+        ``"cpu:0"`` for ``"cpu"``; ``"cuda:<current>"`` for ``"cuda"``. Names are compared without
+        regard to case.
 
     Raises
     ------
@@ -105,7 +107,8 @@ modules_seen: Final[list[int]] = [0]
 def await_module(name: str, teach: Callable[[], None]) -> None:
     """Call `teach` once, when the program has imported a module.
 
-    That is when a scope is entered (or a type is met) after the import, or at its end where a scope is open then.
+    That is when a scope is entered (or a type is met) after the import, or at its end where a scope
+    is open then.
     """
     AWAITED[name] = (*AWAITED.get(name, ()), teach)
     modules_seen[0] = 0
@@ -125,7 +128,8 @@ def load_frameworks() -> None:
 def when_watched(teach: Callable[[], None]) -> None:
     """Call `teach` once, before the first leak detector opens: now where the module of detectors is loaded.
 
-    What a framework has to tell a detector imports `leaks`, which a program without detectors never loads.
+    What a framework has to tell a detector imports `leaks`, which a program without detectors never
+    loads.
     """
     await_module(_DETECTOR, teach)
     if _DETECTOR in sys.modules:
@@ -144,7 +148,8 @@ def install_imported() -> None:
         looked |= names
         for name in names:
             module = sys.modules.get(name)
-            # A module that is being imported is there already, half made: it is taught at a later look.
+            # A module that is being imported is there already, half made: it is taught at a later
+            # look.
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
                 _teach(name)
             elif module is not None:
@@ -239,8 +244,8 @@ class Kind:
     release : callable
         Releases one instance. Called at most once for each, and never while a lock is held.
     storages : callable
-        The storages behind one instance, as pairs of a hashable identity and a number of bytes. An identity must
-        hold as long as the instance is alive.
+        The storages behind one instance, as pairs of a hashable identity and a number of bytes. An
+        identity must hold as long as the instance is alive.
     device : callable
         The device of one instance; normalised by the caller.
     describe : callable
@@ -250,22 +255,25 @@ class Kind:
     is_disposed : callable, optional
         Asks the instance itself whether it has been released, where it knows.
     layout : callable, optional
-        Shape, name of the dtype, and bytes of its own elements, of one live instance; fewer bytes than its storages
-        have mean a view. None where that is unknown.
+        Shape, name of the dtype, and bytes of its own elements, of one live instance; fewer bytes
+        than its storages have mean a view. None where that is unknown.
     graphs : Graphs, optional
         What to ask of the autograd graphs behind its instances, where they can carry one.
     memory : callable, optional
-        What `Memory.move` takes for the memory of one instance, which changes its owner with the instance: the
-        instance itself, where the arena may serve its elements, or what counts its bytes against budgets.
+        What `Memory.move` takes for the memory of one instance, which changes its owner with the
+        instance: the instance itself, where the arena may serve its elements, or what counts its
+        bytes against budgets.
     anchor : callable, optional
-        For a composite whose instances are tuples, which cannot be weakly referenced: the member whose identity
-        stands for that of an instance. Two instances around one anchor are one resource.
+        For a composite whose instances are tuples, which cannot be weakly referenced: the member
+        whose identity stands for that of an instance. Two instances around one anchor are one
+        resource.
     compact : callable, optional
-        Gives one live instance memory of its own where it is a view that uses less than it pins: the same instance,
-        with the same values. What others hold of the old memory stays as it is.
+        Gives one live instance memory of its own where it is a view that uses less than it pins:
+        the same instance, with the same values. What others hold of the old memory stays as it is.
     inner : callable, optional
-        Resources that one live instance is made of and that are resources of their own, where its class has such: what
-        leaves a scope takes those along that the same scope owns. None of it for most instances.
+        Resources that one live instance is made of and that are resources of their own, where its
+        class has such: what leaves a scope takes those along that the same scope owns. None of it
+        for most instances.
     host_members : frozenset of str
         The names of members that are on the CPU wherever the others are.
     """
@@ -351,16 +359,18 @@ def register_kind(
     cls : type
         The type. Its subclasses are of the same kind.
     release : callable, optional
-        Releases one instance; called at most once for each. May be left out where the type has a method ``dispose()``,
-        or where it has members and nothing else to release.
+        Releases one instance; called at most once for each. May be left out where the type has a
+        method ``dispose()``, or where it has members and nothing else to release.
     nbytes : callable, optional
-        The bytes behind one instance. 0 where left out, and for a composite the bytes of its members.
+        The bytes behind one instance. 0 where left out, and for a composite the bytes of its
+        members.
     device : callable, optional
-        The device of one instance, as a name. ``"cpu"`` where left out, and for a composite that of its members.
+        The device of one instance, as a name. ``"cpu"`` where left out, and for a composite that of
+        its members.
     members : callable, optional
-        The member tensors of one instance, as a mapping from names or as an iterable; nested containers are walked.
-        The type is a composite then: it counts as one, and lives, moves and dies with its members. ``release`` is
-        called before the members are released.
+        The member tensors of one instance, as a mapping from names or as an iterable; nested
+        containers are walked. The type is a composite then: it counts as one, and lives, moves and
+        dies with its members. ``release`` is called before the members are released.
 
     Returns
     -------
@@ -370,7 +380,8 @@ def register_kind(
     Raises
     ------
     TypeError
-        `cls` is not a class, an option is not callable, or nothing says how an instance is released.
+        `cls` is not a class, an option is not callable, or nothing says how an instance is
+        released.
     ValueError
         `cls` has been registered before.
 

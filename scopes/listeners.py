@@ -27,8 +27,8 @@ __all__ = [
 class Listener(Protocol):
     """What a listener implements. Calls come in the thread of the event, before the verb returns.
 
-    A listener must not raise, must not create or dispose resources, and must not keep a resource alive: an entry is a
-    weak reference and may be kept.
+    A listener must not raise, must not create or dispose resources, and must not keep a resource
+    alive: an entry is a weak reference and may be kept.
     """
 
     def born(self, entry: Entry) -> None:
@@ -80,11 +80,14 @@ class Hooks:
     entered : list of callable
         Called when a scope has been entered, in its thread.
     left : list of callable
-        Called once for each scope that was entered, when it is left or closed, before it releases what it owns.
+        Called once for each scope that was entered, when it is left or closed, before it releases
+        what it owns.
     array_moved_out : list of callable
-        Called with each plain array that is moved out of a scope, whoever has its memory. They do not raise.
+        Called with each plain array that is moved out of a scope, whoever has its memory. They do
+        not raise.
     put_off : list of callable
-        What releases have put off until all that belong together are done; called once: see `after_releases`.
+        What releases have put off until all that belong together are done; called once: see
+        `after_releases`.
     """
 
     __slots__ = ("array_moved_out", "entered", "left", "put_off")

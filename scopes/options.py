@@ -40,7 +40,8 @@ def parse_budget(budget: object) -> int:
     Parameters
     ----------
     budget : int or str
-        Bytes, or a number with a unit: ``"512MiB"`` (1024 to a KiB), ``"1.5 GB"`` (1000 to a kB), ``"64k"``.
+        Bytes, or a number with a unit: ``"512MiB"`` (1024 to a KiB), ``"1.5 GB"`` (1000 to a kB),
+        ``"64k"``.
 
     Raises
     ------
@@ -135,8 +136,8 @@ def let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
     Raises
     ------
     GraphRetainedError
-        The option is ``"error"`` and there is a graph, or it is ``"detach"`` and one cannot be taken away. Nothing has
-        changed then.
+        The option is ``"error"`` and there is a graph, or it is ``"detach"`` and one cannot be
+        taken away. Nothing has changed then.
     """
     kept = 0
     cuts: list[Cut] = []
@@ -250,7 +251,10 @@ def return_pages(asker: object) -> None:
 
 
 def trim() -> bool:
-    """Return the free pages of the C heap to the system, where the C library can. Tells whether any were returned."""
+    """Return the free pages of the C heap to the system, where the C library can.
+
+    Tells whether any were returned.
+    """
     return _GLIBC is not None and bool(_GLIBC.malloc_trim(0))
 
 

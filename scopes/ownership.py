@@ -67,7 +67,8 @@ def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Ent
     resource, kind : object and Kind
         As for `born`.
     plan : list, optional
-        Its members, where whoever has made them knows that they go together: then nothing is asked of them.
+        Its members, where whoever has made them knows that they go together: then nothing is asked
+        of them.
 
     Raises
     ------
@@ -129,8 +130,8 @@ def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain:
     Raises
     ------
     TypeError
-        A plain array to be copied is inside of a container, where its copy could not take its place. Nothing has
-        been copied.
+        A plain array to be copied is inside of a container, where its copy could not take its
+        place. Nothing has been copied.
     """
     copies: list[tuple[int, object]] = []
     for index, array in enumerate(plain):
@@ -179,7 +180,10 @@ def owned_in(
     what: str | None = None,
     check_strict: bool = True,
 ) -> list[Entry]:
-    """The entries that a scope owns in a tree, each composite once; `plain` gets its arrays. Changes nothing."""
+    """The entries that a scope owns in a tree, each composite once; `plain` gets its arrays.
+
+    Changes nothing.
+    """
     if DEAD_COMPOSITES:
         settle()
     found: dict[Entry, None] = {}
@@ -288,8 +292,8 @@ def _hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope |
             for moved_out in HOOKS.array_moved_out:
                 moved_out(array)
     for entry in entries:
-        # Taking the entry out is the claim: a move on another thread finds nothing then. A release that comes before
-        # the new owner is set takes the old one away.
+        # Taking the entry out is the claim: a move on another thread finds nothing then. A release
+        # that comes before the new owner is set takes the old one away.
         if scope._entries.pop(entry, 0) is not None or entry.owner is not scope:
             continue
         entry.owner = target
@@ -315,7 +319,8 @@ def _claim_unowned(scope: DisposeScope, entry: Entry) -> bool:
             return False
         entry.owner = scope
         if LIVE.get(entry.key) is not entry and entry.owner is scope:
-            # Released by another thread before it had this owner, whom that release would have taken from it.
+            # Released by another thread before it had this owner, whom that release would have
+            # taken from it.
             entry.owner = None
             return False
         return True

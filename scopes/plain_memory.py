@@ -1,7 +1,7 @@
 """Plain memory inside a scope: arrays that no resource stands for, and that are never invalidated.
 
-What serves it, the arena, is put here by the floor above. A scope switches the service on and off, knows what is born
-in it by bytes and by owner, and hands it on when it is closed.
+What serves it, the arena, is put here by the floor above. A scope switches the service on and off,
+knows what is born in it by bytes and by owner, and hands it on when it is closed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ class ArenaUse:
     Attributes
     ----------
     blocks, live_nbytes : int
-        Blocks that the scope owns now, and the bytes that were asked for in them. 0 once it is closed.
+        Blocks that the scope owns now, and the bytes that were asked for in them. 0 once it is
+        closed.
     peak_nbytes : int
         The most bytes that it owned at once.
     hits, misses : int
         Blocks born in the scope without asking the system for memory, and with.
     escapes, escaped_nbytes : int
-        Blocks that were in use when the scope was closed and not moved out before, and their bytes: they belong to
-        the outer scope since.
+        Blocks that were in use when the scope was closed and not moved out before, and their bytes:
+        they belong to the outer scope since.
     budget : int or None
         The bytes that may be in use at once.
     charged_nbytes : int
-        The bytes in use that count against the budget, in this scope and in those inside it, tensors of other libraries
-        included.
+        The bytes in use that count against the budget, in this scope and in those inside it,
+        tensors of other libraries included.
     """
 
     blocks: int
@@ -56,7 +57,10 @@ class ArenaUse:
 
 
 class Memory(Protocol):
-    """What the floor above implements. None of it may be called while another scope is being changed."""
+    """What the floor above implements.
+
+    None of it may be called while another scope is being changed.
+    """
 
     def entered(self, scope: DisposeScope, /) -> object:
         """Serve the context as the scope wants it; its slot ``_served`` gets what is to be put back."""
@@ -65,9 +69,12 @@ class Memory(Protocol):
         """Put back what served the context before."""
 
     def closed(self, scope: DisposeScope, /) -> EscapedError | None:
-        """Hand what the scope has in use to the outer one. Returns what a strict scope raises about it.
+        """Hand what the scope has in use to the outer one.
 
-        Called once the scope has released what it owns. What a live resource shows goes to the owner of that one.
+        Returns what a strict scope raises about it.
+
+        Called once the scope has released what it owns. What a live resource shows goes to the
+        owner of that one.
         """
         ...
 

@@ -83,7 +83,8 @@ __all__ = [
 # can come up at any call of Python code, and a scope is left all the same. So that it is:
 #
 # * the context variable is put back first, by compiled code that calls no Python;
-# * what follows is steps that can be taken again, and `again` takes one once more where it was interrupted;
+# * what follows is steps that can be taken again, and `again` takes one once more where it was
+#   interrupted;
 # * what was raised meanwhile is kept until all is done, and raised then: see `identity`.
 
 
@@ -113,13 +114,15 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
 
 
 def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
-    """Close a scope, whatever its state was, and do all that is owed then. Can be called again after an interrupt.
+    """Close a scope, whatever its state was, and do all that is owed then.
+
+    Can be called again after an interrupt.
 
     Returns
     -------
     EscapedError or None
-        What a strict scope has to say about the plain memory that it hands over. What releases raise, and the others
-        that are told, goes to the failures.
+        What a strict scope has to say about the plain memory that it hands over. What releases
+        raise, and the others that are told, goes to the failures.
     """
     if scope._state == OPEN:
         for left in HOOKS.left:
@@ -134,7 +137,8 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         # What an interrupt tore out of the list is found by its owner.
         scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
     while DEAD_COMPOSITES or scope._entries:
-        # A composite of this scope may die by a release: its members are still this scope's to release.
+        # A composite of this scope may die by a release: its members are still this scope's to
+        # release.
         if DEAD_COMPOSITES:
             settle(scope)
         release_newest(scope._entries, failures)
@@ -172,7 +176,8 @@ def raise_what_failed(
         if failures:
             raise_failures(failures, f"{doing} {scope._called()}", in_flight)
     finally:
-        # This frame is reached from the tracebacks of what is raised: kept here, it would be a cycle.
+        # This frame is reached from the tracebacks of what is raised: kept here, it would be a
+        # cycle.
         del escaped, in_flight
 
 
@@ -181,7 +186,10 @@ release_newest: Final[Callable[[dict[Entry, None], list[BaseException]], None]] 
 
 
 def release_each(entries: list[Entry], failures: list[BaseException]) -> None:
-    """Release entries, the last one first, until none is left. Can be called again where it was interrupted."""
+    """Release entries, the last one first, until none is left.
+
+    Can be called again where it was interrupted.
+    """
     while entries:
         failure = release(entries[-1])
         entries.pop()
@@ -303,7 +311,8 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
             try:
                 drive_by_hand(fresh)
                 resume: Callable[..., Any] = inner.send
-                # Popped before it is passed on: an exception that stayed here would be in a cycle with this frame.
+                # Popped before it is passed on: an exception that stayed here would be in a cycle
+                # with this frame.
                 given: list[Any] = [None]
                 while True:
                     try:
@@ -370,43 +379,45 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
 class DisposeScope:
     """A block of code that owns the tensors born in it, and releases them when it is left.
 
-    ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a fresh one for each
-    call and moves what the function returns or yields to the caller's scope. What shall outlive the block is moved
-    out by name:
-    ``return scope.move_to_outer(result)``.
+    ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a
+    fresh one for each call and moves what the function returns or yields to the caller's scope.
+    What shall outlive the block is moved out by name: ``return scope.move_to_outer(result)``.
 
-    A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it would without it. It
-    is used for one ``with`` only. The current scope follows ``contextvars``, so threads and asyncio tasks each have
-    their own.
+    A scope tracks weakly and never extends a lifetime: a temporary dies by reference count as it
+    would without it. It is used for one ``with`` only. The current scope follows ``contextvars``,
+    so threads and asyncio tasks each have their own.
 
     Parameters
     ----------
     name : str, optional
         Shown in reprs, messages and reports.
     strict : bool, default False
-        Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of leaving it as it
-        is.
+        Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of
+        leaving it as it is.
     graph : {"keep", "detach", "error"}, default "keep"
-        What happens when a tensor that carries an autograd graph leaves this scope: moved to another scope or out of
-        every one, or given out by a decorated function. It keeps its graph (``statistics().graphs_kept`` counts
-        them); it is detached, in place, with the same values and storage and no history; or the verb raises
-        `GraphRetainedError` and changes nothing.
+        What happens when a tensor that carries an autograd graph leaves this scope: moved to
+        another scope or out of every one, or given out by a decorated function. It keeps its graph
+        (``statistics().graphs_kept`` counts them); it is detached, in place, with the same values
+        and storage and no history; or the verb raises `GraphRetainedError` and changes nothing.
     keep_pages : bool, default False
-        While the scope is open, let the process reuse the pages of large CPU blocks instead of returning them to the
-        system at each free; what is free is returned when the last such scope is closed. A setting of the GNU C
-        library for the whole process; elsewhere it does nothing and warns.
+        While the scope is open, let the process reuse the pages of large CPU blocks instead of
+        returning them to the system at each free; what is free is returned when the last such scope
+        is closed. A setting of the GNU C library for the whole process; elsewhere it does nothing
+        and warns.
     arena : bool, default True
-        Serve the memory of plain arrays that are born in the block from the arena: recycled, aligned to 64 bytes,
-        and counted. With False NumPy's own allocator serves the block.
+        Serve the memory of plain arrays that are born in the block from the arena: recycled,
+        aligned to 64 bytes, and counted. With False NumPy's own allocator serves the block.
     budget : int or str, optional
-        The bytes that what is born in the scope, and in scopes inside it, may have in use at once: a number, or a
-        string such as ``"512MiB"``. The allocation that would exceed it raises `MemoryError`, which gets notes
-        before it leaves the scope. Where scopes with budgets are nested, the tightest wins.
+        The bytes that what is born in the scope, and in scopes inside it, may have in use at once:
+        a number, or a string such as ``"512MiB"``. The allocation that would exceed it raises
+        `MemoryError`, which gets notes before it leaves the scope. Where scopes with budgets are
+        nested, the tightest wins.
 
     Raises
     ------
     ValueError
-        `graph` is none of the three, or `budget` is not a positive amount, or given with ``arena=False``.
+        `graph` is none of the three, or `budget` is not a positive amount, or given with
+        ``arena=False``.
 
     Examples
     --------
@@ -444,16 +455,19 @@ class DisposeScope:
     graph: GraphOption
     keep_pages: bool
     budget: int | None
-    # Whether the arena serves the block, and whether anything is unusual about that: it does not, or there is a budget.
+    # Whether the arena serves the block, and whether anything is unusual about that: it does not,
+    # or there is a budget.
     _arena: bool
     _particular: bool
-    # What the arena knows of this scope, once it has served it; what it puts back when the block is left.
+    # What the arena knows of this scope, once it has served it; what it puts back when the block is
+    # left.
     _account: object | None
     _served: object | None
-    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered set.
+    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered
+    # set.
     _entries: dict[Entry, None]
-    # The scope that this one was opened under, as the user sees it; and what lay in the context variable, which can
-    # differ.
+    # The scope that this one was opened under, as the user sees it; and what lay in the context
+    # variable, which can differ.
     _outer: DisposeScope | None
     _below: DisposeScope | None
     # Open, and nothing about generators to think of: the test on the hot path of every birth.
@@ -573,14 +587,14 @@ class DisposeScope:
         Parameters
         ----------
         tree : T
-            A resource, or any nesting of containers: list, tuple, namedtuple, dict and other mappings, set,
-            frozenset, deque, dataclass, attrs class, array of objects. What this scope does not own is left as it is
-            (in a strict scope:
-            `NotOwnedError`); a member stands for its composite.
+            A resource, or any nesting of containers: list, tuple, namedtuple, dict and other
+            mappings, set, frozenset, deque, dataclass, attrs class, array of objects. What this
+            scope does not own is left as it is (in a strict scope: `NotOwnedError`); a member
+            stands for its composite.
         compact : bool, default False
-            Give views memory of their own, so that the big storage behind a small view can go with this scope: the
-            same tensors, with the same values, and a copy behind them. A plain array is given as it is, outside of any
-            container, and a copy of it is returned.
+            Give views memory of their own, so that the big storage behind a small view can go with
+            this scope: the same tensors, with the same values, and a copy behind them. A plain
+            array is given as it is, outside of any container, and a copy of it is returned.
 
         Returns
         -------
@@ -592,7 +606,8 @@ class DisposeScope:
         ScopeClosedError, ScopeNestingError
             This scope is closed, or has not been entered.
         UnknownKindError
-            An object of unknown type in the tree hides a resource that this scope owns. Nothing has moved.
+            An object of unknown type in the tree hides a resource that this scope owns. Nothing has
+            moved.
         TypeError
             A plain array to be made compact is inside of a container. Nothing has moved.
 
@@ -634,7 +649,9 @@ class DisposeScope:
         return tree
 
     def detach(self, tree: T) -> T:
-        """Give up what this scope owns in a tree: it becomes unowned and lives by reference count. Returns `tree`.
+        """Give up what this scope owns in a tree: it becomes unowned and lives by reference count.
+
+        Returns `tree`.
 
         Otherwise as `move_to_outer`.
         """
@@ -646,8 +663,8 @@ class DisposeScope:
     def attach(self, tree: T) -> T:
         """Take over the resources in a tree, whoever owned them before; this scope will dispose them. Returns `tree`.
 
-        Objects of the user's own with a method ``dispose()`` get known to the library here. One that cannot be weakly
-        referenced is held until it is disposed or detached.
+        Objects of the user's own with a method ``dispose()`` get known to the library here. One
+        that cannot be weakly referenced is held until it is disposed or detached.
 
         Raises
         ------
@@ -658,7 +675,8 @@ class DisposeScope:
         DeviceMismatchError
             The members of a composite live on different devices.
         UnknownKindError
-            An object of unknown type hides a resource. Nothing has been attached, in this case as in the others.
+            An object of unknown type hides a resource. Nothing has been attached, in this case as
+            in the others.
         """
         self._check_open("attach")
         plain: list[object] = []
@@ -690,7 +708,8 @@ class DisposeScope:
         Raises
         ------
         UnknownKindError
-            An object of unknown type in the tree hides a resource of this scope. Nothing has been released.
+            An object of unknown type in the tree hides a resource of this scope. Nothing has been
+            released.
         ExceptionGroup
             Releases failed. All others were done.
         """
@@ -775,16 +794,18 @@ class DisposeScope:
             raise
 
     def close(self) -> None:
-        """Release all that this scope owns, and own nothing any more. Idempotent, from any thread or task.
+        """Release all that this scope owns, and own nothing any more.
 
-        The block goes on; what is born in it from now on belongs to the outer scope. A scope that was never entered
-        can be closed too, and cannot be entered then.
+        Idempotent, from any thread or task.
+
+        The block goes on; what is born in it from now on belongs to the outer scope. A scope that
+        was never entered can be closed too, and cannot be entered then.
 
         Raises
         ------
         ExceptionGroup
-            Releases failed. All others were done, and the scope is closed. An interrupt, such as `KeyboardInterrupt`,
-            is raised as itself.
+            Releases failed. All others were done, and the scope is closed. An interrupt, such as
+            `KeyboardInterrupt`, is raised as itself.
         """
         if self._state != CLOSED:
             leave(self, "closing", None)
@@ -797,8 +818,9 @@ class DisposeScope:
     def __call__(self, function: Any = None, /) -> Any:
         """Decorate a function, coroutine function, generator function or async generator function.
 
-        Each call opens a fresh scope with the name and options of this one. What the function returns or yields is
-        moved to the scope of the caller by itself; what it did not make stays where it is.
+        Each call opens a fresh scope with the name and options of this one. What the function
+        returns or yields is moved to the scope of the caller by itself; what it did not make stays
+        where it is.
 
         Raises
         ------
@@ -857,8 +879,8 @@ add_leaf_types(DisposeScope)
 def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function in a scope of its own, and move what it returns to the caller's scope.
 
-    Everything else born in the call is disposed. A coroutine function gives a coroutine to await, a generator
-    function a generator, as with ``@dispose_scope()``.
+    Everything else born in the call is disposed. A coroutine function gives a coroutine to await, a
+    generator function a generator, as with ``@dispose_scope()``.
 
     Returns
     -------

@@ -40,8 +40,9 @@ KEEPER: Final = 3
 THROUGH: Final = 4
 PASSING: Final = 5
 """What code is to a person who looks for a line: theirs; generated for theirs; a library's; a library's that keeps what
-it makes for itself, so that it makes no births; code that, with its caller, only passes a call on; code that passes a
-call on by itself."""
+it makes for itself, so that it makes no births; code that, with its caller, only passes a call on;
+code that passes a call on by itself.
+"""
 
 _judges: Final[list[Callable[[CodeType, str], int | None]]] = []
 

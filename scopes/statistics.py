@@ -48,8 +48,9 @@ class DeviceStatistics:
 class Statistics:
     """What was created, disposed and moved since the last reset, and what lives now.
 
-    A composite counts as one. Events count on the thread where they happen; `live` and `live_nbytes` count what was
-    born on the thread (or first attached there). Plain arrays are not counted here.
+    A composite counts as one. Events count on the thread where they happen; `live` and
+    `live_nbytes` count what was born on the thread (or first attached there). Plain arrays are not
+    counted here.
 
     Attributes
     ----------
@@ -98,10 +99,13 @@ def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics
 
 @final
 class Ledger:
-    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock.
+    """The counters of one thread.
 
-    What the compiled paths count stands beside them, in `compiled`. The object in `period` stands for the time since
-    they were set to zero: what was counted in another period is no longer in them.
+    Only that thread adds to them, so that no count is lost and none needs a lock.
+
+    What the compiled paths count stands beside them, in `compiled`. The object in `period` stands
+    for the time since they were set to zero: what was counted in another period is no longer in
+    them.
     """
 
     __slots__ = ("__weakref__", "compiled", "period", *COUNTERS)
@@ -148,12 +152,18 @@ class Ledger:
 
 _ledgers: Final[WeakSet[Ledger]] = WeakSet()
 _retired: Final[list[tuple[int, ...]]] = []
-"""What the threads that have ended counted. Only appended to and popped from, which needs no lock."""
+"""What the threads that have ended counted.
+
+Only appended to and popped from, which needs no lock.
+"""
 
 
 _MANY: Final = 1000
 _lock: Final = threading.RLock()
-"""Held while threads come, go and are summed up. Re-entrant: a collection can end a thread's ledger meanwhile."""
+"""Held while threads come, go and are summed up.
+
+Re-entrant: a collection can end a thread's ledger meanwhile.
+"""
 # A collection may end a thread's ledger wherever another lock is held.
 hold_across_forks(_lock, 3)
 
@@ -174,7 +184,8 @@ class _Retire:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    # Bound here, because module globals may be gone when the main thread's dies at interpreter exit.
+    # Bound here, because module globals may be gone when the main thread's dies at interpreter
+    # exit.
     def __del__(
         self,
         retired: list[tuple[int, ...]] = _retired,
@@ -186,7 +197,8 @@ class _Retire:
         forget(ledger)
         with lock:
             retired.append(ledger.counts())
-            # Resources born on the thread still name the ledger as their home: it must not be counted twice.
+            # Resources born on the thread still name the ledger as their home: it must not be
+            # counted twice.
             ledger.clear()
             if len(retired) > many:
                 _sum_of_retired()

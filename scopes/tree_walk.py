@@ -1,9 +1,9 @@
 """The walk: every resource in a nesting of containers, each once, by path, without running the objects' own code.
 
-What is understood is walked: list, tuple and namedtuple, dict and any other Mapping, set, frozenset, deque,
-dataclasses, attrs classes, arrays of objects, and whatever else the instances of their subclasses hold as attributes.
-Anything else is a leaf, unless it hides a resource that the caller would lose: then the walk refuses, before anything
-is changed.
+What is understood is walked: list, tuple and namedtuple, dict and any other Mapping, set,
+frozenset, deque, dataclasses, attrs classes, arrays of objects, and whatever else the instances of
+their subclasses hold as attributes. Anything else is a leaf, unless it hides a resource that the
+caller would lose: then the walk refuses, before anything is changed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def resources_in(
     tree : object
         A resource, or any nesting of containers. Cycles end.
     hides : callable, optional
-        Tells whether an object met inside an object of unknown type would be lost. Without it nothing is searched.
+        Tells whether an object met inside an object of unknown type would be lost. Without it
+        nothing is searched.
     what : str
         What the root is called in a message.
     plain : list, optional
@@ -154,7 +155,8 @@ _dict_items: Final[Callable[[Any], Iterable[tuple[Any, object]]]] = dict.__dict_
 
 
 def _is_a(cls: type, base: type) -> bool:
-    # A function, so that type checkers do not make a container of unknown things out of what is asked.
+    # A function, so that type checkers do not make a container of unknown things out of what is
+    # asked.
     return issubclass(cls, base)
 
 
@@ -226,7 +228,8 @@ def _referents(node: object) -> list[object]:
     if cls is types.FunctionType:
         # Not its globals: a function is not the owner of its module.
         return [getattr(node, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")]
-    # The type alone tells: asking an object for its __class__ may run its code, and raises for a dead proxy.
+    # The type alone tells: asking an object for its __class__ may run its code, and raises for a
+    # dead proxy.
     if issubclass(cls, (type, types.ModuleType)):
         return []
     return gc.get_referents(node)

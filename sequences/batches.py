@@ -25,9 +25,10 @@ T = TypeVar("T")
 def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBatches[T]:
     """The batches of any iterable, each in a scope of its own that is current in the loop body.
 
-    ``for batch in scoped_batches(loader):`` disposes a batch, and all that the loop body made of it, when the next
-    batch is asked for, at the end, when the loop breaks, returns or raises, and when the iterator is closed. Keep
-    something with ``disposescope.move_to_outer(x)`` in the body: it goes to the scope around the loop.
+    ``for batch in scoped_batches(loader):`` disposes a batch, and all that the loop body made of
+    it, when the next batch is asked for, at the end, when the loop breaks, returns or raises, and
+    when the iterator is closed. Keep something with ``disposescope.move_to_outer(x)`` in the body:
+    it goes to the scope around the loop.
 
     Parameters
     ----------
@@ -39,8 +40,9 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
     Returns
     -------
     ScopedBatches
-        An iterable of the same batches, and of the same length where the loader has one. It can be iterated as often
-        as the loader. Also a context manager, which closes what is still open when it is left.
+        An iterable of the same batches, and of the same length where the loader has one. It can be
+        iterated as often as the loader. Also a context manager, which closes what is still open
+        when it is left.
 
     Raises
     ------
@@ -49,19 +51,20 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
 
     Notes
     -----
-    What the loader hands over belongs to the batch's scope, whoever owned it before: a list of batches that was made
-    beforehand is disposed batch by batch. A batch is therefore handed over once; one that is handed over again raises
-    `DisposedError`.
+    What the loader hands over belongs to the batch's scope, whoever owned it before: a list of
+    batches that was made beforehand is disposed batch by batch. A batch is therefore handed over
+    once; one that is handed over again raises `DisposedError`.
 
-    The loader itself runs in the scope around the loop, not in that of a batch. What it carries from one batch
-    to the next (batches that were fetched ahead, a shuffle buffer) lives on, and a generator may have scopes of its
-    own.
+    The loader itself runs in the scope around the loop, not in that of a batch. What it carries
+    from one batch to the next (batches that were fetched ahead, a shuffle buffer) lives on, and a
+    generator may have scopes of its own.
 
-    A batch is disposed before the next one is fetched, and the last one at the end: after the loop, the loop variable
-    is a disposed batch. Where a loop breaks, its iterator dies and closes the scope with it; what a release raises
-    then, or an interrupt, cannot propagate and goes to ``sys.unraisablehook``, as from any ``__del__``. Use the
-    ``with`` form to have it raised. An iterator follows the context it is advanced in, and several may be interleaved,
-    as by ``zip``: the one advanced last is current, inside the others.
+    A batch is disposed before the next one is fetched, and the last one at the end: after the loop,
+    the loop variable is a disposed batch. Where a loop breaks, its iterator dies and closes the
+    scope with it; what a release raises then, or an interrupt, cannot propagate and goes to
+    ``sys.unraisablehook``, as from any ``__del__``. Use the ``with`` form to have it raised. An
+    iterator follows the context it is advanced in, and several may be interleaved, as by ``zip``:
+    the one advanced last is current, inside the others.
 
     Examples
     --------
@@ -148,7 +151,10 @@ class ScopedBatches(_Closing, Generic[T]):
 
 @final
 class BatchIterator(_Closing, Iterator[T]):
-    """One pass over the batches. Closes the scope of its batch when it is advanced, exhausted, closed, or dies."""
+    """One pass over the batches.
+
+    Closes the scope of its batch when it is advanced, exhausted, closed, or dies.
+    """
 
     __slots__ = ("__weakref__", "_name", "_scope", "_source")
 
@@ -171,7 +177,8 @@ class BatchIterator(_Closing, Iterator[T]):
             self._source = None
             raise
         self._scope = scope = DisposeScope(self._name)
-        # Entered here and not in a with block: it stays open in the context of whoever asked for the batch.
+        # Entered here and not in a with block: it stays open in the context of whoever asked for
+        # the batch.
         scope.__enter__()
         try:
             scope.attach(batch)
@@ -199,7 +206,8 @@ class BatchIterator(_Closing, Iterator[T]):
 
 
 if COMPILED is not None:
-    # The traceback of what is raised keeps the iterator, which otherwise would close the scope when it dies.
+    # The traceback of what is raised keeps the iterator, which otherwise would close the scope when
+    # it dies.
     BatchIterator.__next__ = COMPILED.with_undo((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]
     BatchIterator.__del__ = COMPILED.with_undo((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]
     _Closing.__exit__ = COMPILED.with_undo((_Closing.__exit__, _Closing._close))  # type: ignore[method-assign]

@@ -37,16 +37,16 @@ R = TypeVar("R")
 class ScopedCollate(Generic[P, R]):
     """A collate function that leaves nothing behind but the batch.
 
-    Each call opens a scope around the wrapped function. What the function makes on the way (padding, sorted copies,
-    tensors of single samples) is disposed, and the batch it returns is moved out as a tree: to the scope that is
-    current where the collate function is called, or unowned where none is, as in a worker process. Where the function
-    raises, nothing is left.
+    Each call opens a scope around the wrapped function. What the function makes on the way
+    (padding, sorted copies, tensors of single samples) is disposed, and the batch it returns is
+    moved out as a tree: to the scope that is current where the collate function is called, or
+    unowned where none is, as in a worker process. Where the function raises, nothing is left.
 
     Parameters
     ----------
     function : callable
-        The collate function; called with whatever this is called with. One that is wrapped already is not wrapped
-        again.
+        The collate function; called with whatever this is called with. One that is wrapped already
+        is not wrapped again.
 
     Raises
     ------
@@ -55,10 +55,11 @@ class ScopedCollate(Generic[P, R]):
 
     Notes
     -----
-    Can be pickled where `function` can, so that it works in the worker processes of a ``DataLoader``, and used as a
-    decorator. A batch that contains an object of unknown type in which one of its tensors hides is refused with
-    `UnknownKindError`: the tensor would be lost. A packed sequence of PyTorch's whose fields were stacked is refused
-    with ``ValueError``: ``default_collate`` makes such of samples that are packed sequences, and they are none.
+    Can be pickled where `function` can, so that it works in the worker processes of a
+    ``DataLoader``, and used as a decorator. A batch that contains an object of unknown type in
+    which one of its tensors hides is refused with `UnknownKindError`: the tensor would be lost. A
+    packed sequence of PyTorch's whose fields were stacked is refused with ``ValueError``:
+    ``default_collate`` makes such of samples that are packed sequences, and they are none.
 
     Examples
     --------
@@ -97,7 +98,8 @@ class ScopedCollate(Generic[P, R]):
         return f"ScopedCollate({getattr(self.function, '__qualname__', None) or repr(self.function)})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # A decorated function is found under its own name only, and what is found there is this object.
+        # A decorated function is found under its own name only, and what is found there is this
+        # object.
         found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
         name = getattr(self.function, "__qualname__", "")
         for part in name.split("."):
@@ -121,33 +123,35 @@ def pack_collate(
 ) -> PackCollate:
     """A collate function: what varies in length is packed, the rest stacked, in the structure of one sample.
 
-    Samples are arrays, Tensors, numbers, or any nesting of tuples, lists, namedtuples, dicts, dataclasses and attrs
-    classes of them. In the batch,
+    Samples are arrays, Tensors, numbers, or any nesting of tuples, lists, namedtuples, dicts,
+    dataclasses and attrs classes of them. In the batch,
 
     * a field of arrays that vary in the length of their first axis becomes a `PackedSequence`,
     * any other field of arrays becomes a Tensor, shape (batch, *),
     * a field of numbers becomes a Tensor, shape (batch,),
-    * fields of PyTorch's tensors become PyTorch's packed sequences and tensors, and so do the numbers in such samples,
+    * fields of PyTorch's tensors become PyTorch's packed sequences and tensors, and so do the
+      numbers in such samples,
     * a field of ``str``, ``bytes`` or ``None`` becomes a list.
 
     Parameters
     ----------
     pack : {"varying", "all"} or collection of names, default "varying"
-        Which fields of arrays are packed. With names: these, whatever their lengths are, and no others. ``"all"``:
-        all that have a length (at least one axis), except those named in `stack`. ``"varying"``: those whose length
-        has been seen to vary by this collate function, in this batch or in an earlier one.
+        Which fields of arrays are packed. With names: these, whatever their lengths are, and no
+        others. ``"all"``: all that have a length (at least one axis), except those named in
+        `stack`. ``"varying"``: those whose length has been seen to vary by this collate function,
+        in this batch or in an earlier one.
     stack : collection of names, optional
         Fields that are never packed.
     enforce_sorted : bool, default False
-        Refuse batches whose sequences are not sorted by length, longest first. With False they are sorted, and each
-        packed field has its own indices.
+        Refuse batches whose sequences are not sorted by length, longest first. With False they are
+        sorted, and each packed field has its own indices.
 
     Returns
     -------
     PackCollate
-        A callable that takes the list of samples. It can be pickled, and opens a scope for each call, as
-        `ScopedCollate` does: the batch is what is left, and it belongs to the scope that is current where it is
-        called.
+        A callable that takes the list of samples. It can be pickled, and opens a scope for each
+        call, as `ScopedCollate` does: the batch is what is left, and it belongs to the scope that
+        is current where it is called.
 
     Raises
     ------
@@ -158,13 +162,13 @@ def pack_collate(
 
     Notes
     -----
-    A name is the key, the name or the index that leads to a field (``"tokens"``, ``0``), with dots into nested samples
-    (``"inputs.tokens"``, ``"0.1"``).
+    A name is the key, the name or the index that leads to a field (``"tokens"``, ``0``), with dots
+    into nested samples (``"inputs.tokens"``, ``"0.1"``).
 
-    A batch whose sequences happen to be of one length, above all a batch of one sample, does not show that a field
-    varies. So with ``"varying"`` a field stays packed once it has been seen to vary, but a batch of one length
-    *before* that is stacked, and each worker process sees batches of its own. Name the fields in `pack` where the
-    type of the batch must not depend on the data.
+    A batch whose sequences happen to be of one length, above all a batch of one sample, does not
+    show that a field varies. So with ``"varying"`` a field stays packed once it has been seen to
+    vary, but a batch of one length *before* that is stacked, and each worker process sees batches
+    of its own. Name the fields in `pack` where the type of the batch must not depend on the data.
 
     Examples
     --------
@@ -180,13 +184,15 @@ def pack_collate(
 
 @final
 class PackCollate:
-    """What `pack_collate` makes: called with a list of samples, it returns the batch. What it raises, it raises then.
+    """What `pack_collate` makes: called with a list of samples, it returns the batch.
+
+    What it raises, it raises then.
 
     Raises
     ------
     ValueError
-        There are no samples, their structures or shapes differ, a sequence is empty, or a name leads to no field of
-        arrays. The message names the field and the sample.
+        There are no samples, their structures or shapes differ, a sequence is empty, or a name
+        leads to no field of arrays. The message names the field and the sample.
     TypeError
         A field is of a type that is not understood, or of different types in two samples.
     DisposedError
@@ -198,8 +204,8 @@ class PackCollate:
     _pack: frozenset[Path] | Literal["varying", "all"]
     _stack: frozenset[Path]
     _enforce_sorted: bool
-    # The fields that were seen to vary. Only ever grows; adding to a set is atomic, so that threads may share the
-    # collate.
+    # The fields that were seen to vary. Only ever grows; adding to a set is atomic, so that threads
+    # may share the collate.
     _varied: set[Path]
 
     def __init__(self, pack: Names | Literal["varying", "all"], stack: Names, enforce_sorted: bool) -> None:
@@ -419,7 +425,8 @@ def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
         return cls._make(batches.values()) if hasattr(cls, "_make") else cls(batches.values())
     if isinstance(first, list):
         return cls(batches.values())
-    # A copy, so that what __init__ checks of a sample is not asked of a batch; past the lock of a frozen class.
+    # A copy, so that what __init__ checks of a sample is not asked of a batch; past the lock of a
+    # frozen class.
     clone = copy.copy(first)
     for name, batch in batches.items():
         object.__setattr__(clone, name, batch)

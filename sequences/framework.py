@@ -15,7 +15,10 @@ __all__ = [
 
 @final
 class TorchSequences(Framework):
-    """PyTorch's packed sequences. The module that imports PyTorch is imported when the program has."""
+    """PyTorch's packed sequences.
+
+    The module that imports PyTorch is imported when the program has.
+    """
 
     module = "torch"
 

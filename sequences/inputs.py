@@ -1,4 +1,7 @@
-"""What the sequence functions take as a tensor, whose tensors these are, and padding values. Imports no PyTorch."""
+"""What the sequence functions take as a tensor, whose tensors these are, and padding values.
+
+Imports no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -223,8 +226,9 @@ def padding_of(value: object, dtype: np.dtype[Any], what: str, *, as_float: bool
     Parameters
     ----------
     value : object
-        A number, or a Tensor or array without dimensions. Fractions are cut off for an integer dtype; a negative
-        integer wraps around for an unsigned one; any number but 0 is True for bool.
+        A number, or a Tensor or array without dimensions. Fractions are cut off for an integer
+        dtype; a negative integer wraps around for an unsigned one; any number but 0 is True for
+        bool.
     dtype : dtype
         The dtype to fill.
     what : str

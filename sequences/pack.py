@@ -50,16 +50,17 @@ def pack_sequence(sequences: Iterable[torch.Tensor], enforce_sorted: bool = True
 def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence | TorchPackedSequence:
     """A packed sequence of a list of sequences of different lengths.
 
-    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors, PyTorch's packed
-    sequence, with gradients.
+    As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors,
+    PyTorch's packed sequence, with gradients.
 
     Parameters
     ----------
     sequences : list of Tensor or array, each of shape (length, *)
         At least one, none of them empty. The dtype of the first is that of the result.
     enforce_sorted : bool, default True
-        Refuse sequences that are not sorted by length, longest first. With False they are sorted, and the result has
-        indices. Arrays of one length stay in the order given, PyTorch's tensors are in the order of ``torch.sort``.
+        Refuse sequences that are not sorted by length, longest first. With False they are sorted,
+        and the result has indices. Arrays of one length stay in the order given, PyTorch's tensors
+        are in the order of ``torch.sort``.
 
     Returns
     -------
@@ -118,7 +119,8 @@ def pack_padded_sequence(
 ) -> PackedSequence | TorchPackedSequence:
     """A packed sequence of a padded batch.
 
-    As ``torch.nn.utils.rnn.pack_padded_sequence``. Given PyTorch's tensor, PyTorch's packed sequence, with gradients.
+    As ``torch.nn.utils.rnn.pack_padded_sequence``. Given PyTorch's tensor, PyTorch's packed
+    sequence, with gradients.
 
     Parameters
     ----------
@@ -129,8 +131,9 @@ def pack_padded_sequence(
     batch_first : bool, default False
         The layout of `input`.
     enforce_sorted : bool, default True
-        Refuse sequences that are not sorted by length, longest first. With False they are sorted, and the result has
-        indices. Arrays of one length stay in the order given, PyTorch's tensors are in the order of ``torch.sort``.
+        Refuse sequences that are not sorted by length, longest first. With False they are sorted,
+        and the result has indices. Arrays of one length stay in the order given, PyTorch's tensors
+        are in the order of ``torch.sort``.
 
     Returns
     -------
@@ -180,7 +183,8 @@ def pack_padded_sequence(
                 raise RuntimeError(f"{what}: got {counts.size} lengths for {batch} sequences")
             order = served(descending_order, counts)
             counts = counts[order]
-            # PyTorch selects by the order, so that with fewer lengths than sequences the rest is left out.
+            # PyTorch selects by the order, so that with fewer lengths than sequences the rest is
+            # left out.
             batch = counts.size
     if counts.ndim != 1:
         raise RuntimeError(f"{what}: lengths must have one dimension, not shape {counts.shape}")

@@ -39,21 +39,23 @@ class PackedSequence(Sequence["Tensor | None"]):
     """A batch of sequences of different lengths, without padding, as one resource.
 
     Made by `pack_sequence` and `pack_padded_sequence`, seldom by hand. It behaves as
-    ``torch.nn.utils.rnn.PackedSequence``, which is a namedtuple: it unpacks into its four fields, can be indexed,
-    compared and replaced in part. Unlike that it is no tuple, for it is a resource: it counts as one, its fields are
-    its members, and it is moved and disposed as a whole.
+    ``torch.nn.utils.rnn.PackedSequence``, which is a namedtuple: it unpacks into its four fields,
+    can be indexed, compared and replaced in part. Unlike that it is no tuple, for it is a resource:
+    it counts as one, its fields are its members, and it is moved and disposed as a whole.
 
     Parameters
     ----------
     data : Tensor or array, shape (sum of lengths, *)
-        The elements: of all sequences that reach step 0, longest first, then of all that reach step 1, and so on.
-        Also a pair ``(data, batch_sizes)``, with `batch_sizes` left out.
+        The elements: of all sequences that reach step 0, longest first, then of all that reach step
+        1, and so on. Also a pair ``(data, batch_sizes)``, with `batch_sizes` left out.
     batch_sizes : Tensor or array of int64, shape (time,)
         How many sequences reach each step.
     sorted_indices : Tensor or array of int64, shape (batch,), optional
-        Which sequence of the batch as it was given stands at each place. None where it was sorted as given.
+        Which sequence of the batch as it was given stands at each place. None where it was sorted
+        as given.
     unsorted_indices : Tensor or array of int64, shape (batch,), optional
-        At which place each sequence of the batch as it was given stands; computed from `sorted_indices` where left out.
+        At which place each sequence of the batch as it was given stands; computed from
+        `sorted_indices` where left out.
 
     Raises
     ------
@@ -66,8 +68,9 @@ class PackedSequence(Sequence["Tensor | None"]):
 
     Notes
     -----
-    Born in the current scope. The fields are handles of its own, which share the memory of what was given: a Tensor
-    that was given stays a resource of its own. Once the packed sequence is disposed, its fields are disposed Tensors.
+    Born in the current scope. The fields are handles of its own, which share the memory of what was
+    given: a Tensor that was given stays a resource of its own. Once the packed sequence is
+    disposed, its fields are disposed Tensors.
 
     Examples
     --------
@@ -151,17 +154,26 @@ class PackedSequence(Sequence["Tensor | None"]):
 
     @property
     def batch_sizes(self) -> Tensor:
-        """How many sequences reach each step, shape (time,), int64. A member of this packed sequence."""
+        """How many sequences reach each step, shape (time,), int64.
+
+        A member of this packed sequence.
+        """
         return self._batch_sizes
 
     @property
     def sorted_indices(self) -> Tensor | None:
-        """Which sequence stands at each place, shape (batch,), int64, or None. A member of this packed sequence."""
+        """Which sequence stands at each place, shape (batch,), int64, or None.
+
+        A member of this packed sequence.
+        """
         return self._sorted_indices
 
     @property
     def unsorted_indices(self) -> Tensor | None:
-        """At which place each sequence stands, shape (batch,), int64, or None. A member of this packed sequence."""
+        """At which place each sequence stands, shape (batch,), int64, or None.
+
+        A member of this packed sequence.
+        """
         return self._unsorted_indices
 
     def _tuple(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -296,14 +308,15 @@ class PackedSequence(Sequence["Tensor | None"]):
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """A packed sequence whose data has another dtype, or is on another device; itself where nothing changes.
 
-        Called as ``torch.Tensor.to``: ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)``, each with
-        ``non_blocking=False, copy=False``.
+        Called as ``torch.Tensor.to``: ``to(dtype)``, ``to(device)``, ``to(device, dtype)``,
+        ``to(other)``, each with ``non_blocking=False, copy=False``.
 
         Parameters
         ----------
         *args, **kwargs
-            `dtype` : a NumPy dtype, or what makes one. `device` : ``"cpu"`` is the only one there is.
-            `other` : a Tensor or array, whose dtype is taken. `copy` : make a new one also where nothing changes.
+            `dtype` : a NumPy dtype, or what makes one. `device` : ``"cpu"`` is the only one there
+            is. `other` : a Tensor or array, whose dtype is taken. `copy` : make a new one also
+            where nothing changes.
 
         Returns
         -------

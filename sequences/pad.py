@@ -74,8 +74,8 @@ def pad_sequence(
     Raises
     ------
     RuntimeError
-        No sequence was given, one does not fit the first, `padding_value` does not fit the dtype, or `padding_side`
-        is neither.
+        No sequence was given, one does not fit the first, `padding_value` does not fit the dtype,
+        or `padding_side` is neither.
     IndexError
         A sequence but the first has no dimensions.
     TypeError
@@ -229,7 +229,8 @@ def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> l
     Returns
     -------
     list of Tensor, each of shape (length, *)
-        New, born in the current scope, each with memory of its own: they outlive the packed sequence.
+        New, born in the current scope, each with memory of its own: they outlive the packed
+        sequence.
 
     Raises
     ------
@@ -285,10 +286,12 @@ def unpad_sequence(
 
     Parameters
     ----------
-    padded_sequences : Tensor or array, shape (time, batch, *) or, with `batch_first`, (batch, time, *)
+    padded_sequences : Tensor or array, shape (time, batch, *) or, with `batch_first`, (batch, time,
+    *)
         The padded batch.
     lengths : Tensor, array or list, shape (batch,)
-        The length of each sequence; what is longer than the batch is the whole of it, and what is negative is nothing.
+        The length of each sequence; what is longer than the batch is the whole of it, and what is
+        negative is nothing.
     batch_first : bool, default False
         The layout of the batch.
 
@@ -304,7 +307,8 @@ def unpad_sequence(
     IndexError
         The batch has fewer than two dimensions.
     TypeError
-        The batch is neither a Tensor nor an array, or the lengths are not real numbers in one dimension.
+        The batch is neither a Tensor nor an array, or the lengths are not real numbers in one
+        dimension.
     DisposedError
         A Tensor has been disposed.
 
@@ -338,7 +342,8 @@ def unpad_sequence(
     by_sequence = array if batch_first else array.swapaxes(0, 1)
     if given.size != by_sequence.shape[0]:
         raise ValueError(f"{what}: got {given.size} lengths for {by_sequence.shape[0]} sequences")
-    # How many of the steps 0, 1, ... are less than each length: a fraction counts as a whole step, NaN as none.
+    # How many of the steps 0, 1, ... are less than each length: a fraction counts as a whole step,
+    # NaN as none.
     steps = np.arange(by_sequence.shape[1], dtype=np.int64)
     counts = np.searchsorted(steps, np.where(np.isnan(given), 0, given), side="left").tolist()
     return [wrap(row[:count].copy()) for row, count in zip(by_sequence, counts, strict=True)]

@@ -132,7 +132,8 @@ def _telling(construct: Callable[..., PackedSequence]) -> Callable[..., PackedSe
 def check_whole(packed: PackedSequence, what: str) -> None:
     """Raise `ValueError` where the fields of a packed sequence cannot belong together.
 
-    ``default_collate`` takes packed sequences for tuples and stacks their fields, which makes one that looks whole.
+    ``default_collate`` takes packed sequences for tuples and stacks their fields, which makes one
+    that looks whole.
     """
     data, batch_sizes = packed[0], packed[1]
     if not _is_disposed(packed) and batch_sizes.dim() != 1:
@@ -147,8 +148,8 @@ def check_whole(packed: PackedSequence, what: str) -> None:
 #
 # PyTorch's functions go step by step or length by length, and so do their gradients. Here rows are
 # moved once, there and back, where all tensors are plain memory of the CPU and nobody follows which
-# operations run. Whatever else is given, and whatever PyTorch refuses, goes to PyTorch's function, and
-# so does what consists of few sequences or steps: that takes it less time than the checks here.
+# operations run. Whatever else is given, and whatever PyTorch refuses, goes to PyTorch's function,
+# and so does what consists of few sequences or steps: that takes it less time than the checks here.
 
 _FEW: Final = 12
 """Measured: see ``benchmarks/bench_pack.py``."""
@@ -202,9 +203,9 @@ def _needs_graph(tensors: Iterable[Tensor]) -> bool:
 class _Move(NamedTuple):
     """A move of rows: layouts, lengths and order as for `move_rows`.
 
-    `adds` tells whether PyTorch adds the gradient to zeros, so that none of its zeros is negative. `by_pytorch` makes
-    the same of sources by PyTorch's function, given lengths and order as well: for gradients that this move does not
-    fit.
+    `adds` tells whether PyTorch adds the gradient to zeros, so that none of its zeros is negative.
+    `by_pytorch` makes the same of sources by PyTorch's function, given lengths and order as well:
+    for gradients that this move does not fit.
     """
 
     to: int
@@ -279,7 +280,8 @@ def _lengths_of(sequences: list[Tensor]) -> list[int]:
     row = sequences[0].shape[1:]
     shapes = [one.shape for one in sequences]
     lengths = [shape[0] for shape in shapes]
-    # Rows of as many axes and bytes are alike where there is one axis; the bytes are compared where rows are moved.
+    # Rows of as many axes and bytes are alike where there is one axis; the bytes are compared where
+    # rows are moved.
     if len(row) < 2 and 0 not in lengths:
         are_alike = all([len(shape) == len(row) + 1 for shape in shapes])  # noqa: C419  # a list is faster
     else:

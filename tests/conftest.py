@@ -26,7 +26,8 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.register_profile("few", settings.get_profile("any machine"), max_examples=10)
 settings.load_profile("any machine")
 
-# What a search for holders finds does not depend on how fast the machine is, nor on what else the process has met.
+# What a search for holders finds does not depend on how fast the machine is, nor on what else the
+# process has met.
 for function in (LeakDetector.report, Snapshot.report, assert_no_leaks):
     defaults = function.__kwdefaults__
     defaults.update({name: limit for name, limit in SEARCH_LIMITS.items() if name in defaults})
@@ -38,7 +39,8 @@ modules_when_frozen = [0]
 
 
 def what_was_imported_is_not_collected_again() -> None:
-    # A collection looks at every object of PyTorch and JAX each time unless it is frozen; parts of them come late.
+    # A collection looks at every object of PyTorch and JAX each time unless it is frozen; parts of
+    # them come late.
     if len(sys.modules) > modules_when_frozen[0] + 50:
         modules_when_frozen[0] = len(sys.modules)
         gc.freeze()
@@ -72,7 +74,8 @@ def nothing_is_left_behind() -> Iterator[None]:
     no_other_thread_computes()
     gc.collect()
     what_was_imported_is_not_collected_again()
-    # NumPy keeps the operands of a reduction that was refused for ever, and what one test leaves is not the next one's.
+    # NumPy keeps the operands of a reduction that was refused for ever, and what one test leaves is
+    # not the next one's.
     for entry in list(LIVE.values()):
         release(entry)
     ds.reset_statistics()

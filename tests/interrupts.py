@@ -66,8 +66,8 @@ def _is_made_by_the_compiler(frame: FrameType) -> bool:
 class Interruption:
     """Raises an exception at one place, by number.
 
-    Places are where a function begins, and before each line (``lines``) or where else Python looks for signals: after a
-    call and at the end of a loop's body.
+    Places are where a function begins, and before each line (``lines``) or where else Python looks
+    for signals: after a call and at the end of a loop's body.
     """
 
     def __init__(self, number: int, error: type[BaseException], *, lines: bool) -> None:
@@ -152,7 +152,8 @@ def interrupt_everywhere(
     lines : bool
         See `Interruption`.
     only_gone : bool
-        Whether the program attaches what was born outside of scopes, so that the counts need not be even.
+        Whether the program attaches what was born outside of scopes, so that the counts need not be
+        even.
     state : callable
         What else is to be the same before and after.
 

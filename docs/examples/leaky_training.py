@@ -1,7 +1,8 @@
 """A training loop with three leaks, for a look at the report.
 
-``leak-report run --frames 3 -o run.json docs/examples/leaky_training.py`` and ``leak-report html run.json``: a metric
-that keeps the graph of every step, a history that is never emptied, and a preview that pins all scores.
+``leak-report run --frames 3 -o run.json docs/examples/leaky_training.py`` and
+``leak-report html run.json``: a metric that keeps the graph of every step, a history that is never
+emptied, and a preview that pins all scores.
 """
 
 import torch

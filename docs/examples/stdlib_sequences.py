@@ -1,7 +1,8 @@
 """Byte bigrams of Python's own standard library, counted batch by batch in memory that stays flat.
 
-Every line of source is one sequence of bytes. The lines are read lazily, packed into batches by the collate hook, and
-each batch lives in a scope of its own. The counts are checked against a direct count over the files.
+Every line of source is one sequence of bytes. The lines are read lazily, packed into batches by the
+collate hook, and each batch lives in a scope of its own. The counts are checked against a direct
+count over the files.
 
     python docs/examples/stdlib_sequences.py [--repeat N] [--limit-files N] [--batch-size N]
 """
@@ -32,7 +33,10 @@ def source_files(limit: int | None) -> list[Path]:
 
 
 def lines(files: list[Path]) -> Iterator[np.ndarray]:
-    """Each line as a sequence of bytes, shape (length,), dtype uint8. One file is open at a time."""
+    """Each line as a sequence of bytes, shape (length,), dtype uint8.
+
+    One file is open at a time.
+    """
     for file in files:
         with file.open("rb") as source:
             for line in source:
@@ -49,8 +53,8 @@ def batches(sequences: Iterator[np.ndarray], batch_size: int) -> Iterator[ds.Pac
 def bigrams(packed: ds.PackedSequence) -> ds.Tensor:
     """How often each byte follows each other one within a sequence: shape (65536,), dtype int64.
 
-    In the packed layout the byte at one step stands as many places behind its predecessor as there were sequences at
-    the step before.
+    In the packed layout the byte at one step stands as many places behind its predecessor as there
+    were sequences at the step before.
     """
     data, sizes = packed.data, packed.batch_sizes
     following = np.arange(int(sizes[0]), len(data))

@@ -1,7 +1,7 @@
 """A byte-level LSTM that learns the source of Python's standard library, in memory that stays flat.
 
-Each line is one sequence. Lines of different lengths are packed, not padded; every batch and all that its step makes
-live in one scope; the only thing that is kept of a step is a number.
+Each line is one sequence. Lines of different lengths are packed, not padded; every batch and all
+that its step makes live in one scope; the only thing that is kept of a step is a number.
 
     python docs/examples/torch_lstm.py [--steps N] [--batch-size N]
 """

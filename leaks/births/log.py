@@ -1,7 +1,7 @@
 """The log of births of this process: what was born, where, in which scope, and what became of it.
 
-The log itself is compiled: `LOG`, whose functions ``compiled.pyi`` describes. Here stand what is kept
-of a disposal, the facts that all births of a site share, and memory that was seen to be born.
+The log itself is compiled: `LOG`, whose functions ``compiled.pyi`` describes. Here stand what is
+kept of a disposal, the facts that all births of a site share, and memory that was seen to be born.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ Rows: TypeAlias = Sequence[Row]
 
 DISPOSALS: Final[dict[Entry, tuple[Disposal, Row]]] = LOG.disposals
 """Of the disposed resources that were seen to be born: where they were disposed, and the row of their birth.
-The log takes out what has died."""
+The log takes out what has died.
+"""
 
 
 class Disposal(NamedTuple):
@@ -172,7 +173,9 @@ Subject: TypeAlias = Entry | UnheldMemory
 
 @final
 class Seen:
-    """Memory that was seen to be born and is there: known by itself, whatever refers to it. It is not kept alive.
+    """Memory that was seen to be born and is there: known by itself, whatever refers to it.
+
+    It is not kept alive.
 
     Attributes
     ----------
@@ -254,8 +257,8 @@ def see(
     but : container of hashable
         Identities that are left out.
     identify : callable, optional
-        Given what a reference gives, returns its identity and its bytes, or None for what has gone. Left out, the
-        references are identities themselves, and the bytes are those of the row.
+        Given what a reference gives, returns its identity and its bytes, or None for what has gone.
+        Left out, the references are identities themselves, and the bytes are those of the row.
     lives : callable
         Given a reference and the number of its birth, returns whether the memory is there.
     references, rows : sequence, Rows

@@ -32,8 +32,8 @@ class RecordBuilder:
     Attributes
     ----------
     numbers : dict
-        By the identity of a storage, its number in this snapshot. Records hold the number: the identity may be the
-        storage itself.
+        By the identity of a storage, its number in this snapshot. Records hold the number: the
+        identity may be the storage itself.
     sites : Sites
         What is known of the lines.
     disposals : dict

@@ -19,8 +19,8 @@ __all__ = [
 class Attach:
     """Ask a running program for its report.
 
-    The program must be watched: started with `leak-report run`, or with PYTHONDISPOSESCOPE=leaks in its environment. It
-    goes on meanwhile. Any other process is left alone.
+    The program must be watched: started with `leak-report run`, or with PYTHONDISPOSESCOPE=leaks in
+    its environment. It goes on meanwhile. Any other process is left alone.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -32,9 +32,10 @@ FOUND: Final = 3
 class Check:
     """Fail where a report has leaks that are not known: the gate for continuous integration.
 
-    Exits with 0 where FILE, which `leak-report run -o FILE` wrote, has no leak but those that are suppressed, in the
-    baseline, or slower than --max-growth; else prints those and exits with 3. Suppressions are read from
-    .leak-report.toml or the table tool.leak-report of pyproject.toml in the working directory.
+    Exits with 0 where FILE, which `leak-report run -o FILE` wrote, has no leak but those that are
+    suppressed, in the baseline, or slower than --max-growth; else prints those and exits with 3.
+    Suppressions are read from .leak-report.toml or the table tool.leak-report of pyproject.toml in
+    the working directory.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -120,6 +121,7 @@ def printed(text: str, status: int) -> int:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        # Whoever read it has seen enough. The interpreter flushes once more at its end: into nothing.
+        # Whoever read it has seen enough. The interpreter flushes once more at its end: into
+        # nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

@@ -16,8 +16,8 @@ __all__ = [
 class Diff:
     """Compare two reports: which leaks are new, gone, grown and shrunk.
 
-    Leaks are matched by their fingerprint, which stays the same in another run, in another folder, and when lines
-    are added above. For a gate that fails, see `check --baseline`.
+    Leaks are matched by their fingerprint, which stays the same in another run, in another folder,
+    and when lines are added above. For a gate that fails, see `check --baseline`.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

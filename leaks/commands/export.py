@@ -36,10 +36,10 @@ class Export:
     """Write a report as another program reads it.
 
     speedscope: live, leaked and peak bytes as flame graphs, for https://www.speedscope.app.
-    perfetto: memory, scopes, passes and leaks over time, for https://ui.perfetto.dev and chrome://tracing.
-    csv: one row for each leak, for spreadsheets and data frames.
-    memory-viz: what is live as a snapshot of PyTorch's allocator, for `python -m torch.cuda._memory_viz`
-    and https://pytorch.org/memory_viz.
+    perfetto: memory, scopes, passes and leaks over time, for https://ui.perfetto.dev and
+    chrome://tracing. csv: one row for each leak, for spreadsheets and data frames. memory-viz: what
+    is live as a snapshot of PyTorch's allocator, for `python -m torch.cuda._memory_viz` and
+    https://pytorch.org/memory_viz.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -16,8 +16,9 @@ __all__ = [
 class Html:
     """Write a report as one HTML file.
 
-    The file holds all that it needs and opens offline in any browser of the last years: a time line of memory, scopes
-    and passes, the leaks with their source and what holds them, searched and filtered, and what is live by line.
+    The file holds all that it needs and opens offline in any browser of the last years: a time line
+    of memory, scopes and passes, the leaks with their source and what holds them, searched and
+    filtered, and what is live by line.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

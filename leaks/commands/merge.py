@@ -16,8 +16,8 @@ __all__ = [
 class Merge:
     """Write the reports of several processes as one: those of ranks, of xdist's workers, of a pipeline's steps.
 
-    The program and the settings are those of the first FILE; leaks, sites, processes and time lines are those of all,
-    in seconds since the start of the first. What is given twice counts once.
+    The program and the settings are those of the first FILE; leaks, sites, processes and time lines
+    are those of all, in seconds since the start of the first. What is given twice counts once.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

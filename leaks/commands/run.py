@@ -46,13 +46,13 @@ _KINDS: Final = cast("tuple[LeakKind, ...]", get_args(LeakKind))
 class Run:
     """Run a program and report what it leaked.
 
-    Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by Ctrl-C or by
-    os._exit, what leaked is printed to stderr, worst first, with the line that made it and what holds it. The program's
-    output, arguments and exit status are its own. Processes that it forks, or starts with multiprocessing (the workers
-    of a DataLoader), are watched too.
+    Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by
+    Ctrl-C or by os._exit, what leaked is printed to stderr, worst first, with the line that made it
+    and what holds it. The program's output, arguments and exit status are its own. Processes that
+    it forks, or starts with multiprocessing (the workers of a DataLoader), are watched too.
 
-    With -o the report is also written to a file, now and then while the program runs and at its end: what was known is
-    there even if the program is killed.
+    With -o the report is also written to a file, now and then while the program runs and at its
+    end: what was known is there even if the program is killed.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

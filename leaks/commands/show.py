@@ -18,8 +18,8 @@ __all__ = [
 class Show:
     """Print a report that was written by `run -o`.
 
-    `leak-report FILE` is the same as `leak-report show FILE`. Without an option it prints to stdout what `run` printed
-    to stderr. FILE may be - for the standard input.
+    `leak-report FILE` is the same as `leak-report show FILE`. Without an option it prints to stdout
+    what `run` printed to stderr. FILE may be - for the standard input.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,7 @@ class Show:
                 print(json_of(report) if options.json else text_of(report))
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read it has seen enough. The interpreter flushes once more at its end: into nothing.
+            # Whoever read it has seen enough. The interpreter flushes once more at its end: into
+            # nothing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

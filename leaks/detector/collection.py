@@ -24,7 +24,8 @@ _thresholds: Final[list[tuple[int, int, int]]] = []
 def collection_paused() -> Generator[None, None, None]:
     """Keep the allocations of a block from starting a collection, which would free the cycles to be reported.
 
-    By the threshold: that the collector is on, or off, is the program's to say, also meanwhile and on another thread.
+    By the threshold: that the collector is on, or off, is the program's to say, also meanwhile and
+    on another thread.
     """
     with _lock:
         before = _thresholds[0] if _thresholds else gc.get_threshold()

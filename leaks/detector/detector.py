@@ -45,23 +45,25 @@ __all__ = [
 class LeakDetector:
     """Watches births and disposals while it is open, and tells afterwards what is still there, from which line and why.
 
-    ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is open, the message of a
-    `DisposedError` tells where the resource was born and where it was disposed. Several may be open at once, each with
-    a memory of its own; one that is entered again while it is open goes on until it has been left as often, and one
-    that is entered again later starts anew. What was born before is not watched.
+    ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is
+    open, the message of a `DisposedError` tells where the resource was born and where it was
+    disposed. Several may be open at once, each with a memory of its own; one that is entered again
+    while it is open goes on until it has been left as often, and one that is entered again later
+    starts anew. What was born before is not watched.
 
-    It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code objects.
+    It keeps nothing alive: it refers to resources weakly and keeps of the program's code only code
+    objects.
 
     Parameters
     ----------
     frames : int, default 1
         How many lines are kept of each birth: the line of user code, and those that led to it.
     sample_nbytes : int, optional
-        Keep one birth for so many bytes on average, chosen at random, instead of all: counts and bytes are estimates
-        then, which are right on average, and the program is hardly slowed down.
+        Keep one birth for so many bytes on average, chosen at random, instead of all: counts and
+        bytes are estimates then, which are right on average, and the program is hardly slowed down.
     timeline_s : float, optional
-        Record resident memory, live bytes, passes and scopes, with one sample in so many seconds. Left out, no thread
-        is started.
+        Record resident memory, live bytes, passes and scopes, with one sample in so many seconds.
+        Left out, no thread is started.
 
     Examples
     --------
@@ -157,8 +159,8 @@ class LeakDetector:
     def mark(self, name: str = "mark") -> int:
         """A pass of a loop is over: what is live now is put down for each line.
 
-        What grows from pass to pass is told from what is merely there. The end of a scope is a pass as well, by the
-        name of the scope (or its line, where it has none).
+        What grows from pass to pass is told from what is merely there. The end of a scope is a pass
+        as well, by the name of the scope (or its line, where it has none).
 
         Parameters
         ----------
@@ -195,7 +197,8 @@ HIDDEN_TYPES.add(LeakDetector)
 def take_snapshot() -> Snapshot:
     """All resources of this process that are there now: alive, or disposed while something still references them.
 
-    Site, age and generation are known of what was born while a `LeakDetector` was open that still is.
+    Site, age and generation are known of what was born while a `LeakDetector` was open that still
+    is.
 
     Examples
     --------
@@ -215,7 +218,9 @@ def take_snapshot() -> Snapshot:
 
 
 def live_tensors() -> Snapshot:
-    """All resources of this process that are alive now, the largest first. ``str()`` of it is a table.
+    """All resources of this process that are alive now, the largest first.
+
+    ``str()`` of it is a table.
 
     Examples
     --------
@@ -297,15 +302,17 @@ def assert_no_leaks(*, time_limit_s: float = 5.0) -> NoLeaks: ...
 def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> NoLeaks | None:
     """Raise `LeakError` where something that was born is still alive, or was disposed under a live reference.
 
-    ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an exception that leaves the
-    block passes through unchanged. ``@assert_no_leaks()`` does so for each call of a function.
-    ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at once, for what was born under the detector,
-    or is not in the snapshot. A disposed resource that only a left-over variable still names is no leak.
+    ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an
+    exception that leaves the block passes through unchanged. ``@assert_no_leaks()`` does so for
+    each call of a function. ``assert_no_leaks(detector)`` and ``assert_no_leaks(snapshot)`` look at
+    once, for what was born under the detector, or is not in the snapshot. A disposed resource that
+    only a left-over variable still names is no leak.
 
     Parameters
     ----------
     since : LeakDetector or Snapshot, optional
-        Look at once. Without it nothing happens before the result is entered (a `LeakWarning` tells if it never is).
+        Look at once. Without it nothing happens before the result is entered (a `LeakWarning` tells
+        if it never is).
     time_limit_s : float, default 5.0
         How long holders are searched for.
 

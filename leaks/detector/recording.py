@@ -84,7 +84,8 @@ class Recorder:
         self._samples: Thinned[Sample] = Thinned()
         self._passes: Thinned[Pass] = Thinned()
         self._bands: Thinned[Band] = Thinned()
-        # By id, which is its own as long as the scope is open: of each, what is known at its beginning.
+        # By id, which is its own as long as the scope is open: of each, what is known at its
+        # beginning.
         self._open: dict[int, Band] = {}
 
     def start(self) -> None:
@@ -217,9 +218,9 @@ _SHARE: Final = 50
 class Ticker:
     """Calls a function again and again, on a thread of its own, until it is stopped.
 
-    The thread ends before the process forks and goes on after: Python warns of forks of a process with several threads.
-    In the child nothing is called. The pauses become longer where the function takes long, so that it costs two per
-    cent of the time at most.
+    The thread ends before the process forks and goes on after: Python warns of forks of a process
+    with several threads. In the child nothing is called. The pauses become longer where the
+    function takes long, so that it costs two per cent of the time at most.
 
     Parameters
     ----------

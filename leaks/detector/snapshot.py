@@ -33,7 +33,9 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The resources that were there at one moment. It refers to them weakly and keeps nothing alive.
+    """The resources that were there at one moment.
+
+    It refers to them weakly and keeps nothing alive.
 
     Iterating over it gives its records; ``str()`` a table of them.
 
@@ -93,8 +95,8 @@ class Snapshot:
         Parameters
         ----------
         site : str, optional
-            A pattern for ``file:line``, ``file`` or the last part of the file's path, as a shell takes it:
-            ``"train.py:31"``, ``"*/models/*"``.
+            A pattern for ``file:line``, ``file`` or the last part of the file's path, as a shell
+            takes it: ``"train.py:31"``, ``"*/models/*"``.
         kind : str, optional
             A pattern for the name of the kind: ``"torch.*"``.
         module : str, optional
@@ -132,8 +134,9 @@ class Snapshot:
         object_limit : int, default 2_000_000
             How many objects are looked at.
         of_program : bool, default False
-            Whether this is about a whole program: what its variables lead to is there by right then, and is told as
-            ``report.kept`` instead of ``report.leaks``, unless it shows signs of a leak.
+            Whether this is about a whole program: what its variables lead to is there by right
+            then, and is told as ``report.kept`` instead of ``report.leaks``, unless it shows signs
+            of a leak.
 
         Returns
         -------
@@ -189,12 +192,13 @@ def survey(
     Parameters
     ----------
     known : sequence of (list of Entry, sequence of (Row or None))
-        The entries, each with the row of its birth, in several parts; None for a birth that nobody saw.
+        The entries, each with the row of its birth, in several parts; None for a birth that nobody
+        saw.
     closings : int
         How many scopes had been closed until now, by the count that the births were made with.
     memory : callable, optional
-        Gives the memory that is there, without that of the identities which it is called with: what a living resource
-        among the entries stands for is told with that one.
+        Gives the memory that is there, without that of the identities which it is called with: what
+        a living resource among the entries stands for is told with that one.
     after : int
         The number of the last birth before the detector was opened.
     watched : bool

@@ -80,7 +80,8 @@ WATCHERS: Final[list[Watcher]] = []
 
 RELEASES: Final[dict[int, Callable[[Entry, DisposeScope | None], object]]] = {}
 """By ``id`` of a kind, which lives as long as the process: called when a resource that is known is about to be
-disposed, with the scope that owned it. What uses its memory from then on has escaped."""
+disposed, with the scope that owned it. What uses its memory from then on has escaped.
+"""
 
 _lock: Final = threading.RLock()
 hold_across_forks(_lock, 1)
@@ -236,7 +237,10 @@ def _forget_window(
 
 @final
 class _Listener:
-    """What is told of births, disposals and deaths: see `Listener`. Births and deaths are the log's own business."""
+    """What is told of births, disposals and deaths: see `Listener`.
+
+    Births and deaths are the log's own business.
+    """
 
     __slots__ = ("born", "died")
 
@@ -312,8 +316,8 @@ _thread_class: Final[Any] = threading.Thread
 
 
 def _watch_this_thread() -> None:
-    # Not while another thread opens or closes a window: what began after its end would have none. The next scope here
-    # asks again.
+    # Not while another thread opens or closes a window: what began after its end would have none.
+    # The next scope here asks again.
     if _lock.acquire(blocking=False):
         try:
             if _open:
@@ -363,7 +367,8 @@ def _memory_by_line() -> list[tuple[int, str]]:
     for number in range(LOG.site_count()):
         kind, device, _, places, _, live, nbytes, _ = LOG.site(number)
         if nbytes > 0:
-            # A tensor and the array that is its memory, and was there before it, are of one line: told once.
+            # A tensor and the array that is its memory, and was there before it, are of one line:
+            # told once.
             key = str(site_of(places[0] if places else None) or "<unknown>"), device
             row = nbytes, f"{bytes_text(nbytes)} in {round(live):,} {kind} on {device} at {key[0]}"
             if nbytes >= found.get(key, row)[0]:
@@ -383,7 +388,10 @@ _counted: Final[list[bool]] = []
 
 
 def count_handovers() -> None:
-    """Count what this process, a worker, puts into queues from now on, while a detector is open. Once in a process."""
+    """Count what this process, a worker, puts into queues from now on, while a detector is open.
+
+    Once in a process.
+    """
     if _counted:
         return
     _counted.append(True)

@@ -221,7 +221,9 @@ def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) 
 
 Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
 """By what something is held: by variables and what they lead to, only by suspended generators and coroutines, only by
-exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or the search ended early or in vain."""
+exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or the search ended
+early or in vain.
+"""
 
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
 OWNED: Final = "its scope, because it cannot be weakly referenced"
@@ -253,7 +255,8 @@ class Holders:
     Parameters
     ----------
     groups : sequence of sequence of Entry or UnheldMemory
-        Resources, live or disposed, and storages; those that belong together in one sequence, oldest first.
+        Resources, live or disposed, and storages; those that belong together in one sequence,
+        oldest first.
     time_limit_s : float
         When to give up.
     object_limit : int
@@ -307,8 +310,8 @@ class Holders:
         search = self._search
         search.from_roots(user_roots(), libraries=False)
         if not search.stopped and search.left:
-            # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk through all
-            # libraries.
+            # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk
+            # through all libraries.
             self._look_for_cycles()
         if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)

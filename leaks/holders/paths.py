@@ -312,7 +312,9 @@ Link = tuple[int, str]
 
 @final
 class Ways:
-    """What a search has met, as far as it tells how it came there. The search writes it, and clears it.
+    """What a search has met, as far as it tells how it came there.
+
+    The search writes it, and clears it.
 
     Parameters
     ----------

@@ -78,7 +78,10 @@ class Memory(NamedTuple):
 
 
 class Framework(Protocol):
-    """What the floor above implements. No code of the program may be run, and nothing is changed."""
+    """What the floor above implements.
+
+    No code of the program may be run, and nothing is changed.
+    """
 
     def part(self, cls: type, /) -> Part | None:
         """What the instances of a type are; None where the framework has nothing to tell of them."""
@@ -180,8 +183,8 @@ def action_of(cls: type) -> int:
     Returns
     -------
     int
-        `SKIPPED` for what leads nowhere, `CLASS` for a class, or what it means to come through an instance:
-        `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or nothing in particular (`EDGES_PLAIN`).
+        `SKIPPED` for what leads nowhere, `CLASS` for a class, or what it means to come through an
+        instance: `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or nothing in particular (`EDGES_PLAIN`).
     """
     try:
         return ACTIONS[cls]
@@ -208,8 +211,8 @@ def _judge(cls: type) -> int:
 def referents_of(node: Any) -> list[object]:
     """The objects that one refers to directly and for which it can be called a holder.
 
-    Not what functions and frames refer to for their own working: globals, builtins, callers. Modules have none here:
-    they are roots, each on its own.
+    Not what functions and frames refer to for their own working: globals, builtins, callers.
+    Modules have none here: they are roots, each on its own.
     """
     cls = class_of(node)
     if cls in _WITHOUT:
@@ -238,9 +241,9 @@ def referents_of(node: Any) -> list[object]:
 def locals_of(frame: types.FrameType) -> dict[str, object]:
     """The local variables of a frame by name, without lengthening their lives.
 
-    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would hold the values
-    after the function has dropped them. Here it is emptied again, unless the program holds it too (having called
-    ``locals()``).
+    Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would
+    hold the values after the function has dropped them. Here it is emptied again, unless the
+    program holds it too (having called ``locals()``).
     """
     variables = frame.f_locals
     if not frame.f_code.co_flags & _OPTIMIZED:
@@ -289,7 +292,8 @@ def attributes_of(node: object) -> list[tuple[str, object]]:
     for base in mro_of(node):
         for name, member in namespace_of(base).items():
             if type(member) is types.MemberDescriptorType and name != "__dict__":
-                # An empty slot raises AttributeError, a member of the interpreter's own may raise others.
+                # An empty slot raises AttributeError, a member of the interpreter's own may raise
+                # others.
                 with suppress(AttributeError, TypeError, ValueError):
                     found.append((name, member.__get__(node)))
     return found
@@ -298,7 +302,8 @@ def attributes_of(node: object) -> list[tuple[str, object]]:
 def instance_dict_of(node: object) -> dict[str, object] | None:
     """The ``__dict__`` of an instance, read past any property of that name."""
     if is_thread_local(node):
-        # It makes one for this thread where there is none, and may call the program's __init__ for it.
+        # It makes one for this thread where there is none, and may call the program's __init__ for
+        # it.
         return None
     for base in mro_of(node):
         descriptor = named_in(base, "__dict__")
@@ -375,7 +380,8 @@ def _of_traceback(node: types.TracebackType) -> list[object]:
     return [node.tb_frame, node.tb_next]
 
 
-# Leaves of a tree, some of which hold something all the same: a class, a frame, a method of the interpreter's own.
+# Leaves of a tree, some of which hold something all the same: a class, a frame, a method of the
+# interpreter's own.
 _HOLDING: Final = {
     type,
     memoryview,
@@ -410,7 +416,8 @@ class _Probe:
 
 
 def _measure_own_references() -> int:
-    # How many of the references that getrefcount sees are its caller's depends on the interpreter: it is measured.
+    # How many of the references that getrefcount sees are its caller's depends on the interpreter:
+    # it is measured.
     probe = _Probe()
     held = [probe]
     entry = Entry(probe)

@@ -79,14 +79,16 @@ def library_roots() -> Iterator[Root]:
 def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
     """The instances of classes that nothing was found to lead to: a person can find them by their type only.
 
-    Code of an extension holds them: what is called at the exit of the interpreter, handlers of signals.
+    Code of an extension holds them: what is called at the exit of the interpreter, handlers of
+    signals.
 
     Parameters
     ----------
     met : container of int
         The ``id`` of what is not to be told.
     libraries : bool
-        Whether those of the classes of libraries are meant, this package's excepted, or those of the user's.
+        Whether those of the classes of libraries are meant, this package's excepted, or those of
+        the user's.
     """
     starts: dict[type, str | None] = {}
     thing: object = None
@@ -158,7 +160,10 @@ def _exceptions_in_flight() -> Iterator[Root]:
 
 
 def _tasks() -> Iterator[Root]:
-    """The tasks of event loops. What a task that waits has in its frames is in no frame that runs."""
+    """The tasks of event loops.
+
+    What a task that waits has in its frames is in no frame that runs.
+    """
     asyncio_tasks = sys.modules.get("asyncio.tasks")
     if asyncio_tasks is None or not is_module(asyncio_tasks):
         return
@@ -197,7 +202,8 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 def _user_frames() -> Iterator[FrameType]:
     """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
     frames = sys._current_frames()
-    # Not this frame itself: a frame that has its own frame in a variable is garbage that only the collector frees.
+    # Not this frame itself: a frame that has its own frame in a variable is garbage that only the
+    # collector frees.
     innermost = [frames.pop(threading.get_ident()).f_back, *frames.values()]
     del frames
     for frame in innermost:

@@ -63,19 +63,22 @@ _Kind = tuple[int, tuple[Framework, Part] | None]
 
 @final
 class Search:
-    """One search. It holds what it has met, so that no address comes back under it, and lets go when it is closed.
+    """One search.
+
+    It holds what it has met, so that no address comes back under it, and lets go when it is closed.
 
     Attributes
     ----------
     storeys : dict
         For what has been found, where: one of the actions of `references`.
     at : dict
-        For memory that was found in the first storey at a tensor that refers to nothing else, the ``id`` of the tensor.
+        For memory that was found in the first storey at a tensor that refers to nothing else, the
+        ``id`` of the tensor.
     stopped : bool
         Whether the search ended at a limit.
     used : dict
-        Of the storages that were asked for, the bytes that the objects which were met use; each object counts, but for
-        those that only a view of theirs holds.
+        Of the storages that were asked for, the bytes that the objects which were met use; each
+        object counts, but for those that only a view of theirs holds.
     cut_short : bool
         Whether the search ended before all that variables lead to was met.
     ways : Ways
@@ -116,7 +119,8 @@ class Search:
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
-        # By type what `_meet` tells, and by its id whether a class is a library's: asked for each object.
+        # By type what `_meet` tells, and by its id whether a class is a library's: asked for each
+        # object.
         self._kinds: dict[type, _Kind] = {}
         self._of_libraries: dict[int, tuple[object, bool]] = {}
         self._pending: tuple[deque[object], ...] = tuple(deque() for _ in range(IN_GRAPH + 1))
@@ -243,7 +247,8 @@ class Search:
                 if its_framework is not None and plain and its_framework[1] == "tensor":
                     identity = its_framework[0].alone(child)
                     if identity is not None:
-                        # There is nothing more to see: of a million in one list this is done a million times.
+                        # There is nothing more to see: of a million in one list this is done a
+                        # million times.
                         for subject in wanted_memory.pop(identity, ()):
                             at[subject] = key
                             if isinstance(subject, Entry):
@@ -263,8 +268,9 @@ class Search:
         if self._wanted or self._wanted_memory:
             self.stopped = self.stopped or late
         elif not self._overtime:
-            # All is found; what else holds it is told as far as that costs little. What views use of a memory is known
-            # only when all of them have been met, and may take half of the time that is left.
+            # All is found; what else holds it is told as far as that costs little. What views use
+            # of a memory is known only when all of them have been met, and may take half of the
+            # time that is left.
             self._overtime = now + _AFTER_THE_LAST_S
             self._patience = now + (self.deadline - now) / 2
         elif now > self._overtime:

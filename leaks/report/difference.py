@@ -24,8 +24,8 @@ class Change:
     Attributes
     ----------
     leak : Leak
-        As it is in the new report, or, where it is gone, in the old: where several have the same fingerprint, the one
-        of the most bytes.
+        As it is in the new report, or, where it is gone, in the old: where several have the same
+        fingerprint, the one of the most bytes.
     old_count, new_count : int
         How many resources; 0 where there is no such leak.
     old_nbytes, new_nbytes : int
@@ -72,8 +72,8 @@ class Difference:
 def difference_of(old: Report, new: Report) -> Difference:
     """Compare the leaks of two reports.
 
-    Leaks are the same where their fingerprints are: in another run, in another folder, and with lines added above.
-    Suppressed leaks, kept tensors and left-over variables are not compared.
+    Leaks are the same where their fingerprints are: in another run, in another folder, and with
+    lines added above. Suppressed leaks, kept tensors and left-over variables are not compared.
     """
     before, after = _by_fingerprint(old.leaks), _by_fingerprint(new.leaks)
     found: dict[str, list[Change]] = {"new": [], "gone": [], "grown": [], "shrunk": [], "same": []}

@@ -64,12 +64,14 @@ class Leak:
     Attributes
     ----------
     kind : str
-        The reason: ``"escaped"`` (due at its scope's end and not moved out, still referenced), ``"growth"`` (unowned,
-        and more from pass to pass), ``"graph"`` (alive only because an autograd graph saved it), ``"view"`` (pinned by
-        a small view), ``"cycle"`` (alive until ``gc.collect()``), ``"exception"`` (held by a traceback, by logging, by
-        ``sys.last_exc``), ``"scope"`` (a scope that was not closed), ``"suspended"`` (a generator or task that is
-        suspended inside a scope), ``"worker"`` (a worker of a DataLoader keeps batches), ``"native"`` (resident
-        memory grows and tracked bytes do not), or ``"alive"`` (there, and nothing says why).
+        The reason: ``"escaped"`` (due at its scope's end and not moved out, still referenced),
+        ``"growth"`` (unowned, and more from pass to pass), ``"graph"`` (alive only because an
+        autograd graph saved it), ``"view"`` (pinned by a small view), ``"cycle"`` (alive until
+        ``gc.collect()``), ``"exception"`` (held by a traceback, by logging, by ``sys.last_exc``),
+        ``"scope"`` (a scope that was not closed), ``"suspended"`` (a generator or task that is
+        suspended inside a scope), ``"worker"`` (a worker of a DataLoader keeps batches),
+        ``"native"`` (resident memory grows and tracked bytes do not), or ``"alive"`` (there, and
+        nothing says why).
     sure : {"certain", "likely", "possible"}
         How sure the report is.
     tensor : str or None

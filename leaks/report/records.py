@@ -45,18 +45,20 @@ class Record:
     dtype : str or None
         The name of its dtype, where its kind has one.
     nbytes : int
-        The bytes of the storages that it pins, as a whole: those of a view's base too. 0 once it is disposed.
+        The bytes of the storages that it pins, as a whole: those of a view's base too. 0 once it is
+        disposed.
     used_nbytes : int
         The bytes of its own elements; fewer than `nbytes` for a view.
     storages : tuple of (int, int)
-        Those storages: a number that is the same for the same storage in one snapshot, and its bytes.
+        Those storages: a number that is the same for the same storage in one snapshot, and its
+        bytes.
     site : Site or None
         Where it was born; None where no detector was watching.
     disposal : Site or None
         Where it was released.
     scope : str or None
-        The name of the scope that it was born in, ``""`` for a scope without a name, None where it was born outside
-        every scope. Without a detector, the scope that owns it now.
+        The name of the scope that it was born in, ``""`` for a scope without a name, None where it
+        was born outside every scope. Without a detector, the scope that owns it now.
     age_s : float or None
         Seconds since its birth.
     generation : int or None
@@ -64,7 +66,8 @@ class Record:
     state : {"alive", "disposed"}
         Whether it is alive, or was disposed while something still references it.
     frames : tuple of Site
-        The line of its birth and those that led to it, innermost first, as many as the detector kept.
+        The line of its birth and those that led to it, innermost first, as many as the detector
+        kept.
     device : str or None
         Where it is, or was.
     op : str or None

@@ -53,8 +53,9 @@ COLUMNS: Final = (
 def csv_of(report: Report) -> str:
     """The leaks as CSV (RFC 4180) with a row of names first.
 
-    The column ``list`` tells whether a row is one of the ``leaks``, ``kept``, ``leftovers`` or ``suppressed``; where
-    there are several holders, scopes and so on, each is a line of its cell. What is unknown is an empty cell.
+    The column ``list`` tells whether a row is one of the ``leaks``, ``kept``, ``leftovers`` or
+    ``suppressed``; where there are several holders, scopes and so on, each is a line of its cell.
+    What is unknown is an empty cell.
     """
     text = io.StringIO()
     writer = csv.writer(text)

@@ -65,8 +65,8 @@ SITE_FIELDS: Final = ("site", "frames", "kind", "device", "count", "nbytes", "pe
 def packed(report: Report) -> dict[str, Any]:
     """The report for the page's script.
 
-    Texts are numbers into ``"strings"``, sites numbers into ``"places"``, whose items are file, line and function;
-    leaks, records and live sites are arrays in the order of ``"fields"``.
+    Texts are numbers into ``"strings"``, sites numbers into ``"places"``, whose items are file,
+    line and function; leaks, records and live sites are arrays in the order of ``"fields"``.
 
     Parameters
     ----------
@@ -202,9 +202,9 @@ try {{
 def html_of(report: Report, title: str | None = None) -> str:
     """The report as an HTML page of about 750 kB, most of which is the library that draws its charts.
 
-    The page loads nothing and sends nothing: its content security policy forbids both, and allows only the scripts in
-    it, by their hashes. What the report says (paths, source, texts of exceptions) goes into it as data, and from there
-    into text nodes.
+    The page loads nothing and sends nothing: its content security policy forbids both, and allows
+    only the scripts in it, by their hashes. What the report says (paths, source, texts of
+    exceptions) goes into it as data, and from there into text nodes.
 
     Parameters
     ----------

@@ -82,7 +82,8 @@ def read_report(name: str) -> Report:
     Raises
     ------
     ReportFileError
-        The file cannot be read, or is no report that this version reads. The message names it and says why.
+        The file cannot be read, or is no report that this version reads. The message names it and
+        says why.
     """
     try:
         text = sys.stdin.buffer.read().decode("utf-8") if name == "-" else Path(name).read_text(encoding="utf-8")

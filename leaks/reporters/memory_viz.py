@@ -26,10 +26,10 @@ _FIRST_ADDRESS: Final = 1 << 32
 def memory_viz_of(report: Report) -> bytes:
     """The report as ``python -m torch.cuda._memory_viz`` and https://pytorch.org/memory_viz take it: a pickle.
 
-    Each line is a segment, each tensor that is live there a block of it, of the mean of their sizes. What leaked is
-    allocated in the trace, in the order of birth, as far as ages are known; the rest was there before. Devices keep
-    their numbers where they are ``cuda:0``, ``cuda:1`` and so on; others follow. Nothing but dictionaries, lists,
-    texts and numbers is in the pickle.
+    Each line is a segment, each tensor that is live there a block of it, of the mean of their
+    sizes. What leaked is allocated in the trace, in the order of birth, as far as ages are known;
+    the rest was there before. Devices keep their numbers where they are ``cuda:0``, ``cuda:1`` and
+    so on; others follow. Nothing but dictionaries, lists, texts and numbers is in the pickle.
     """
     owners = [*_owners(report)]
     numbers = _device_numbers(owner.device for owner in owners)
@@ -164,5 +164,6 @@ def _allocations(owner: _Owner, segment: Mapping[str, Any]) -> Iterator[dict[str
 def _frames(owner: _Owner) -> list[dict[str, Any]]:
     # The viewer takes an empty stack for a block from before its recording began.
     frames = owner.frames or (Site("unknown site", 0, "unknown"),)
-    # One object for equal texts: a pickle tells them apart, and would be larger, and another for an equal report.
+    # One object for equal texts: a pickle tells them apart, and would be larger, and another for an
+    # equal report.
     return [{"filename": intern(site.file), "line": site.line, "name": intern(site.function)} for site in frames]

@@ -19,8 +19,8 @@ _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 def speedscope_of(report: Report, name: str) -> str:
     """The report as speedscope reads it: three profiles in bytes, a sample for each line with its callers.
 
-    The format is that of https://www.speedscope.app/file-format-schema.json. A stack has as many callers as the
-    detector kept (``--frames``).
+    The format is that of https://www.speedscope.app/file-format-schema.json. A stack has as many
+    callers as the detector kept (``--frames``).
 
     Parameters
     ----------

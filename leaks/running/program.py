@@ -125,8 +125,8 @@ def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
 def run_program(run: Callable[[], object]) -> Outcome:
     """Run a program up to the point where the interpreter would be torn down.
 
-    An exception that leaves it is printed as without us, its threads are waited for, its exit functions called; its
-    ``__main__`` is still there.
+    An exception that leaves it is printed as without us, its threads are waited for, its exit
+    functions called; its ``__main__`` is still there.
     """
     ended_by = _error_of(run)
     outcome = Outcome(0) if ended_by is None else _ended_by(ended_by)
@@ -137,7 +137,8 @@ def run_program(run: Callable[[], object]) -> Outcome:
             _print_exception(failed)
         failed = None
     for stream in (sys.stdout, sys.stderr):
-        # What cannot be flushed stays in the buffer: the interpreter tries again, and tells what it cannot write.
+        # What cannot be flushed stays in the buffer: the interpreter tries again, and tells what it
+        # cannot write.
         with suppress(Exception):
             stream.flush()
     return outcome

@@ -1,8 +1,9 @@
 """The pytest plugin: tests that must not leak tensors. Installed with the package.
 
-``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test, ``--tensor-leaks`` that
-of every test; what a test leaves behind fails it, and the report is the failure's text. The fixture ``tensor_leaks`` is
-an open detector. Until one of them asks, nothing of the library is imported.
+``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test,
+``--tensor-leaks`` that of every test; what a test leaves behind fails it, and the report is the
+failure's text. The fixture ``tensor_leaks`` is an open detector. Until one of them asks, nothing of
+the library is imported.
 """
 
 from __future__ import annotations

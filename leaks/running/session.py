@@ -148,7 +148,10 @@ class Session:
         return above(whole, self.settings.threshold_nbytes)
 
     def finish(self, ended: Ending, status: int | None) -> Report:
-        """The last report, written where it goes. The first call makes it; a later one finds it made."""
+        """The last report, written where it goes.
+
+        The first call makes it; a later one finds it made.
+        """
         self._end()
         report = self.report(ended, status)
         self._is_over = True
@@ -237,7 +240,10 @@ _watched: Final[list[bool]] = []
 
 
 def _watch_endings() -> None:
-    """Hear of forks, of processes that `multiprocessing` starts, and of ``os._exit``. Once in a process."""
+    """Hear of forks, of processes that `multiprocessing` starts, and of ``os._exit``.
+
+    Once in a process.
+    """
     if _watched:
         return
     _watched.append(True)
@@ -258,7 +264,8 @@ def _watch_endings() -> None:
     def get_preparation_data(name: str) -> dict[str, Any]:
         data = dict(prepare(name))
         if _SESSIONS:
-            # What starts a process takes no notice of other entries than its own; this one is at work when it is read.
+            # What starts a process takes no notice of other entries than its own; this one is at
+            # work when it is read.
             data["disposescope"] = _Seed(*_SESSIONS[-1].seed())
         return data
 
@@ -328,7 +335,8 @@ def ask(pid: int, timeout_s: float) -> Report:
     Raises
     ------
     AttachError
-        There is no such process, it is not watched, it is not the user's, or it does not answer in time.
+        There is no such process, it is not watched, it is not the user's, or it does not answer in
+        time.
     """
     number: Any = getattr(signal, "SIGUSR1", None)
     if number is None:
@@ -394,14 +402,14 @@ def _user_of(pid: int) -> int:
 class SignalAnswer:
     """Prints what a function returns whenever the process gets ``SIGUSR1``.
 
-    The handler that was there is called as well. Where there is no such signal, or from another thread than the main
-    one, nothing is installed.
+    The handler that was there is called as well. Where there is no such signal, or from another
+    thread than the main one, nothing is installed.
 
     Parameters
     ----------
     tell : callable
-        Called on a thread of its own, so that it may wait for a lock that the interrupted code has. Where it returns
-        None there is nothing to print.
+        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
+        Where it returns None there is nothing to print.
     """
 
     __slots__ = ("_before", "_is_installed", "_tell")

@@ -88,8 +88,8 @@ _SHARE_OF_FIRST: Final = 0.5
 def timelines_together(reports: Sequence[Report]) -> Timeline:
     """What was recorded of several processes, in seconds since the start of the first, each with its process.
 
-    Of each sort at most as many are kept as of one process: half of them of the first, the others of the rest in equal
-    parts; thinned evenly.
+    Of each sort at most as many are kept as of one process: half of them of the first, the others
+    of the rest in equal parts; thinned evenly.
     """
     first = reports[0]
     lines = [_of_process(report, _later_s(first, report)) for report in reports]
@@ -160,9 +160,9 @@ _RECORDS_AT_MOST: Final = 20
 def merged(reports: Sequence[Report]) -> Report:
     """One report of several processes.
 
-    The program and the settings are those of the first; the time lines of all are one: see `timelines_together`. The
-    same leak in several workers is one leak: its counts and bytes are added up, its holders are those of the worker
-    that has the most.
+    The program and the settings are those of the first; the time lines of all are one: see
+    `timelines_together`. The same leak in several workers is one leak: its counts and bytes are
+    added up, its holders are those of the worker that has the most.
 
     Parameters
     ----------

@@ -118,8 +118,8 @@ class Suppression:
     kind : tuple of str
         Kinds of leak.
     site : tuple of str
-        Patterns for the file, or for the file and line: ``"*/cache.py"``, ``"src/cache.py:31"``. Relative paths are
-        compared with paths relative to the working directory.
+        Patterns for the file, or for the file and line: ``"*/cache.py"``, ``"src/cache.py:31"``.
+        Relative paths are compared with paths relative to the working directory.
     function : tuple of str
         Patterns for the function that made the tensors: ``"Model.*"``.
     tensor : tuple of str
@@ -162,7 +162,8 @@ def suppressions_of(file: Path) -> tuple[Suppression, ...]:
     Raises
     ------
     SuppressionError
-        The file or a suppression is wrong: an unknown key, no reason, nothing to go by, an unknown kind of leak.
+        The file or a suppression is wrong: an unknown key, no reason, nothing to go by, an unknown
+        kind of leak.
     """
     content = read_table(file)
     unknown = sorted(content.keys() - {"suppress", "baseline"})

@@ -1,5 +1,5 @@
 """What kind of leak something is, and how sure that is.
 
-Read `growth`, `verdicts`, then `classify`, which turns a snapshot into a report; `without_tensors` has leaks that are
-no tensors.
+Read `growth`, `verdicts`, then `classify`, which turns a snapshot into a report; `without_tensors`
+has leaks that are no tensors.
 """

@@ -77,7 +77,8 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
     time_limit_s, object_limit : float, int
         When the search for holders gives up.
     of_program : bool
-        Whether this is about a whole program: what its variables lead to is no leak then unless it shows signs of one.
+        Whether this is about a whole program: what its variables lead to is no leak then unless it
+        shows signs of one.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))

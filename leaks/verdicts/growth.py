@@ -106,7 +106,8 @@ def trend_of_births(numbers: Sequence[int], sizes: Sequence[int], births: int, l
     if count < _BIRTHS_AT_LEAST or count < _SURVIVING * births:
         return None
     spread = numbers[-1] - numbers[0]
-    # A list of samples is made in a row, before the loop begins; what a loop keeps has others in between, to the end.
+    # A list of samples is made in a row, before the loop begins; what a loop keeps has others in
+    # between, to the end.
     if spread < _OTHERS * count or numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
         return None
     gaps = [after - before for before, after in pairwise(numbers)]
@@ -131,7 +132,8 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
         if last <= 0.0 or last < (_JUST_AS_FAST if slows else _STILL_AS_FAST) * first:
             return False
         if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
-            # The last places of a cache are filled by chance, what leaks in a loop goes step by step.
+            # The last places of a cache are filled by chance, what leaks in a loop goes step by
+            # step.
             return False
     if len(set(values)) < _LEVELS or len(set(values[-third - 1 :])) < _LEVELS // 3:
         return False
@@ -256,7 +258,8 @@ class Evidence:
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
             return trend_of_births(numbers, sizes, births.made, self._last)
         if site not in self._known:
-            # What the log has forgotten meanwhile, and knows something else by that number now, shows no growth.
+            # What the log has forgotten meanwhile, and knows something else by that number now,
+            # shows no growth.
             names = self._names if births.is_known_still else ()
             found = [trend for name in names if (trend := trend_of(LOG.series(site, name))) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)

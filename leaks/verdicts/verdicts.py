@@ -43,7 +43,8 @@ class Facts:
     is_left : bool
         Whether they are disposed, or have escaped, and only left-over variables name them.
     pinned_times : float
-        How many times as many bytes views pin as they use; 1 where they are no views, or others use the rest.
+        How many times as many bytes views pin as they use; 1 where they are no views, or others use
+        the rest.
     trend : Trend or None
         How they grow.
     trend_is_known : bool
@@ -55,7 +56,8 @@ class Facts:
     cycle : Cycle or None
         The cycle that holds them.
     program_died : bool
-        Whether only the exception that ended the program, or one that is being handled now, holds them.
+        Whether only the exception that ended the program, or one that is being handled now, holds
+        them.
     graph_passes : int
         Over how many passes of a loop the graph of one of them reaches.
     """
@@ -88,7 +90,8 @@ class Verdict:
     explanation : str
         What happens, and what to do.
     is_leak : bool
-        Whether they are one also at the end of a program, where what variables lead to is there by right.
+        Whether they are one also at the end of a program, where what variables lead to is there by
+        right.
     """
 
     kind: LeakKind

@@ -83,8 +83,8 @@ def unclosed_scopes(*, of_program: bool) -> list[Leak]:
     Parameters
     ----------
     of_program : bool
-        Whether the program is over: what is suspended then stays so. While it runs, a suspended generator or task may
-        go on, and is not told of.
+        Whether the program is over: what is suspended then stays so. While it runs, a suspended
+        generator or task may go on, and is not told of.
     """
     running = _running()
     found: list[Leak] = []
@@ -135,7 +135,8 @@ def _running() -> set[tuple[int, CodeType]]:
     for above in list(sys._current_frames().values()):
         while above is not None:
             found.add((id(above), above.f_code))
-            # None in the end: a frame that has its own frame in a variable is garbage that only the collector frees.
+            # None in the end: a frame that has its own frame in a variable is garbage that only the
+            # collector frees.
             above = above.f_back
     return found
 

@@ -1,6 +1,7 @@
 """Bytes of other libraries' tensors, counted against the budgets of scopes from their birth until their memory goes.
 
-Only scopes with a budget pay for it: `BUDGETED` is empty otherwise, and the paths of births ask nothing else.
+Only scopes with a budget pay for it: `BUDGETED` is empty otherwise, and the paths of births ask
+nothing else.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class Charge(ref[Any]):
         if target is not None:
             account = ARENA.charge(target, self.nbytes)
             if account is False:
-                # It fits nowhere there, and is there all the same: it is not counted, and the refusal is no news.
+                # It fits nowhere there, and is there all the same: it is not counted, and the
+                # refusal is no news.
                 ARENA.last_refusal()
             else:
                 self._account = account

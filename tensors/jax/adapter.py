@@ -22,7 +22,8 @@ def _storages(array: Any) -> list[tuple[Hashable, int]]:
 
 
 def _device(array: Any) -> str:
-    # Not `array.devices()`, which refuses where another thread has deleted the array while somebody counts.
+    # Not `array.devices()`, which refuses where another thread has deleted the array while somebody
+    # counts.
     device = min(array.sharding.device_set, key=lambda device: device.id)
     # JAX says "gpu" for what others call by its maker's platform.
     platform = "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
@@ -58,12 +59,16 @@ KIND: Final = Kind(
     layout=_layout,
     memory=_memory,
 )
-"""The kind of the arrays of JAX that have memory. Tracers are none, and keys of random numbers hold one."""
+"""The kind of the arrays of JAX that have memory.
+
+Tracers are none, and keys of random numbers hold one.
+"""
 
 
 def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
     """Return the array inside an array of random number keys, labelled; None for any other object."""
-    # By name: the module of the class is another one in each version of JAX, and importing it is not ours to do.
+    # By name: the module of the class is another one in each version of JAX, and importing it is
+    # not ours to do.
     cls = type(node)
     if name_of(cls) != "PRNGKeyArray" or not qualified_name(cls).startswith("jax."):
         return None

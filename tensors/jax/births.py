@@ -1,7 +1,8 @@
 """Seeing births of JAX's arrays, by ways that complete each other.
 
-A call of compiled code that JAX has in its cache ends in a hook of JAX's own. First calls and ``device_put`` are
-wrapped. Whatever comes into being otherwise is found as the difference of ``jax.live_arrays()``.
+A call of compiled code that JAX has in its cache ends in a hook of JAX's own. First calls and
+``device_put`` are wrapped. Whatever comes into being otherwise is found as the difference of
+``jax.live_arrays()``.
 """
 
 from __future__ import annotations
@@ -73,7 +74,10 @@ def _forget(entry: _Seen, seen: dict[int, _Seen] = SEEN) -> None:
 
 
 def live_arrays() -> list[Any]:
-    """Every array of the process, on all its devices. Starts no device that the program has not started."""
+    """Every array of the process, on all its devices.
+
+    Starts no device that the program has not started.
+    """
     if not _bridge.backends_are_initialized():
         return []
     return [array for backend in list(_bridge.backends()) for array in _jax.live_arrays(backend)]
@@ -105,7 +109,8 @@ def addresses_of(array: Any) -> set[int]:
 
 
 _HOME: Final = os.path.dirname(str(import_module("jax").__file__)) + os.sep
-# What is computed while a function is traced, or lowered, is a constant of its compiled code, which keeps it.
+# What is computed while a function is traced, or lowered, is a constant of its compiled code, which
+# keeps it.
 _TRACERS: Final = (os.path.join("interpreters", "partial_eval.py"), os.path.join("interpreters", "mlir.py"))
 _verdicts: Final[dict[int, tuple[CodeType, bool]]] = {}
 _REMEMBERED_AT_MOST: Final = 20_000
@@ -142,7 +147,8 @@ def frames_of(array: Any) -> _Frames:
 
 _api: Final[Any] = import_module("jax._src.api")
 _config: Final[Any] = import_module("jax._src.config")
-# On while a function is being traced and something is computed at once, by request: that is a constant of it.
+# On while a function is being traced and something is computed at once, by request: that is a
+# constant of it.
 _folding: Final[Any] = _config.eager_constant_folding
 _tree_leaves: Final[Callable[[object], list[Any]]] = import_module("jax").tree_util.tree_leaves
 
@@ -345,7 +351,8 @@ def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
         results = put(*given, **options)
         if SIGHTINGS or CURRENT.get() is not None:
             try:
-                # What was an array before may be the same one, or share its memory, which `look` considers.
+                # What was an array before may be the same one, or share its memory, which `look`
+                # considers.
                 _see([result for thing, result in zip(given, results, strict=True) if not isinstance(thing, _Array)])
             except MemoryError:
                 del results
@@ -470,7 +477,8 @@ def _take(taken: list[tuple[DisposeScope, Any]]) -> None:
             continue
         known.update(addresses)
         if BUDGETED:
-            # It is there, and has been since some other line: counted where it fits, refused it cannot be.
+            # It is there, and has been since some other line: counted where it fits, refused it
+            # cannot be.
             charge(scope, array, ("jax", id(array)), array.nbytes)
         born_late(array, _BIRTH_KIND[0], scope)
 
@@ -507,7 +515,8 @@ def entered(scope: DisposeScope) -> None:
     uncover()
     watch_budget(scope)
     frame: FrameType = _getframe(1)
-    # Past this package, where it is not compiled, and past what enters a scope on behalf of a block.
+    # Past this package, where it is not compiled, and past what enters a scope on behalf of a
+    # block.
     while frame.f_back is not None and (frame.f_code.co_name in ENTERING or is_inside(frame)):
         frame = frame.f_back
     _LOCAL.scopes.append((scope, frame.f_code))

@@ -1,8 +1,8 @@
 """Releasing arrays of JAX, and the error of those who use one afterwards.
 
-``Array.delete()`` gives the memory back, and JAX itself refuses an array that was deleted, on every path but one:
-``is_ready()`` reads through a null pointer (jaxlib 0.10.2). Where this library deleted it, the error is
-`DisposedError`.
+``Array.delete()`` gives the memory back, and JAX itself refuses an array that was deleted, on every
+path but one: ``is_ready()`` reads through a null pointer (jaxlib 0.10.2). Where this library
+deleted it, the error is `DisposedError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _UNCHECKED: Final = (
 
 
 def release(array: Any) -> None:
-    """Give the memory back. What others have of it, such as an array of NumPy's that shows it, stays valid."""
+    """Give the memory back.
+
+    What others have of it, such as an array of NumPy's that shows it, stays valid.
+    """
     entry = CHARGES.get(("jax", id(array))) if CHARGES else None
     if entry is not None:
         entry.drop()

@@ -1,7 +1,8 @@
 """Watching JAX's arrays for a leak detector: outside of scopes too, owned by nobody.
 
-They are seen where scopes are told of births: by JAX's hook, at first calls and at ``device_put``. What comes into
-being by other ways still (the copy of an array to another device) is told where it is a scope's only.
+They are seen where scopes are told of births: by JAX's hook, at first calls and at ``device_put``.
+What comes into being by other ways still (the copy of an array to another device) is told where it
+is a scope's only.
 """
 
 from __future__ import annotations

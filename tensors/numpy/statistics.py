@@ -35,7 +35,8 @@ class ArenaStatistics:
     cached_nbytes : int
         Bytes that are free and kept for reuse; see `empty_cache`.
     mapped_nbytes : int
-        The address space of all that, in use or cached; the system provides the pages of it that were touched.
+        The address space of all that, in use or cached; the system provides the pages of it that
+        were touched.
     hits, misses : int
         Blocks that were served without asking the system for memory, and with.
     escapes : int
@@ -78,8 +79,8 @@ def arena_statistics() -> ArenaStatistics:
 def empty_cache() -> None:
     """Return memory that is kept for reuse: the arena's, free pages of the C heap, PyTorch's cached CUDA blocks.
 
-    What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is emptied where the
-    program uses CUDA.
+    What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is
+    emptied where the program uses CUDA.
 
     Examples
     --------

@@ -27,8 +27,9 @@ __all__ = [
 class Tie:
     """Stands between an exported alias and the array it shares memory with, in the chain of ``.base``.
 
-    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base it belongs to one
-    export alone: it lives exactly as long as somebody holds memory that was exported there.
+    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base
+    it belongs to one export alone: it lives exactly as long as somebody holds memory that was
+    exported there.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "base")
@@ -62,8 +63,8 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     Returns
     -------
     identity : int
-        The address of the block where the arena serves the memory, else the ``id`` of the object that owns it: good as
-        long as the array is alive.
+        The address of the block where the arena serves the memory, else the ``id`` of the object
+        that owns it: good as long as the array is alive.
     nbytes : int
         The bytes of the whole memory, however small the view.
 

@@ -56,7 +56,8 @@ class Service:
         """Change the owner of a block, or of what is counted against budgets: see `Memory.move`."""
         if type(thing) is Charge:
             return thing.move(target)
-        # What others refer to as well stays: it may be an array of the scope it is in, or be shown by a Tensor there.
+        # What others refer to as well stays: it may be an array of the scope it is in, or be shown
+        # by a Tensor there.
         moved: bool = (move_alone if issubclass(type(thing), Tensor) else ARENA.move)(thing, source, target)
         return moved
 
@@ -154,6 +155,7 @@ def _forget_inherited() -> None:
 when_watched(_watch_arrays)
 ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, COMPILED.changes)
 serve_plain_memory(Service())
-# An event now and then, in programs that use no scope any more: what is cached is not kept for ever.
+# An event now and then, in programs that use no scope any more: what is cached is not kept for
+# ever.
 gc.callbacks.append(ARENA.decay)
 at_forks(in_child=_forget_inherited)

@@ -1,7 +1,7 @@
 """`Tensor`: an ndarray that a scope can own.
 
-The sections: Tensors as arguments of NumPy's functions, memory that was exported as plain arrays, the class itself,
-and its kind.
+The sections: Tensors as arguments of NumPy's functions, memory that was exported as plain arrays,
+the class itself, and its kind.
 """
 
 from __future__ import annotations
@@ -120,9 +120,11 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     Parameters
     ----------
     result : object
-        What NumPy returned. Python's own numbers and strings, and instances of subclasses of ndarray, stay as they are.
+        What NumPy returned. Python's own numbers and strings, and instances of subclasses of
+        ndarray, stay as they are.
     given : dict
-        By the ``id`` of its array, what the caller gave: it is returned itself where NumPy returned that array.
+        By the ``id`` of its array, what the caller gave: it is returned itself where NumPy returned
+        that array.
     """
     cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is _ARRAY:
@@ -230,8 +232,8 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
         if alias.dtype != array.dtype:
             alias = alias.view(array.dtype)
     except (TypeError, ValueError):
-        # The array interface cannot say what this dtype is (StringDType; objects at odd offsets). The alias itself is
-        # followed then: a view of it that outlives it is not.
+        # The array interface cannot say what this dtype is (StringDType; objects at odd offsets).
+        # The alias itself is followed then: a view of it that outlives it is not.
         alias = array.view()
         return alias, alias
     return alias, tie
@@ -368,12 +370,13 @@ LastState = tuple[tuple[int, ...], np.dtype[Any], str | None]
 class Tensor:
     """A thin owned handle around an ndarray: everything that an ndarray can do, and an end that a scope decides.
 
-    Tensor, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the current scope; where
-    NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers beside a Tensor are promoted as by NumPy.
+    Tensor, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the
+    current scope; where NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers
+    beside a Tensor are promoted as by NumPy.
 
-    A Tensor that has been disposed raises `DisposedError` on every path but ``dispose()``, ``disposed``, ``repr`` and
-    ``hash``. Its memory is freed with its last view or exported alias. Tensors are hashed by identity, and compared
-    element by element.
+    A Tensor that has been disposed raises `DisposedError` on every path but ``dispose()``,
+    ``disposed``, ``repr`` and ``hash``. Its memory is freed with its last view or exported alias.
+    Tensors are hashed by identity, and compared element by element.
 
     Parameters
     ----------
@@ -407,7 +410,8 @@ class Tensor:
     if not TYPE_CHECKING:
 
         def __getattr__(self, attribute: str) -> Any:
-            # Reached for what is missing only: the slots that are not filled, and what does not exist.
+            # Reached for what is missing only: the slots that are not filled, and what does not
+            # exist.
             if attribute == "_array":
                 raise disposed_error(self, TENSOR)
             if attribute == "_name" or attribute == "_last_state":
@@ -428,8 +432,8 @@ class Tensor:
     def dispose(self) -> None:
         """Release this tensor now, whoever owns it. Idempotent.
 
-        The memory is freed with its last view or exported alias. A member of a composite is disposed with its
-        composite.
+        The memory is freed with its last view or exported alias. A member of a composite is
+        disposed with its composite.
 
         Raises
         ------
@@ -798,7 +802,8 @@ class Tensor:
         given: dict[int, Any] = {}
         arguments, options = bare(args, given), bare(dict(kwargs), given)
         if not given and func.__name__ not in _WITH_LIKE:
-            # A Tensor in a container that is not understood: calling again would come back here, again and again.
+            # A Tensor in a container that is not understood: calling again would come back here,
+            # again and again.
             return NotImplemented
         out = kwargs.get("out")
         if out is not None:
@@ -808,8 +813,8 @@ class Tensor:
     def numpy(self) -> NDArray[Any]:
         """A plain array that shares this tensor's memory, without a copy.
 
-        It stays valid after the tensor is disposed: the memory is freed with the last of its aliases. Until then it
-        counts as exported, and as escaped once the tensor is disposed.
+        It stays valid after the tensor is disposed: the memory is freed with the last of its
+        aliases. Until then it counts as exported, and as escaped once the tensor is disposed.
 
         Examples
         --------
@@ -1336,7 +1341,8 @@ class Tensor:
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         """The value travels; who unpickles it owns what is born there."""
-        # From protocol 5 on the elements may leave out of band, as an alias of the memory: an export.
+        # From protocol 5 on the elements may leave out of band, as an alias of the memory: an
+        # export.
         array = self.numpy() if protocol >= 5 else self._array
         return _rebuilt, (array, self._name)
 
@@ -1378,7 +1384,8 @@ def _release(handle: Tensor) -> None:
 
 
 def _storages(handle: Tensor) -> tuple[tuple[int, int], ...]:
-    # Asked for by whoever counts, while another thread may dispose the handle; of each tensor, when all are counted.
+    # Asked for by whoever counts, while another thread may dispose the handle; of each tensor, when
+    # all are counted.
     try:
         array: NDArray[Any] = _array_in(handle)
     except AttributeError:
@@ -1468,8 +1475,8 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
     Parameters
     ----------
     array : numpy.ndarray or numpy.generic or object
-        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype object: what NumPy
-        returns where it reduces an array of objects.
+        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype
+        object: what NumPy returns where it reduces an array of objects.
     name : str, optional
         Shown in messages and reports.
     """

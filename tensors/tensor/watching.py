@@ -105,7 +105,10 @@ def _aliased(addresses: list[int]) -> set[Hashable]:
 
 
 def _released(entry: Entry, owner: DisposeScope | None) -> None:
-    """Remember the block of a tensor that is nobody's. Of a scope's it is known by the end of the scope."""
+    """Remember the block of a tensor that is nobody's.
+
+    Of a scope's it is known by the end of the scope.
+    """
     if owner is None:
         tensor = entry()
         block = None if tensor is None else ARENA.block(array_of(tensor))
@@ -114,7 +117,8 @@ def _released(entry: Entry, owner: DisposeScope | None) -> None:
 
 
 def _escape(exported: Container[Hashable], block: Seen, _: int) -> Escape | None:
-    # A plain array that a tensor was made of may well outlive it: only what was exported from one escapes with it.
+    # A plain array that a tensor was made of may well outlive it: only what was exported from one
+    # escapes with it.
     is_alias = block.identity in exported
     if ARENA.escaped(block.identity):
         return "disposed" if is_alias else "due"

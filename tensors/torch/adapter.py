@@ -129,7 +129,8 @@ class TorchGraphs:
         Raises
         ------
         GraphRetainedError
-            A view that C++ refers to (``retain_grad()`` was called on it): PyTorch lets nobody detach that in place.
+            A view that C++ refers to (``retain_grad()`` was called on it): PyTorch lets nobody
+            detach that in place.
         """
         with _Undisturbed():
             detached = resource.detach()
@@ -149,8 +150,8 @@ class TorchGraphs:
 class _Swap:
     """A tensor whose implementation has been exchanged for one without history.
 
-    The old implementation stays whole for the graph that saved it, for views and for double backward; ``detach_()``
-    would take its history from them as well, and refuses views.
+    The old implementation stays whole for the graph that saved it, for views and for double
+    backward; ``detach_()`` would take its history from them as well, and refuses views.
     """
 
     __slots__ = ("_detached", "_tensor")

@@ -1,6 +1,7 @@
 """Which calls of PyTorch make tensors that a scope owns, and how they are seen.
 
-Births are seen where the Python object of a tensor gets its memory; where that is not possible, by a function mode.
+Births are seen where the Python object of a tensor gets its memory; where that is not possible, by
+a function mode.
 """
 
 from __future__ import annotations
@@ -83,10 +84,12 @@ backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
 
-# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each code is remembered.
+# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each
+# code is remembered.
 _KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
 _HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
-# Functions that make a tensor once and keep it for the process, and others that keep copies for a backward pass.
+# Functions that make a tensor once and keep it for the process, and others that keep copies for a
+# backward pass.
 _CACHES: Final = frozenset(
     {
         ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
@@ -96,8 +99,8 @@ _CACHES: Final = frozenset(
         ("torch.nn.modules.linear_cross_entropy", "_linear_cross_entropy_batch_chunked_setup_context"),
     }
 )
-# What a mode does not see: states of generators, which are kept for what is computed again later, and the parameters
-# of a compiled module, which were there.
+# What a mode does not see: states of generators, which are kept for what is computed again later,
+# and the parameters of a compiled module, which were there.
 _HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
 # What a module calls may be compiled, and without a frame of its own.
 _CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
@@ -128,7 +131,8 @@ _keepers: Final[dict[int, CodeType]] = {}
 """Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
 _THROUGH: Final = torch.overrides.handle_torch_function.__code__
 _DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
-# A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one is the result.
+# A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one
+# is the result.
 _FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
 _OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
 
@@ -144,7 +148,8 @@ def births_count(frame: FrameType | None) -> bool:
         return True
     code = frame.f_code
     if code is _THROUGH:
-        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's own.
+        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's
+        # own.
         frame = frame.f_back and frame.f_back.f_back
         if frame is None:
             return True
@@ -205,8 +210,8 @@ def verdict(code: CodeType, module: object) -> int:
 def births_by_frames() -> bool:
     """Whether what runs now makes a birth, where its code alone does not tell.
 
-    What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what stands for a tensor
-    is none while a graph is made.
+    What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what
+    stands for a tensor is none while a graph is made.
     """
     asked = _getframe(1)
     if asked.f_globals.get("__name__", "").startswith(_STANDINS):
@@ -271,7 +276,8 @@ class Seam:
     kind : Kind
         The kind of ``torch.Tensor``.
     at_allocation : bool
-        Whether births are seen where the Python object of a tensor is allocated; by the mode otherwise.
+        Whether births are seen where the Python object of a tensor is allocated; by the mode
+        otherwise.
     detector : Detector, optional
         What an open leak detector watches with; None where none is open.
     """
@@ -407,8 +413,8 @@ class BirthMode(TorchFunctionMode):
     Attributes
     ----------
     records : bool
-        Whether it records what calls return as born and has a leak detector hear of it: where births are not seen at
-        the allocation.
+        Whether it records what calls return as born and has a leak detector hear of it: where
+        births are not seen at the allocation.
     """
 
     records = False
@@ -454,8 +460,8 @@ _ATTRIBUTES: Final = ("grad", "_grad", "_base")
 
 
 def _judge(code: CodeType, module: object) -> int:
-    # Code that is new often comes with classes that are. Of one whose class does not call `__init__` of its own base
-    # nobody has heard before.
+    # Code that is new often comes with classes that are. Of one whose class does not call
+    # `__init__` of its own base nobody has heard before.
     TORCH_COMPILED.watch_classes(tuple(_subclasses(Tensor)))
     return verdict(code, module)
 
@@ -568,17 +574,19 @@ class ThreadState:
     scopes : list of DisposeScope
         The scopes that were entered on it and not left.
     modes : tuple
-        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a scope is open and
-        needs it, and what a leak detector watches with.
+        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a
+        scope is open and needs it, and what a leak detector watches with.
     watched : bool
         Whether there are any.
     compiled : Compiled, optional
-        The call of a compiled function that is running, innermost of those in whose callers a scope was entered.
+        The call of a compiled function that is running, innermost of those in whose callers a scope
+        was entered.
     pending : list of Entry
         Births of which somebody is still to be told: see `births`.
     stepping : int
-        The id of the frame of the outermost optimizer step that is running, during which the mode is off the stack as
-        well; 0 where none is. Not the frame: it shall die when the step is over.
+        The id of the frame of the outermost optimizer step that is running, during which the mode
+        is off the stack as well; 0 where none is. Not the frame: it shall die when the step is
+        over.
     """
 
     __slots__ = ("__weakref__", "compiled", "modes", "pending", "scopes", "stepping", "watched")
@@ -602,7 +610,8 @@ class ThreadState:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.here = ThreadState()
-        # Of a tensor that is being made no Python code may count the birth: this thread's counts are there before.
+        # Of a tensor that is being made no Python code may count the birth: this thread's counts
+        # are there before.
         _ = LEDGERS.ledger
 
 

@@ -33,8 +33,8 @@ __all__ = [
 #
 # ``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the
 # implementation, which a graph or a view may hold, to a fresh object, and the fresh object's
-# implementation to the tensor: that one is a placeholder, which refuses on every path. Python code meets
-# the class `DisposedTorchTensor`, whose attributes raise; functions of PyTorch meet its
+# implementation to the tensor: that one is a placeholder, which refuses on every path. Python code
+# meets the class `DisposedTorchTensor`, whose attributes raise; functions of PyTorch meet its
 # ``__torch_function__``; code that skips this (``torch._C.DisableTorchFunctionSubclass``,
 # TorchScript, C++ operators) meets the Python dispatch key of the placeholder, and with it
 # ``__torch_dispatch__``; so does C++ that asks for sizes, device or layout past all of them
@@ -54,7 +54,8 @@ _KNOWN: Final = "_disposescope_last_known"
 _HASH: Final = "_disposescope_hash"
 _STATE: Final = "_disposescope_state"
 
-# What may still be asked of a disposed tensor: what the interpreter and PyTorch need in order to refuse it.
+# What may still be asked of a disposed tensor: what the interpreter and PyTorch need in order to
+# refuse it.
 _ALLOWED: Final = frozenset(
     {
         "__class__",
@@ -76,7 +77,8 @@ _ALLOWED: Final = frozenset(
         "__weakref__",
     }
 )
-# Asked of anything by ``isinstance(thing, torch.nn.Parameter)``, with a default: absent, not refused.
+# Asked of anything by ``isinstance(thing, torch.nn.Parameter)``, with a default: absent, not
+# refused.
 _QUESTIONS: Final = frozenset({"_is_param", "_is_buffer"})
 
 
@@ -142,7 +144,8 @@ _body.update(
 )
 DisposedTorchTensor: Final[type[Tensor]] = type("DisposedTorchTensor", (Tensor,), _body)
 
-# A sparse implementation has no storage, a meta one no kernels that would read it, and one without dimensions no size.
+# A sparse implementation has no storage, a meta one no kernels that would read it, and one without
+# dimensions no size.
 with _Undisturbed():
     _PLACEHOLDER: Final = torch.empty((), layout=torch.sparse_coo, device="meta")
 
@@ -208,12 +211,14 @@ def _exchange(tensor: Any, spare: Any) -> bool:
     Returns
     -------
     bool
-        False where C++ refers weakly to the implementation, as that of ``retain_grad()`` is, and a graph holds it.
+        False where C++ refers weakly to the implementation, as that of ``retain_grad()`` is, and a
+        graph holds it.
     """
     with _Undisturbed():
         if not (_swapped(tensor, spare) or (_forget_hook(tensor) and _swapped(tensor, spare))):
             return False
-    # A graph that holds the implementation finds the spare from now on, which must be what the tensor was.
+    # A graph that holds the implementation finds the spare from now on, which must be what the
+    # tensor was.
     record = object.__getattribute__(tensor, "__dict__")
     spare.__class__ = record[_KNOWN][0]
     state = record.pop(_STATE, None)
@@ -228,8 +233,8 @@ PENDING: Final = PendingDisposals(_give_back)
 
 _Known = tuple[type, Any, Any]
 
-# What is remembered of dead tensors is shared among those that were alike: nothing can be set on them, and disposing
-# many allocates nothing that the collector would have to look at.
+# What is remembered of dead tensors is shared among those that were alike: nothing can be set on
+# them, and disposing many allocates nothing that the collector would have to look at.
 _records: Final[dict[_Known, dict[str, Any]]] = {}
 _RECORDS_AT_MOST: Final = 10_000
 
@@ -270,7 +275,10 @@ TORCH_COMPILED.bind_disposal(
     }
 )
 drop: Final[Callable[[Any], None]] = TORCH_COMPILED.drop
-"""Make a handle dead. Its storage is freed where nobody else has it. Raises `DisposeScopeError` as `_make_dead`."""
+"""Make a handle dead.
+
+Its storage is freed where nobody else has it. Raises `DisposeScopeError` as `_make_dead`.
+"""
 
 _spare: Final[Callable[[], Any]] = TORCH_COMPILED.spare
 
@@ -286,8 +294,9 @@ def _swapped(tensor: Any, spare: Any) -> bool:
 def _forget_hook(tensor: Any) -> bool:
     """Get rid of the hook of ``retain_grad()``, which refers weakly to the implementation, where nobody else sees it.
 
-    An operation in place moves the hook to a new node of the graph, which nobody but the tensor has, and ``detach_``
-    drops that node. A graph that saved the tensor, or a view's base, would see both.
+    An operation in place moves the hook to a new node of the graph, which nobody but the tensor
+    has, and ``detach_`` drops that node. A graph that saved the tensor, or a view's base, would see
+    both.
     """
     # The tensor is dead for Python code: what is asked here goes past its class.
     if (

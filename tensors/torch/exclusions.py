@@ -68,7 +68,8 @@ def exclude_what_models_own() -> None:
     register_optimizer_step_pre_hook(_step_begins)
     register_optimizer_step_post_hook(_step_is_over)
     optimizer: Any = torch.optim.Optimizer
-    # What its options are, and what it is loaded, unpickled or copied with: neither passes through a step.
+    # What its options are, and what it is loaded, unpickled or copied with: neither passes through
+    # a step.
     optimizer.add_param_group = _keeping(optimizer.add_param_group, _tensors_of_an_optimizer)
     optimizer.__setstate__ = _keeping(optimizer.__setstate__, _tensors_of_an_optimizer)
     # Of what is unpickled nothing is registered.
@@ -109,7 +110,8 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
         resume_after_a_failed_step(here)
     if here.stepping or not is_looked_at(here):
         return None
-    # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then holds until its end.
+    # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then
+    # holds until its end.
     pause_births(id(_getframe(1)))
     return args, _Arguments(kwargs, here)
 
@@ -122,7 +124,10 @@ def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
 
 @final
 class _Arguments(dict[str, Any]):
-    """The keyword arguments of a step. They die with the step's frame, also where it raised and no hook is called."""
+    """The keyword arguments of a step.
+
+    They die with the step's frame, also where it raised and no hook is called.
+    """
 
     __slots__ = ("_here", "_step")
 
@@ -180,7 +185,8 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
     Parameters
     ----------
     call : callable, optional
-        What calls a function with one argument so that nothing is born by it. Without one, nobody sees births there.
+        What calls a function with one argument so that nothing is born by it. Without one, nobody
+        sees births there.
     """
     hooks: Any = saved_tensors_hooks
     push = _C._autograd._push_saved_tensors_default_hooks
@@ -356,7 +362,8 @@ def _watch_compile(module: Any) -> None:
                     _hand_over_result(caller)
             _tell_of_disposed(sys.exc_info()[1])
             return before
-        # None is also what the callback is where compilation is switched off: the function runs as it is then.
+        # None is also what the callback is where compilation is switched off: the function runs as
+        # it is then.
         if callback is not None and callback is not False and not runs_compiled(here):
             here.compiled = Compiled(caller, len(here.scopes), here.compiled)
             if here.watched and not here.stepping:

@@ -1,6 +1,7 @@
 """What an autograd graph pins: the bytes that wait for ``backward()``, and where they come from.
 
-PyTorch is not imported here. Where the program has not imported it, no tensor of its can be given either.
+PyTorch is not imported here. Where the program has not imported it, no tensor of its can be given
+either.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ class GraphOp:
     nodes : int
         How many nodes there are of it.
     nbytes : int
-        The bytes that they saved. A storage counts for the node nearest to the end of the graph that saved it, and for
-        no other.
+        The bytes that they saved. A storage counts for the node nearest to the end of the graph
+        that saved it, and for no other.
     modules : tuple of str
         The modules whose parameters these nodes took: ``"Sequential.0"``.
     sites : tuple of str
-        The lines that made them: ``"train.py:12 in step()"``. Known where the forward pass ran under
-        ``torch.autograd.set_detect_anomaly(True)``.
+        The lines that made them: ``"train.py:12 in step()"``. Known where the forward pass ran
+        under ``torch.autograd.set_detect_anomaly(True)``.
     """
 
     op: str
@@ -61,24 +62,29 @@ class GraphOp:
 @final
 @dataclass(frozen=True, slots=True)
 class GraphSummary:
-    """What the autograd graph behind one or several tensors pins. A snapshot: it refers to no tensor and no node.
+    """What the autograd graph behind one or several tensors pins.
+
+    A snapshot: it refers to no tensor and no node.
 
     Attributes
     ----------
     nbytes : int
-        The bytes that the nodes saved, each storage once. Saved parameters, buffers and inputs count like anything else
-        that was saved: it is what ``torch.autograd.graph.saved_tensors_hooks`` would see. 0 after ``backward()``.
+        The bytes that the nodes saved, each storage once. Saved parameters, buffers and inputs
+        count like anything else that was saved: it is what
+        ``torch.autograd.graph.saved_tensors_hooks`` would see. 0 after ``backward()``.
     nodes : int
-        The nodes; each leaf that gets a gradient adds one (``AccumulateGrad``). They stay after ``backward()``.
+        The nodes; each leaf that gets a gradient adds one (``AccumulateGrad``). They stay after
+        ``backward()``.
     first_op, last_op : str or None
         The op that ran first, and the one whose result the tensor is. None where there is no graph.
     ops : tuple of GraphOp
         A row for each op, most bytes first.
     attribute_nbytes : int
-        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that no node saved. Not in
-        `nbytes`, because no hook sees them; ``backward()`` does not free them.
+        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that no
+        node saved. Not in `nbytes`, because no hook sees them; ``backward()`` does not free them.
     opaque_nodes : int
-        Nodes that do not show what they saved: writes into a view (``y[0] *= w``), ops of extensions. Not in `nbytes`.
+        Nodes that do not show what they saved: writes into a view (``y[0] *= w``), ops of
+        extensions. Not in `nbytes`.
     """
 
     nbytes: int = 0
@@ -106,14 +112,16 @@ class GraphSummary:
 def graph_nbytes(tensor: object) -> int:
     """The bytes that the autograd graph behind a tensor pins for ``backward()``, each storage counted once.
 
-    The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved counts, parameters and
-    inputs as well. 0 for a tensor without a graph, and after ``backward()``. Looks at every node once; runs no hook,
-    unpacks nothing, and changes no version counter. What a hook packed counts for the tensors in what it packed.
+    The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved
+    counts, parameters and inputs as well. 0 for a tensor without a graph, and after ``backward()``.
+    Looks at every node once; runs no hook, unpacks nothing, and changes no version counter. What a
+    hook packed counts for the tensors in what it packed.
 
     Parameters
     ----------
     tensor : torch.Tensor
-        A tensor, or a nesting of lists, tuples, dicts and other mappings of tensors, such as the outputs of an LSTM.
+        A tensor, or a nesting of lists, tuples, dicts and other mappings of tensors, such as the
+        outputs of an LSTM.
 
     Returns
     -------
@@ -145,8 +153,8 @@ def graph_nbytes(tensor: object) -> int:
 def graph_summary(tensor: object) -> GraphSummary:
     """What the autograd graph behind a tensor pins, op by op, with the modules and lines that the ops came from.
 
-    Modules are told by their parameters, for which the objects of the program are searched: a matter of tenths of a
-    second in a big program. Lines are known where the forward pass ran under
+    Modules are told by their parameters, for which the objects of the program are searched: a
+    matter of tenths of a second in a big program. Lines are known where the forward pass ran under
     ``torch.autograd.set_detect_anomaly(True)``.
 
     Parameters
@@ -198,7 +206,8 @@ def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
         if site is not None:
             sites[site] = None
         if op != "AccumulateGrad":
-            # Ops are numbered as they run; the nodes of leaves all have the greatest number there is.
+            # Ops are numbered as they run; the nodes of leaves all have the greatest number there
+            # is.
             at = (node._sequence_nr(), op)
             first = at if first is None or at[0] < first[0] else first
             last = at if last is None or at[0] > last[0] else last
@@ -237,7 +246,10 @@ def _walk(tensor: object, verb: str) -> Graph:
 
 
 def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
-    """The tensors in a nesting of containers. By type: asking a disposed tensor for its class would raise."""
+    """The tensors in a nesting of containers.
+
+    By type: asking a disposed tensor for its class would raise.
+    """
     found: list[object] = []
     met: dict[int, object] = {}
     pending: list[Any] = [tree]

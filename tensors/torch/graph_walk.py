@@ -37,7 +37,10 @@ __all__ = [
 
 
 GUARDED_DEPTH: Final = 500
-"""How many nodes may be released inside one another. A graph of fewer nodes than twice this is left alone."""
+"""How many nodes may be released inside one another.
+
+A graph of fewer nodes than twice this is left alone.
+"""
 
 _KEY: Final = "disposescope.release"
 
@@ -92,7 +95,8 @@ def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
     for key, below in edges.items():
         storey = heights[key] // GUARDED_DEPTH
         crossed = [nodes[child] for child in below if heights[child] // GUARDED_DEPTH < storey]
-        # An edge from one storey to another: heights count from the leaves, so it stays one when the graph grows.
+        # An edge from one storey to another: heights count from the leaves, so it stays one when
+        # the graph grows.
         if crossed:
             metadata = nodes[key].metadata
             if _KEY not in metadata:
@@ -132,7 +136,8 @@ ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 
 _C: Final[Any] = torch._C
 _RAW: Final = "_raw_saved_"
-# Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a view.
+# Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a
+# view.
 _OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
 _NO_CONTAINER: Final = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 _SEARCH_LIMIT: Final = 1000
@@ -162,8 +167,8 @@ class Graph:
     bytes_of : dict
         For each node that saved something, the bytes of the storages that no earlier one had saved.
     attribute_bytes : int
-        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that nothing saved. PyTorch
-        does not know of them, and ``backward()`` does not free them.
+        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that
+        nothing saved. PyTorch does not know of them, and ``backward()`` does not free them.
     opaque : int
         How many nodes do not show what they saved.
     """
@@ -283,7 +288,8 @@ def _tensors_of(saved: Any) -> Iterator[Any]:
     for cell in getattr(unpack, "__closure__", None) or ():
         frame = cell.cell_contents
         if type(frame).__name__ == "_CheckpointFrame" and type(frame).__module__ == "torch.utils.checkpoint":
-            # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a storage counts once.
+            # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a
+            # storage counts once.
             for argument in frame.saved_args:
                 if isinstance(argument, _C._autograd.SavedTensor):
                     yield from _tensors_of(argument)
@@ -323,8 +329,9 @@ def _is_number(tensor: Any) -> bool:
 def modules_of(graph: Graph) -> dict[int, str]:
     """For each node that takes a parameter, the name of the module that has the parameter.
 
-    A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter belongs to no module
-    that is alive, or more than one node (the transpose of a weight) stands between the two, nothing is told.
+    A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter
+    belongs to no module that is alive, or more than one node (the transpose of a weight) stands
+    between the two, nothing is told.
     """
     taken: dict[int, list[int]] = {}
     for key, node in graph.nodes.items():

@@ -91,8 +91,9 @@ class TorchFramework(Framework):
 def _break_graphs(trace_rules: Any) -> None:
     """Have Dynamo break its graph where a compiled function calls a scope, and run the call as it is.
 
-    Traced, a scope would be entered when the function is compiled. This room is passed over where it is called by code
-    that is not traced, and only there: parts of it stand in functions of PyTorch that Dynamo traces through.
+    Traced, a scope would be entered when the function is compiled. This room is passed over where
+    it is called by code that is not traced, and only there: parts of it stand in functions of
+    PyTorch that Dynamo traces through.
     """
     package = __name__.rsplit(".", 3)[0]
     for room in ("scopes", "leaks", "tensors"):

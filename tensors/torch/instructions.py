@@ -39,7 +39,8 @@ def called_by(code: CodeType, last: int) -> tuple[dis.Instruction, str | None]:
     opname, argument = instruction.opname, instruction.arg or 0
     if not opname.startswith(CALLS):
         return asked, instruction.argval if isinstance(instruction.argval, str) else None
-    # The arguments lie on the stack above what is called: what loads that comes right before what loads them.
+    # The arguments lie on the stack above what is called: what loads that comes right before what
+    # loads them.
     above = 1 + (argument & 1) if opname == "CALL_FUNCTION_EX" else argument + (opname == "CALL_KW")
     while instructions and instructions[-1].opname in _BEFORE_CALLS:
         instructions.pop()

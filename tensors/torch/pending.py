@@ -79,7 +79,8 @@ _CALLERS: Final = ("all", "any", "filter", "list", "map", "max", "min", "reduce"
 OPERATIONS: Final = frozenset(itertools.chain(dir(_C.TensorBase), *map(dir, _LIBRARIES), _CALLERS))
 """What operations of PyTorch are called, and functions written in C that may call one."""
 
-# Where the interpreter lets other threads run between two instructions, and where a block enters a lock.
+# Where the interpreter lets other threads run between two instructions, and where a block enters a
+# lock.
 _BETWEEN: Final = frozenset({"BEFORE_WITH", "JUMP_BACKWARD", "RESUME"})
 # What such frames do ends in their caller: they are no kernel.
 _GENERATOR: Final = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
@@ -100,7 +101,8 @@ def _stacks_of_others() -> dict[int, list[_Row]]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        # One call of C follows all of them, so that no thread runs meanwhile; nor does a collection let one.
+        # One call of C follows all of them, so that no thread runs meanwhile; nor does a collection
+        # let one.
         frames: list[list[FrameType]] = list(map(list, walks))
         threads = [thread for thread in next(again) if thread != here]
     finally:
@@ -137,7 +139,8 @@ def _operations_in(stack: list[_Row]) -> frozenset[Place]:
             places.add((frame, -1))
         elif is_kernel or _is_operation(code, last, inner):
             places.add((frame, last))
-        # The operation that a kernel belongs to was called further out, perhaps through functions of PyTorch's.
+        # The operation that a kernel belongs to was called further out, perhaps through functions
+        # of PyTorch's.
         is_kernel = code.co_name == "__torch_dispatch__" or (is_kernel and code.co_filename.startswith(_FOLDER))
         inner = code
     return frozenset(places)
@@ -149,7 +152,8 @@ class Operations:
 
     __slots__ = ("_known",)
 
-    # Of each thread its stack when it was last looked at, and what that meant: most are where they were.
+    # Of each thread its stack when it was last looked at, and what that meant: most are where they
+    # were.
     _known: dict[int, tuple[list[_Row], frozenset[Place]]]
 
     def __init__(self) -> None:
@@ -241,8 +245,8 @@ class PendingDisposals:
     Parameters
     ----------
     give_back : callable
-        Called with a disposed tensor that no other thread computes with: gives its memory back, and tells whether that
-        could be done.
+        Called with a disposed tensor that no other thread computes with: gives its memory back, and
+        tells whether that could be done.
 
     Attributes
     ----------
@@ -278,7 +282,9 @@ class PendingDisposals:
             self.batches.append(_Batch(places, [], thing))
 
     def settle(self, refused: FrameType | None = None) -> None:
-        """Give back what waits no longer. To be called anywhere, and often: one thread at a time does it.
+        """Give back what waits no longer.
+
+        To be called anywhere, and often: one thread at a time does it.
 
         Parameters
         ----------
@@ -286,7 +292,8 @@ class PendingDisposals:
             The frame of this thread whose operation is being refused: that one is over.
         """
         while not self._lock.locked():
-            # Not by acquire(): an interrupt that came up right after it would leave the lock taken for ever.
+            # Not by acquire(): an interrupt that came up right after it would leave the lock taken
+            # for ever.
             with self._lock:
                 self._settle(refused)
             # Another thread may have added some while this one had the lock.
@@ -309,7 +316,8 @@ class PendingDisposals:
             for batch in batches:
                 batch.places = places.of(batch.places)
         if self.fresh:
-            # No operation has begun on these since their class was changed, which was before this look.
+            # No operation has begun on these since their class was changed, which was before this
+            # look.
             added = len(self.fresh)
             batch = _Batch(self._operations.in_flight(), self.fresh[:added])
             self.batches.append(batch)

@@ -55,8 +55,8 @@ class Steps:
     def reached(self, tensor: Any) -> int:
         """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
 
-        Of very many steps some are remembered only, and of a very large graph a part is looked at: it is at least as
-        many then.
+        Of very many steps some are remembered only, and of a very large graph a part is looked at:
+        it is at least as many then.
         """
         node = _grad_fn_of(tensor)
         if self._thread == 0 or len(self._numbers) < 2 or node is None:
@@ -207,7 +207,8 @@ class TorchEdges:
 
     def _of_tensor(self, tensor: Any, cls: Any) -> list[Memory]:
         if cls is not Tensor:
-            # A subclass that handles operators itself would be asked for sizes: what it holds are attributes.
+            # A subclass that handles operators itself would be asked for sizes: what it holds are
+            # attributes.
             asked = self._asked.get(cls)
             if asked is None:
                 asked = self._asked[cls] = cls.__torch_dispatch__ is not _no_dispatch

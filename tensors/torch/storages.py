@@ -49,8 +49,8 @@ def storage_of(tensor: Any) -> Any:
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
     """The storages behind a tensor, each as an identity that holds while it lives and a number of bytes.
 
-    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be called where no
-    function mode is asked, since it reads attributes.
+    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be
+    called where no function mode is asked, since it reads attributes.
     """
     if type(tensor) is DisposedTorchTensor:
         return
@@ -75,8 +75,8 @@ def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
 def used_bytes(tensor: Any) -> int:
     """The bytes of a tensor's storages that its elements are in; what a view repeats counts once.
 
-    Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages are used. To be
-    called where no function mode is asked, since it reads attributes.
+    Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages
+    are used. To be called where no function mode is asked, since it reads attributes.
     """
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
         return sum(dict(storages_behind(tensor)).values())
@@ -111,14 +111,17 @@ _swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 
 
 def make_compact(tensor: Any) -> None:
-    """Put a copy behind a tensor that is a view and uses less memory than it pins. Its values and its graph stay.
+    """Put a copy behind a tensor that is a view and uses less memory than it pins.
+
+    Its values and its graph stay.
 
     Graphs, views and exports that have the old implementation keep it.
 
     Raises
     ------
     DisposeScopeError
-        C++ refers weakly to the implementation, as after ``retain_grad()``. The tensor is left as it is.
+        C++ refers weakly to the implementation, as after ``retain_grad()``. The tensor is left as
+        it is.
     """
     with _C.DisableTorchFunction():
         cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
@@ -157,7 +160,8 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
     fresh : list of Tensor
         What is about to be born.
     given : tuple
-        The arguments of the call. What shares memory with one of them is a view, or was written in place.
+        The arguments of the call. What shares memory with one of them is a view, or was written in
+        place.
 
     Returns
     -------

@@ -73,7 +73,8 @@ def left(scope: DisposeScope) -> None:
     was_off = runs_compiled(here)
     scopes = here.scopes
     if scope not in scopes:
-        # It was entered on another thread, which finds it closed when it enters or leaves one of its own.
+        # It was entered on another thread, which finds it closed when it enters or leaves one of
+        # its own.
         return
     if (SEAM.at_allocation or SEAM.detector is None) and all(
         other is scope or other._state == CLOSED for other in scopes

@@ -1,9 +1,10 @@
 """Watching PyTorch's memory for a leak detector: on every thread, inside of scopes and outside.
 
-What is watched is a tensor's storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever
-has it: views, graphs, NumPy and DLPack exports. The compiled part looks at the storage of each tensor a moment after it
-was made (see `births`), and one that the log does not know is new memory. So the log must know what was there before:
-when a detector is opened, the storages of all tensors that Python can see.
+What is watched is a tensor's storage: a weak reference to ``t.untyped_storage()`` fires when the
+memory goes, whoever has it: views, graphs, NumPy and DLPack exports. The compiled part looks at the
+storage of each tensor a moment after it was made (see `births`), and one that the log does not know
+is new memory. So the log must know what was there before: when a detector is opened, the storages
+of all tensors that Python can see.
 """
 
 from __future__ import annotations
@@ -212,8 +213,8 @@ def _identify(waiting: Counter[int], storage: Any) -> Told | None:
     if type(storage) is not torch.UntypedStorage:
         return None
     address: int = storage._cdata
-    # Memory that only disposed tensors hold goes when other threads have left their operations. The storage asked is
-    # an owner too.
+    # Memory that only disposed tensors hold goes when other threads have left their operations. The
+    # storage asked is an owner too.
     if waiting and _owners_of(address) <= waiting[address] + 1:
         return None
     return ("torch", address), storage.nbytes()

@@ -17,7 +17,8 @@ data = pytest.importorskip("torch.utils.data")
 # Newer Pythons warn of a fork in a process that has threads, and PyTorch's own are enough for that.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-# Plain data and the library's own functions only: they can be pickled wherever the tests are run from.
+# Plain data and the library's own functions only: they can be pickled wherever the tests are run
+# from.
 LENGTHS = [3, 5, 2, 2, 4, 1, 6]
 SAMPLES = [{"text": np.arange(length), "label": length, "id": f"n{length}"} for length in LENGTHS]
 CONTEXTS = [(0, None), (2, "fork"), (2, "spawn")]

@@ -59,7 +59,8 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def modules() -> list[str]:
-    # The examples of public classes are found in the package, which is where they say that they are.
+    # The examples of public classes are found in the package, which is where they say that they
+    # are.
     return [
         "disposescope",
         *sorted(info.name for info in pkgutil.walk_packages(disposescope.__path__, "disposescope.")),

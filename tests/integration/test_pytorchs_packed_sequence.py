@@ -1,7 +1,7 @@
 """PyTorch's own test of its ``PackedSequence``, each test once plain and once with its body inside a scope.
 
-``pytorch/packed_sequence.py`` is ``test/nn/test_packed_sequence.py`` of PyTorch 2.6, unchanged; its licence is beside
-it.
+``pytorch/packed_sequence.py`` is ``test/nn/test_packed_sequence.py`` of PyTorch 2.6, unchanged; its
+licence is beside it.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def test_operators_return_the_same_and_what_they_return_is_owned():
     for op in op_db:
         if torch.float32 not in op.dtypes:
             continue
-        # The first few of each: making all of them takes minutes. The function behind `sample_inputs`, because that one
-        # formats the whole stack in search of the test that runs.
+        # The first few of each: making all of them takes minutes. The function behind
+        # `sample_inputs`, because that one formats the whole stack in search of the test that runs.
         for sample in itertools.islice(op.sample_inputs_func(op, "cpu", torch.float32, False), 3):
             torch.manual_seed(0)
             try:

@@ -20,7 +20,8 @@ torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
 rnn = pytest.importorskip("torch.nn.utils.rnn")
 
-# Newer Pythons warn of a fork in a process that has threads; and there is no accelerator to pin memory for.
+# Newer Pythons warn of a fork in a process that has threads; and there is no accelerator to pin
+# memory for.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
@@ -227,7 +228,8 @@ class Reporting(data.Dataset):
         return torch.full((1 + index % 5, 256), float(index)), os.getpid()
 
 
-# With named files, what was fetched ahead and never asked for is removed by PyTorch when the process ends.
+# With named files, what was fetched ahead and never asked for is removed by PyTorch when the
+# process ends.
 @pytest.mark.parametrize(
     ("strategy", "leave"),
     [

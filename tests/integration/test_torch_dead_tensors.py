@@ -119,7 +119,8 @@ def test_every_use_is_refused(tmp_path):
     found = outcomes(tmp_path, "")
 
     assert "value" not in found.values(), [use for use, outcome in found.items() if outcome == "value"]
-    # TorchScript reports what happens in it as a RuntimeError; the others refuse a tensor without memory themselves.
+    # TorchScript reports what happens in it as a RuntimeError; the others refuse a tensor without
+    # memory themselves.
     assert {use for use, outcome in found.items() if outcome == "error"} <= {
         "scripted(d)",
         "scripted_size(d)",

@@ -26,7 +26,10 @@ Born = list[Any]
 
 @pytest.fixture(autouse=True)
 def _forget_charges():
-    """What an interrupt in the callback of a charge leaves behind is not the next test's. No lock stays taken."""
+    """What an interrupt in the callback of a charge leaves behind is not the next test's.
+
+    No lock stays taken.
+    """
     yield
     assert not PENDING._lock.locked()
     for key in [key for key, charge in list(CHARGES.items()) if charge() is None]:

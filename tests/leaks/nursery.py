@@ -1,7 +1,7 @@
 """A process that has imported a library once, and forks for each program that is to be run under ``leak-report run``.
 
-It reads lines of JSON, ``{"program", "output", "log"}``, and answers each with the exit status of the program. Of
-disposescope it imports nothing itself.
+It reads lines of JSON, ``{"program", "output", "log"}``, and answers each with the exit status of
+the program. Of disposescope it imports nothing itself.
 """
 
 import importlib

@@ -352,7 +352,8 @@ def test_a_cycle_that_a_variable_leads_to_is_told_by_the_variable() -> None:
 
 def test_what_no_search_finds_is_said_so() -> None:
     with LeakDetector() as detector:
-        # An iterator on the stack of a running expression: in no variable, in no container, in no cycle.
+        # An iterator on the stack of a running expression: in no variable, in no container, in no
+        # cycle.
         for _ in iter([tensor()]):
             del _
             [group] = detector.report(time_limit_s=100.0, object_limit=100_000_000).leaks

@@ -81,7 +81,8 @@ def test_a_snapshot_leaves_no_work_to_the_garbage_collector() -> None:
         kept = [ds.zeros((2, 3)), ds.zeros(()), np.ones(3)]
         snapshot = detector.take_snapshot()
         memory = detector.memory()
-    # A collection finds out by itself that tuples of numbers need none, and the next one those of such tuples.
+    # A collection finds out by itself that tuples of numbers need none, and the next one those of
+    # such tuples.
     gc.collect()
     gc.collect()
     assert len(snapshot) == len(kept)

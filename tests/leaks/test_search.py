@@ -311,7 +311,8 @@ def test_many_searches_keep_nothing_alive_and_leave_resident_memory_flat() -> No
     objects, resident = len(gc.get_objects()), process.memory_info().rss
     for _ in range(10):
         search()
-    # A search meets some 100,000 objects: one that kept what it had met would show by megabytes each time.
+    # A search meets some 100,000 objects: one that kept what it had met would show by megabytes
+    # each time.
     assert process.memory_info().rss - resident < 4 << 20
     assert len(gc.get_objects()) - objects < 1000
     history.clear()

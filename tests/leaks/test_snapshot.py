@@ -149,7 +149,8 @@ def test_what_another_thread_disposes_at_that_moment_is_told_as_disposed(watched
         thing = Fading()
         with ds.dispose_scope() as scope:
             scope.attach(thing)
-            # As another thread leaves it between two looks: released, and not yet taken out of the living.
+            # As another thread leaves it between two looks: released, and not yet taken out of the
+            # living.
             thing.gone = True
             snapshot = take_snapshot() if detector is None else detector.take_snapshot()
             [record] = [record for record in snapshot if record.kind == "Fading"]

@@ -595,7 +595,8 @@ def test_scopes_that_the_limit_of_recursion_leaves_are_closed_and_what_they_own_
                 born.clear()
         refused = 0
         for frames in range(20, 60):
-            # One scope, so near to the limit that it cannot be entered, or that its block has no room, or its end.
+            # One scope, so near to the limit that it cannot be entered, or that its block has no
+            # room, or its end.
             def block() -> None:
                 with ds.dispose_scope(**options):
                     born.append(ds.ones(3))

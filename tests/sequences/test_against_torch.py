@@ -357,7 +357,8 @@ def test_what_pytorch_refuses_is_refused_with_the_same_exception(case: str) -> N
     did, mine = outcome(lambda: call(ds, lambda tree: tree))
     does, wanted = outcome(lambda: call(rnn, in_torch))
     assert does == "raised", wanted
-    # Where PyTorch stumbles over an attribute that its argument lacks, ours says that the type is wrong.
+    # Where PyTorch stumbles over an attribute that its argument lacks, ours says that the type is
+    # wrong.
     assert (did, mine) == ("raised", TypeError if wanted is AttributeError and "assignment" not in case else wanted)
 
 

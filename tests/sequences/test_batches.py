@@ -208,7 +208,8 @@ def test_the_with_form_closes_what_is_open_and_raises_what_a_release_raised() ->
             next(held)
             raise KeyError("body")
     assert isinstance(in_flight.value.__context__, ExceptionGroup)
-    # Within the loop it is raised where the next batch is asked for, and after a break it cannot be.
+    # Within the loop it is raised where the next batch is asked for, and after a break it cannot
+    # be.
     with pytest.raises(ExceptionGroup):
         for _ in ds.scoped_batches([Stubborn()]):
             pass

@@ -23,8 +23,9 @@ from .text import write_files
 class Scenario:
     """Where one round of a scenario is defined, what it needs, and which counters balance after it.
 
-    What was created has died ("created"), unless objects of users' kinds were attached; what was owned is not owned any
-    more ("owned"), unless members of composites were born before their composite.
+    What was created has died ("created"), unless objects of users' kinds were attached; what was
+    owned is not owned any more ("owned"), unless members of composites were born before their
+    composite.
     """
 
     module: str
@@ -108,7 +109,8 @@ def main() -> int:
     options = parser.parse_args()
     faulthandler.enable()
     warnings.simplefilter("error")
-    # JAX, and newer Pythons, warn of a fork in a process with threads, which is what is wanted here.
+    # JAX, and newer Pythons, warn of a fork in a process with threads, which is what is wanted
+    # here.
     warnings.filterwarnings("ignore", message=".*fork")
     sys.setswitchinterval(1e-4)
     found = 0

@@ -16,7 +16,10 @@ from .torch_tensors import torch_work
 
 
 def detect_work(run: Run) -> Work:
-    """Threads that look. What a report looks at it holds, so that beside it arrays may escape from strict scopes."""
+    """Threads that look.
+
+    What a report looks at it holds, so that beside it arrays may escape from strict scopes.
+    """
 
     def work(_number: int, rng: random.Random) -> int:
         for _ in range(2):

@@ -119,7 +119,8 @@ def same(got: Any, want: Any) -> bool:
 
 REFUSALS: dict[str, type[Exception]] = {"deepcopy": RuntimeError}
 """What else may be raised where an input is disposed meanwhile: PyTorch's Python code looks at the class of what it
-copies twice, and says in its own words that it has changed."""
+copies twice, and says in its own words that it has changed.
+"""
 
 
 def attempt(

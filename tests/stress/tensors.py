@@ -77,7 +77,8 @@ def tensor_work(run: Run) -> Work:
                     scale, other, tensor = published
                     name = rng.choice(names)
                     compute = functools.partial(OPERATIONS[name], tensor)
-                    # In a scope that no other thread knows: the results are nobody else's to dispose.
+                    # In a scope that no other thread knows: the results are nobody else's to
+                    # dispose.
                     with ds.dispose_scope():
                         attempt(run, name, compute, RESULTS[scale][name], (tensor,))
                     verb(rng, scope, other, tensor)

@@ -172,7 +172,8 @@ def test_in_what_runs_while_a_scope_is_entered_and_left() -> None:
             births_are_right()
             scope.attach(Resource())
             scope.attach(Resource())
-        # The scope that is being left is current no more, and what is released in it makes nothing for it.
+        # The scope that is being left is current no more, and what is released in it makes nothing
+        # for it.
         assert owners == [outer, outer] or owners == []
         births_are_right()
 

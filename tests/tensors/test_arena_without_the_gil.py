@@ -38,7 +38,8 @@ class Handler(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char * 127), ("version", ctypes.c_uint8), *FUNCTIONS)
 
 
-# Threads that Python has never seen: each asks for blocks, lets them grow, and looks at what they hold.
+# Threads that Python has never seen: each asks for blocks, lets them grow, and looks at what they
+# hold.
 FOREIGN = """
 #include <pthread.h>
 #include <stdint.h>

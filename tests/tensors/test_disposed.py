@@ -1,4 +1,7 @@
-"""A disposed Tensor raises DisposedError on every path. New methods, operators and ufuncs are tested by themselves."""
+"""A disposed Tensor raises DisposedError on every path.
+
+New methods, operators and ufuncs are tested by themselves.
+"""
 
 import copy
 import inspect
@@ -10,9 +13,11 @@ import pytest
 
 import disposescope as ds
 
-# What works on a disposed tensor: the verb of its end, what a container needs to let it go, what says that it is dead.
+# What works on a disposed tensor: the verb of its end, what a container needs to let it go, what
+# says that it is dead.
 WORKS = {"dispose", "disposed", "__repr__", "__hash__"}
-# No access to the value: machinery of the class, and the two protocols, which have tests of their own below.
+# No access to the value: machinery of the class, and the two protocols, which have tests of their
+# own below.
 MACHINERY = {"__new__", "__getattr__", "__slots__", "__module__", "__doc__", "__annotations__", "__weakref__"}
 MACHINERY |= {"__array_priority__", "__array_ufunc__", "__array_function__", "__final__"}
 MACHINERY |= {"__firstlineno__", "__static_attributes__"}

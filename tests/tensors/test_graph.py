@@ -326,7 +326,8 @@ def test_nodes_that_do_not_show_what_they_saved_are_told_of() -> None:
 
 # ---------------------------------------------------------------------- deep graphs
 
-# With 2.13 a stack of 512 KiB overflows at 5,000 nodes that Python has looked at, as one of 8 MiB does at 50,000.
+# With 2.13 a stack of 512 KiB overflows at 5,000 nodes that Python has looked at, as one of 8 MiB
+# does at 50,000.
 DEEP = """
 import threading
 import torch

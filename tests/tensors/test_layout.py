@@ -5,8 +5,8 @@ import pytest
 
 import disposescope as ds
 
-# What an ndarray has and a Tensor has not: it hands out or changes which memory is behind it, or speaks the array
-# protocols by an address that nothing would keep alive.
+# What an ndarray has and a Tensor has not: it hands out or changes which memory is behind it, or
+# speaks the array protocols by an address that nothing would keep alive.
 LEFT_OUT = {"base", "resize", "dump", "dumps"}
 LEFT_OUT |= {"__array_interface__", "__array_struct__", "__array_finalize__", "__array_wrap__", "__array_namespace__"}
 LEFT_OUT |= {"__class_getitem__", "__delitem__", "__setstate__", "__buffer__"}

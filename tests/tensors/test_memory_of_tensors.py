@@ -200,8 +200,9 @@ class Block:
 class Memory(RuleBasedStateMachine):
     """Tensors, views and arrays born, moved, attached, detached, exported, disposed and dropped: as a model says.
 
-    Memory goes with a Tensor that alone refers to it. What others refer to as well stays in the scope it was in until
-    that is closed; then it goes to the oldest live Tensor that shows it, and if none does it escapes outwards.
+    Memory goes with a Tensor that alone refers to it. What others refer to as well stays in the
+    scope it was in until that is closed; then it goes to the oldest live Tensor that shows it, and
+    if none does it escapes outwards.
     """
 
     def __init__(self) -> None:

@@ -373,7 +373,8 @@ def test_a_detector_opened_on_another_thread_is_told_where_a_tensor_was_born():
         with ds.dispose_scope():
             thread.start()
             assert opened.wait(30)
-            # The mode comes with the first birth that somebody is to be told of, and tells of the next.
+            # The mode comes with the first birth that somebody is to be told of, and tells of the
+            # next.
             torch.ones(1)
             tensor = torch.ones(3)
         with pytest.raises(ds.DisposedError, match=r"test_torch_allocations\.py:\d+"):
@@ -600,7 +601,8 @@ def test_dead_objects_do_not_stay():
 def test_what_pytorch_makes_in_python_for_its_caller_is_the_callers(monkeypatch):
     from torch.nested._internal import nested_tensor
 
-    # Kept for the process, and made by functions of PyTorch that are written in Python, for tensors without memory.
+    # Kept for the process, and made by functions of PyTorch that are written in Python, for tensors
+    # without memory.
     monkeypatch.setattr(nested_tensor, "_dummy_instance", None)
     with ds.dispose_scope() as scope:
         nested_tensor._nt_view_dummy()

@@ -310,8 +310,9 @@ def test_every_use_of_a_dead_tensor_raises(use):
 
 BASE = torch._C.TensorBase
 
-# No question about what the tensor holds: the reference count and the address of the implementation, which sort it is,
-# and what Python needs of any object. The function of a view gives no answer on what is no view.
+# No question about what the tensor holds: the reference count and the address of the
+# implementation, which sort it is, and what Python needs of any object. The function of a view
+# gives no answer on what is no view.
 HARMLESS = {"_cdata", "_fix_weakref", "_has_symbolic_sizes_strides", "_python_dispatch", "_use_count"}
 HARMLESS |= {"__init__", "__new__", "_view_func", "_view_func_unsafe", "_rev_view_func_unsafe"}
 INDEX, COLUMN = torch.tensor([0, 1]), torch.tensor([[0], [1]])

@@ -30,12 +30,14 @@ def memory_of(tensor):
 class Computing:
     """A thread inside of an operation on a tensor, and what came of it.
 
-    The operation calls a function for each element: it is the one of PyTorch's that can be stopped in the middle.
+    The operation calls a function for each element: it is the one of PyTorch's that can be stopped
+    in the middle.
 
     Attributes
     ----------
     go, left, end : threading.Event
-        Set by the test to let the operation go on; set by the thread when it has; set to let the thread end.
+        Set by the test to let the operation go on; set by the thread when it has; set to let the
+        thread end.
     """
 
     def __init__(self, tensor, afterwards=None):
