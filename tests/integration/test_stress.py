@@ -31,4 +31,4 @@ def test_a_few_rounds_of_stress_find_nothing(tmp_path: Path) -> None:
     ran = [line for line in lines if re.match(r"\w+: 3 rounds, [1-9]\d* operations, 0 findings,", line)]
     passed_over = [line for line in lines if re.match(r"\w+: not run, there is no (torch|jax)$", line)]
     assert len(ran) + len(passed_over) == len(lines), told
-    assert len(ran) >= 9
+    assert len(ran) >= 8

@@ -113,6 +113,9 @@ def main() -> int:
     # here.
     warnings.filterwarnings("ignore", message=".*fork")
     sys.setswitchinterval(1e-4)
+    # Modules are not imported while interrupts arrive: Python leaves files open then.
+    for public in ds.__all__:
+        getattr(ds, public)
     found = 0
     with tempfile.TemporaryDirectory(prefix="stress") as folder:
         write_files(folder)
