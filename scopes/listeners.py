@@ -25,7 +25,10 @@ __all__ = [
 
 
 class Listener(Protocol):
-    """What a listener implements. Calls come in the thread of the event, before the verb returns.
+    """What a listener implements.
+
+    Calls come in the thread of the event, before the verb returns; births of PyTorch's tensors
+    later, and on any thread: when the next one is made or a scope ends.
 
     A listener must not raise, must not create or dispose resources, and must not keep a resource
     alive: an entry is a weak reference and may be kept.

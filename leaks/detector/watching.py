@@ -352,7 +352,8 @@ def _leave_threads() -> None:
 def _begin_as_child() -> None:
     DISPOSALS.clear()
     for window in _open:
-        window.after = counts()[0]
+        # Without a look: what was made last is the parent's.
+        window.after = LOG.counts()[0]
 
 
 # What the parent knew is the parent's to tell: the log forgets it too.

@@ -35,6 +35,7 @@ from .extension import TORCH_COMPILED
 from .storages import refusal_of
 
 __all__ = [
+    "HIDDEN_KEEPERS",
     "LOCAL",
     "MAKERS",
     "MODE",
@@ -101,7 +102,7 @@ _CACHES: Final = frozenset(
 )
 # What a mode does not see: states of generators, which are kept for what is computed again later,
 # and the parameters of a compiled module, which were there.
-_HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
+HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
 # What a module calls may be compiled, and without a frame of its own.
 _CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
 # Code of PyTorch that only does what its caller wants: it is judged by the caller.
@@ -200,7 +201,7 @@ def verdict(code: CodeType, module: object) -> int:
         return _KEEPS
     if module == "torch.nn.modules.module" and code.co_name in _CALLS:
         return _PASSES
-    if module.startswith(_HIDDEN_KEEPERS) or keeps_births(module, code):
+    if module.startswith(HIDDEN_KEEPERS) or keeps_births(module, code):
         return _KEEPS
     if module == "torch._utils":
         return _REBUILDS
@@ -457,6 +458,7 @@ MODE: Final = BirthMode()
 
 
 _ATTRIBUTES: Final = ("grad", "_grad", "_base")
+_HANDING: Final = ("data", "set_", "untyped_storage")
 
 
 def _judge(code: CodeType, module: object) -> int:
@@ -524,6 +526,7 @@ def see_allocations(kind: Kind) -> bool:
     )
     try:
         attributes = tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES)
+        handing = tuple(getattr(_C.TensorBase, name) for name in _HANDING)
         transforms = int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode)
     except AttributeError:
         return False
@@ -533,6 +536,7 @@ def see_allocations(kind: Kind) -> bool:
         tuple(_subclasses(type(Tensor))),
         attributes,
         _C.TensorBase.numpy,
+        handing,
         vars(_tensor),
         tuple(path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path),
         transforms,

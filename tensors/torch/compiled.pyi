@@ -17,6 +17,7 @@ def watch_births(
     metaclasses: tuple[type, ...],
     attributes: tuple[Any, ...],
     numpy: Any,
+    handing: tuple[Any, ...],
     passing: dict[str, Any],
     libraries: tuple[str, ...],
     transforms: int,
@@ -32,6 +33,9 @@ def watch_births(
         The descriptors of attributes that hand out a tensor which was there before.
     numpy : method descriptor
         The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
+    handing : tuple
+        The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was made last is looked at
+        before.
     passing : dict
         The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
     libraries : tuple of str
@@ -66,8 +70,8 @@ def look() -> None:
 def look_at(tensor: Any, /) -> None:
     """Record the memory of a tensor that the log does not know, unless it is an array's."""
 
-def know(objects: list[Any], /) -> None:
-    """Have the log know the memory of the tensors among some objects; nothing is reported of it.
+def know(get_objects: Callable[[], list[Any]], /) -> None:
+    """Have the log know the memory of the tensors among the objects that a function returns; nothing is reported of it.
 
     To be called where no function mode is asked.
     """

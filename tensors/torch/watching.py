@@ -29,6 +29,7 @@ from ...scopes.listeners import HOOKS
 from ...scopes.sites import KEEPER, PASSING, THROUGH, add_judge
 from ..tensor.watching import ALIASES
 from .births import (
+    HIDDEN_KEEPERS,
     LOCAL,
     MODE,
     MODELS_OWN,
@@ -62,6 +63,8 @@ _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _owners_of: Final[Callable[[int], int]] = _C._storage_Use_Count
 _NAME: Final = "torch.Tensor"
 _BELOW: Final = 3
+# Code whose tensors are PyTorch's or the model's own.
+_KEEPERS: Final = ("torch.nn.parameter", "torch.jit._trace", *HIDDEN_KEEPERS)
 # What a call for a tensor without memory runs, written in Python.
 _KERNELS: Final = ("torch._decomp", "torch._meta_registrations", "torch._prims", "torch._refs")
 
@@ -110,7 +113,7 @@ def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
 def _know_what_is_there() -> None:
     """Have the log know the memory of all tensors that Python can see: nothing that uses it is new."""
     with _Undisturbed():
-        TORCH_COMPILED.know(gc.get_objects())
+        TORCH_COMPILED.know(gc.get_objects)
 
 
 def _begin_as_child() -> None:
@@ -126,7 +129,7 @@ def _judge(code: CodeType, module: str) -> int | None:
         return THROUGH
     if module in (__name__, BirthMode.__module__) or module.startswith(_KERNELS):
         return PASSING
-    if module.startswith("torch.nn.parameter") or code.co_name == "flatten_parameters" or keeps_births(module, code):
+    if code.co_name == "flatten_parameters" or module.startswith(_KEEPERS) or keeps_births(module, code):
         return KEEPER
     return None
 

@@ -9,7 +9,9 @@ import queue
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -354,3 +356,62 @@ def test_a_storage_in_a_cycle_is_seen_until_that_is_collected():
         del holder
         gc.collect()
         assert memory_of(detector) == []
+
+
+HANDED_ON = {
+    "data": lambda held: setattr(held, "data", torch.ones(1000)),
+    "set_": lambda held: held.set_(torch.ones(1000)),
+    "storage": lambda held: torch.ones(1000).untyped_storage(),
+    "typed storage": lambda held: torch.ones(1000).storage(),
+    "array": lambda held: torch.ones(1000).numpy(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+@pytest.mark.parametrize("hand_on", HANDED_ON.values(), ids=HANDED_ON)
+def test_memory_is_seen_whose_tensor_handed_it_on_and_died(hand_on: Any) -> None:
+    held = [torch.zeros(1) for _ in range(3)]
+    with LeakDetector() as detector:
+        kept = [hand_on(each) for each in held]
+        records = [record for record in detector.take_snapshot() if record.kind == "torch.Tensor"]
+    assert sum(record.nbytes for record in records) == 12_000
+    assert len(kept) == 3
+
+
+def test_what_the_parent_made_last_is_no_birth_of_a_forked_child() -> None:
+    read, write = os.pipe()
+    with LeakDetector():
+        kept = torch.ones(300)
+        child = os.fork()
+        if child == 0:
+            os.write(write, str([record.nbytes for record in ds.live_tensors()]).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    assert os.read(read, 100) == b"[]"
+    os.close(read)
+    os.close(write)
+    assert len(kept) == 300
+
+
+def test_what_a_trace_keeps_for_itself_is_no_leak() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with ds.assert_no_leaks():
+            torch.jit.trace(lambda tensor: tensor * 2, torch.ones(17))
+
+
+def test_a_look_that_fails_is_no_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    from disposescope.tensors.torch import watching
+
+    class Own(torch.Tensor):
+        pass
+
+    def refuses(tensor: Any) -> bool:
+        raise ds.DisposedError("another thread was faster")
+
+    monkeypatch.setattr(watching, "_is_hollow", refuses)
+    with LeakDetector() as detector, ds.dispose_scope():
+        own = torch.ones(3).as_subclass(Own)
+        plain = torch.ones(4)
+        assert {record.kind for record in detector.take_snapshot()} == {"torch.Tensor"}
+        assert (own.sum(), plain.sum()) == (3, 4)

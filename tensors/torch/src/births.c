@@ -496,6 +496,16 @@ static void watch_unowned(PyObject *tensor, PyObject *place, enum watch watch)
     }
 }
 
+void births_look_again(PyObject *tensor)
+{
+    enum watch watch = looks_are_wanted() ? watch_of(Py_TYPE(tensor)) : UNWATCHED;
+    PyObject *place = watch >= REPORTED ? looks_place() : NULL;
+    if (watch == KNOWN || place != NULL) {
+        watch_unowned(tensor, place, watch);
+    }
+    Py_XDECREF(place);
+}
+
 /* Has disposals looked at that wait for other threads: at the first, second, fourth, eighth birth, and so on, since something
  * waits, lest births beside a thread that computes for long are all slower. */
 static void settle_disposals(void)
@@ -608,10 +618,10 @@ static bool are_types(PyObject *tuple)
 PyObject *births_watch(PyObject *module, PyObject *things)
 {
     (void)module;
-    PyObject *types, *metatypes, *attributes, *numpy, *passing, *paths;
+    PyObject *types, *metatypes, *attributes, *numpy, *handing, *passing, *paths;
     unsigned long key;
-    if (!PyArg_ParseTuple(things, "O!O!O!OO!O!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
-                          &attributes, &numpy, &PyDict_Type, &passing, &PyTuple_Type, &paths, &key)) {
+    if (!PyArg_ParseTuple(things, "O!O!O!OO!O!O!k:watch_births", &PyTuple_Type, &types, &PyTuple_Type, &metatypes, &PyTuple_Type,
+                          &attributes, &numpy, &PyTuple_Type, &handing, &PyDict_Type, &passing, &PyTuple_Type, &paths, &key)) {
         return NULL;
     }
     if (!births_are_bound() || seen || !are_types(types) || !are_types(metatypes)) {
@@ -623,7 +633,7 @@ PyObject *births_watch(PyObject *module, PyObject *things)
         Py_RETURN_FALSE;
     }
     int found = state_find(paths, key);
-    if (found <= 0 || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
+    if (found <= 0 || !looks_watch(handing) || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
         return found < 0 ? NULL : Py_NewRef(Py_False);
     }
     watch_metatypes(metatypes, descriptor);

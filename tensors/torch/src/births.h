@@ -15,6 +15,9 @@ PyObject *births_watch(PyObject *module, PyObject *things);
 PyObject *births_watch_classes(PyObject *module, PyObject *types);
 bool births_are_seen(void);
 
+/* Has a detector look at a tensor that was given a storage. No error may be set. Can run any code. */
+void births_look_again(PyObject *tensor);
+
 /* Whether a budget is to be asked, which the mode does when a call is over. */
 bool births_need_the_mode(void);
 

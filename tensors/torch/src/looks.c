@@ -222,6 +222,19 @@ static int tell_listeners(PyObject *entry)
         PyObject *listener = Py_NewRef(PyList_GET_ITEM(bound[LISTENERS], i));
         PyObject *told = PyObject_VectorcallMethod(name_born, (PyObject *[]){listener, entry}, 2, NULL);
         Py_DECREF(listener);
+        if (told == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyObject *type, *value, *traceback;
+            PyErr_Fetch(&type, &value, &traceback);
+            PyObject *live = PyDict_GetItemWithError(bound[LIVE], read_slot(entry, key_offset));
+            if (live != entry) {
+                /* Another thread has disposed it meanwhile: nothing is left to be told. */
+                Py_XDECREF(type);
+                Py_XDECREF(value);
+                Py_XDECREF(traceback);
+                return PyErr_Occurred() ? -1 : 0;
+            }
+            PyErr_Restore(type, value, traceback);
+        }
         if (told == NULL) {
             return -1;
         }
@@ -242,7 +255,11 @@ static int report(const struct look *look, PyObject *tensor)
         else {
             PyObject *done = PyObject_CallOneArg(log_bound[LOOK_AT_OTHER], tensor);
             Py_XDECREF(done);
-            failed = done == NULL ? -1 : 0;
+            if (done == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+                /* Another thread has disposed it, or its class refuses: none of what this thread does. */
+                PyErr_Clear();
+            }
+            failed = PyErr_Occurred() ? -1 : 0;
         }
     }
     return failed == 0 && entry != NULL ? tell_listeners(entry) : failed;
@@ -294,6 +311,86 @@ void looks_do(void)
     PyErr_Restore(type, value, traceback);
 }
 
+/* ================================================================== memory that is handed on
+ *
+ * A tensor that gives its memory to another one, or to an object for the storage, may be gone before the next one is made. */
+
+static PyGetSetDef data;
+static const PyGetSetDef *data_before;
+static PyMethodDef set_method, storage_method;
+static PyCFunctionWithKeywords set_before;
+static PyCFunction storage_before;
+
+static PyObject *get_data(PyObject *tensor, void *closure)
+{
+    (void)closure;
+    return data_before->get(tensor, data_before->closure);
+}
+
+static int set_data(PyObject *tensor, PyObject *value, void *closure)
+{
+    (void)closure;
+    looks_do();
+    return data_before->set(tensor, value, data_before->closure);
+}
+
+static PyObject *call_set(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    bool takes_a_tensor = PyTuple_GET_SIZE(args) != 0 && PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), tensor_type);
+    if (takes_a_tensor) {
+        looks_do();
+    }
+    PyObject *result = set_before(tensor, args, kwargs);
+    if (result != NULL && !takes_a_tensor) {
+        births_look_again(tensor);
+    }
+    return result;
+}
+
+static PyObject *call_storage(PyObject *tensor, PyObject *ignored)
+{
+    looks_do();
+    return storage_before(tensor, ignored);
+}
+
+static bool is_method(PyObject *descriptor, int flags)
+{
+    return Py_IS_TYPE(descriptor, &PyMethodDescr_Type) && ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
+}
+
+bool looks_watch(PyObject *handing)
+{
+    if (PyTuple_GET_SIZE(handing) != 3) {
+        return false;
+    }
+    PyObject *attribute = PyTuple_GET_ITEM(handing, 0), *set = PyTuple_GET_ITEM(handing, 1), *storage = PyTuple_GET_ITEM(handing, 2);
+    if (!Py_IS_TYPE(attribute, &PyGetSetDescr_Type) || !is_method(set, METH_VARARGS | METH_KEYWORDS) ||
+        !is_method(storage, METH_NOARGS)) {
+        return false;
+    }
+    PyGetSetDescrObject *descriptor = (PyGetSetDescrObject *)Py_NewRef(attribute);
+    if (descriptor->d_getset->get == NULL || descriptor->d_getset->set == NULL) {
+        Py_DECREF(attribute);
+        return false;
+    }
+    data_before = descriptor->d_getset;
+    data = *data_before;
+    data.get = get_data;
+    data.set = set_data;
+    descriptor->d_getset = &data;
+    PyMethodDescrObject *method = (PyMethodDescrObject *)Py_NewRef(set);
+    set_method = *method->d_method;
+    set_before = (PyCFunctionWithKeywords)(void (*)(void))set_method.ml_meth;
+    set_method.ml_meth = (PyCFunction)(void (*)(void))call_set;
+    method->d_method = &set_method;
+    method = (PyMethodDescrObject *)Py_NewRef(storage);
+    storage_method = *method->d_method;
+    storage_before = storage_method.ml_meth;
+    storage_method.ml_meth = call_storage;
+    method->d_method = &storage_method;
+    return true;
+}
+
 PyObject *looks_look(PyObject *module, PyObject *ignored)
 {
     (void)module;
@@ -312,22 +409,30 @@ PyObject *looks_look_at(PyObject *module, PyObject *tensor)
     return births_log->is_open() && sight(tensor, false) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-PyObject *looks_know(PyObject *module, PyObject *objects)
+PyObject *looks_know(PyObject *module, PyObject *get_objects)
 {
     (void)module;
-    if (births_log == NULL || !PyList_CheckExact(objects)) {
-        PyErr_SetString(PyExc_TypeError, "know() takes a list, after bind_log()");
+    if (births_log == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "know() comes after bind_log()");
         return NULL;
     }
-    int failed = 0;
+    /* No other thread runs while there is a list of all objects: a tuple that one is making must have one reference. */
+    PyObject *tensors = PyList_New(0);
+    PyObject *objects = tensors == NULL ? NULL : PyObject_CallNoArgs(get_objects);
+    if (objects != NULL && !PyList_CheckExact(objects)) {
+        PyErr_SetString(PyExc_TypeError, "know() takes a function that returns a list");
+        Py_CLEAR(objects);
+    }
+    int failed = objects == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(objects); i++) {
         PyObject *object = PyList_GET_ITEM(objects, i);
-        if (PyObject_TypeCheck(object, tensor_type)) {
-            Py_INCREF(object);
-            failed = know(object);
-            Py_DECREF(object);
-        }
+        failed = PyObject_TypeCheck(object, tensor_type) ? PyList_Append(tensors, object) : 0;
     }
+    Py_XDECREF(objects);
+    for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(tensors); i++) {
+        failed = know(PyList_GET_ITEM(tensors, i));
+    }
+    Py_XDECREF(tensors);
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
