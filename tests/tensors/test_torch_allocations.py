@@ -567,14 +567,19 @@ with ds.dispose_scope() as scope:
     assert scope.live == (made,)
 base = torch._C.TensorBase
 kinds, names = (type(torch.Tensor),), vars(torch._tensor)
-for metaclasses, attributes, numpy in [
-    ((type,), (base.grad,), base.numpy),
-    (kinds, (base.grad, base.numpy), base.numpy),
-    (kinds, (base.grad,), base.grad),
-    (kinds, (base.grad,), base.dim),
+handing = base.data, base.set_, base.untyped_storage
+for metaclasses, attributes, numpy, handing in [
+    ((type,), (base.grad,), base.numpy, handing),
+    (kinds, (base.grad, base.numpy), base.numpy, handing),
+    (kinds, (base.grad,), base.grad, handing),
+    (kinds, (base.grad,), base.dim, handing),
+    (kinds, (base.grad,), base.numpy, handing[:2]),
+    (kinds, (base.grad,), base.numpy, (base.shape, base.set_, base.untyped_storage)),
+    (kinds, (base.grad,), base.numpy, (base.data, base.dim, base.untyped_storage)),
+    (kinds, (base.grad,), base.numpy, (base.data, base.set_, base.numpy)),
 ]:
     libraries = __import__("glob").glob(file.removesuffix("__init__.py") + "lib/lib*")
-    given = (torch.Tensor,), metaclasses, attributes, numpy, names, tuple(libraries), 0
+    given = (torch.Tensor,), metaclasses, attributes, numpy, handing, names, tuple(libraries), 0
     assert TORCH_COMPILED.watch_births(*given) is False
 class Metres(torch.Tensor):
     pass

@@ -633,9 +633,10 @@ PyObject *births_watch(PyObject *module, PyObject *things)
         Py_RETURN_FALSE;
     }
     int found = state_find(paths, key);
-    if (found <= 0 || !looks_watch(handing) || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
+    if (found <= 0 || !looks_fit(handing) || !attributes_watch(attributes, numpy, passing, bound[GIVE_UP])) {
         return found < 0 ? NULL : Py_NewRef(Py_False);
     }
+    looks_watch(handing);
     watch_metatypes(metatypes, descriptor);
     seen = true;
     return births_watch_classes(module, types);

@@ -358,37 +358,39 @@ static bool is_method(PyObject *descriptor, int flags)
     return Py_IS_TYPE(descriptor, &PyMethodDescr_Type) && ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
 }
 
-bool looks_watch(PyObject *handing)
+bool looks_fit(PyObject *handing)
 {
     if (PyTuple_GET_SIZE(handing) != 3) {
         return false;
     }
-    PyObject *attribute = PyTuple_GET_ITEM(handing, 0), *set = PyTuple_GET_ITEM(handing, 1), *storage = PyTuple_GET_ITEM(handing, 2);
-    if (!Py_IS_TYPE(attribute, &PyGetSetDescr_Type) || !is_method(set, METH_VARARGS | METH_KEYWORDS) ||
-        !is_method(storage, METH_NOARGS)) {
+    PyObject *attribute = PyTuple_GET_ITEM(handing, 0);
+    if (!Py_IS_TYPE(attribute, &PyGetSetDescr_Type)) {
         return false;
     }
-    PyGetSetDescrObject *descriptor = (PyGetSetDescrObject *)Py_NewRef(attribute);
-    if (descriptor->d_getset->get == NULL || descriptor->d_getset->set == NULL) {
-        Py_DECREF(attribute);
-        return false;
-    }
-    data_before = descriptor->d_getset;
+    const PyGetSetDef *definition = ((PyGetSetDescrObject *)attribute)->d_getset;
+    return definition->get != NULL && definition->set != NULL &&
+           is_method(PyTuple_GET_ITEM(handing, 1), METH_VARARGS | METH_KEYWORDS) &&
+           is_method(PyTuple_GET_ITEM(handing, 2), METH_NOARGS);
+}
+
+void looks_watch(PyObject *handing)
+{
+    PyGetSetDescrObject *attribute = (PyGetSetDescrObject *)Py_NewRef(PyTuple_GET_ITEM(handing, 0));
+    data_before = attribute->d_getset;
     data = *data_before;
     data.get = get_data;
     data.set = set_data;
-    descriptor->d_getset = &data;
-    PyMethodDescrObject *method = (PyMethodDescrObject *)Py_NewRef(set);
-    set_method = *method->d_method;
+    attribute->d_getset = &data;
+    PyMethodDescrObject *set = (PyMethodDescrObject *)Py_NewRef(PyTuple_GET_ITEM(handing, 1));
+    set_method = *set->d_method;
     set_before = (PyCFunctionWithKeywords)(void (*)(void))set_method.ml_meth;
     set_method.ml_meth = (PyCFunction)(void (*)(void))call_set;
-    method->d_method = &set_method;
-    method = (PyMethodDescrObject *)Py_NewRef(storage);
-    storage_method = *method->d_method;
+    set->d_method = &set_method;
+    PyMethodDescrObject *storage = (PyMethodDescrObject *)Py_NewRef(PyTuple_GET_ITEM(handing, 2));
+    storage_method = *storage->d_method;
     storage_before = storage_method.ml_meth;
     storage_method.ml_meth = call_storage;
-    method->d_method = &storage_method;
-    return true;
+    storage->d_method = &storage_method;
 }
 
 PyObject *looks_look(PyObject *module, PyObject *ignored)

@@ -23,9 +23,9 @@ enum manner { LOOK_KNOWN, LOOK_UNOWNED, LOOK_WHOLE };
 int looks_add(PyObject *reference, PyObject *place, enum manner manner);
 /* Looks at all that were added. Errors are raised later. */
 void looks_do(void);
-/* Has that done before memory is handed on: takes the descriptors of `data`, `set_` and `untyped_storage`. False, and nothing
- * changed, where they are others than expected. */
-bool looks_watch(PyObject *handing);
+/* Whether a tuple has the descriptors of `data`, `set_` and `untyped_storage`. Then has that done before they hand memory on. */
+bool looks_fit(PyObject *handing);
+void looks_watch(PyObject *handing);
 
 /* Whether a class is that of plain tensors; false before `looks_bind`. And the storage of one, a new reference; NULL, without an
  * error, for one inside of a transform, a sparse one, an opaque one. */
