@@ -72,6 +72,8 @@ def no_other_thread_computes() -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     no_other_thread_computes()
+    # Tests raise exceptions also where Python itself does not: before the line that turns it on.
+    gc.enable()
     gc.collect()
     what_was_imported_is_not_collected_again()
     # NumPy keeps the operands of a reduction that was refused for ever, and what one test leaves is

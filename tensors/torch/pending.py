@@ -99,8 +99,9 @@ def _stacks_of_others() -> dict[int, list[_Row]]:
     walks: Any = map(itertools.accumulate, map(itertools.chain, zip(others), steps), itertools.repeat(getattr))
     walks = map(itertools.takewhile, itertools.repeat(operator.truth), walks)
     collects = gc.isenabled()
-    gc.disable()
     try:
+        # Inside, so that an interrupt right after it does not leave the collector off.
+        gc.disable()
         # One call of C follows all of them, so that no thread runs meanwhile; nor does a collection
         # let one.
         frames: list[list[FrameType]] = list(map(list, walks))
