@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, final
+from typing import Any, Final, Generic, Self, TypeVar, cast, final
 from weakref import WeakSet
 
 from ..scopes.context import UNOPENED
@@ -205,9 +205,9 @@ class BatchIterator(_Closing, Iterator[T]):
         self._close(None)
 
 
-if COMPILED is not None:
-    # The traceback of what is raised keeps the iterator, which otherwise would close the scope when
-    # it dies.
-    BatchIterator.__next__ = COMPILED.with_undo((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]
-    BatchIterator.__del__ = COMPILED.with_undo((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]
-    _Closing.__exit__ = COMPILED.with_undo((_Closing.__exit__, _Closing._close))  # type: ignore[method-assign]
+# The traceback of what is raised keeps the iterator, which otherwise would close the scope when it
+# dies. mypy takes no method for another, and these are called as the ones they wrap.
+_wrapped: Final = COMPILED.with_undo
+BatchIterator.__next__ = _wrapped((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]  # same
+BatchIterator.__del__ = _wrapped((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]  # same
+_Closing.__exit__ = _wrapped((_Closing.__exit__, _Closing._close))  # type: ignore[method-assign]  # same signature

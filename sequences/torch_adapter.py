@@ -285,7 +285,7 @@ def _lengths_of(sequences: list[Tensor]) -> list[int]:
     if len(row) < 2 and 0 not in lengths:
         are_alike = all([len(shape) == len(row) + 1 for shape in shapes])  # noqa: C419  # a list is faster
     else:
-        are_alike = all([shape[1:] == row for shape in shapes])  # noqa: C419
+        are_alike = all([shape[1:] == row for shape in shapes])  # noqa: C419  # likewise
     if not are_alike or len({one.dtype for one in sequences}) > 1:
         raise ValueError("the sequences differ")
     return lengths

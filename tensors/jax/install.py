@@ -40,8 +40,8 @@ class JaxFramework(Framework):
         except (ImportError, AttributeError):
             return
         install()
-        self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]
-        self.find_births, self.children = look, array_in_key  # type: ignore[method-assign]
+        self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]  # of this one instance
+        self.find_births, self.children = look, array_in_key  # type: ignore[method-assign]  # likewise
 
 
 register(JaxFramework())

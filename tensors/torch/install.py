@@ -85,7 +85,7 @@ class TorchFramework(Framework):
         from .adapter import install
 
         # Compiled functions, called as they are.
-        self.scope_entered, self.scope_left = install()  # type: ignore[method-assign]
+        self.scope_entered, self.scope_left = install()  # type: ignore[method-assign]  # of this one instance
 
 
 def _break_graphs(trace_rules: Any) -> None:
