@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from operator import methodcaller
 from types import ModuleType
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, cast, final
 
 from .context import current_scope
 from .forks import hold_across_forks
@@ -37,6 +37,7 @@ __all__ = [
     "register_kind",
     "set_current_index",
     "space_of",
+    "when_imported",
     "when_watched",
 ]
 
@@ -114,6 +115,20 @@ def await_module(name: str, teach: Callable[[], None]) -> None:
     modules_seen[0] = 0
 
 
+_heard_of: Final[dict[str, tuple[Callable[[ModuleType], object], ...]]] = {}
+"""For the name of a module that was not there, what to call with it at the end of its import, scope or none."""
+
+
+def when_imported(name: str, watch: Callable[[Any], object]) -> None:
+    """Call `watch` with a module: now where it is there, and otherwise as soon as the program imports it."""
+    module = sys.modules.get(name)
+    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _heard_of[name] = (*_heard_of.get(name, ()), watch)
+        _watch_imports()
+    else:
+        watch(module)
+
+
 _ROOT: Final = __name__.rpartition(".scopes.")[0]
 _DETECTOR: Final = f"{_ROOT}.leaks.detector.watching"
 
@@ -177,34 +192,42 @@ def _teach(name: str) -> None:
 
 def _watch_imports() -> None:
     """See imports as long as a module is awaited: one may be imported while a scope is open."""
-    if AWAITED and _LOOKOUT not in sys.meta_path:
+    is_wanted = bool(AWAITED or _heard_of)
+    if is_wanted and _LOOKOUT not in sys.meta_path:
         sys.meta_path.insert(0, _LOOKOUT)
-    elif not AWAITED and _LOOKOUT in sys.meta_path:
+    elif not is_wanted and _LOOKOUT in sys.meta_path:
         sys.meta_path.remove(_LOOKOUT)
 
 
 @final
 class _Lookout:
-    """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched."""
+    """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched.
+
+    And that of a module which somebody shall hear of in any case: see `when_imported`.
+    """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The spec that the other finders have for an awaited module, with a loader that tells when it is there."""
-        if name not in AWAITED or (current_scope() is None and not LISTENERS):
+        is_taught = name in AWAITED and (current_scope() is not None or bool(LISTENERS))
+        if not is_taught and name not in _heard_of:
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
-                if type(spec.loader) is SourceFileLoader:
-                    _tell_when_executed(name, spec.loader)
+                if type(spec.loader) in (SourceFileLoader, SourcelessFileLoader):
+                    _tell_when_executed(name, cast("SourceFileLoader", spec.loader), is_taught)
                 return spec
         return None
 
 
-def _tell_when_executed(name: str, loader: SourceFileLoader) -> None:
+def _tell_when_executed(name: str, loader: SourceFileLoader, is_taught: bool) -> None:
     def exec_module(module: ModuleType) -> None:
         del loader.exec_module
         loader.exec_module(module)
-        _teach(name)
+        for watch in _heard_of.pop(name, ()):
+            watch(module)
+        if is_taught:
+            _teach(name)
 
     loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
 

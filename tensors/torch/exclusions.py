@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ...scopes.context import CURRENT
 from ...scopes.errors import DisposedError
+from ...scopes.kinds import when_imported
 from .births import (
     LOCAL,
     SEAM,
@@ -40,7 +41,6 @@ from .births import (
     take_off,
 )
 from .extension import TORCH_COMPILED
-from .install import when_imported
 
 __all__ = [
     "exclude_what_models_own",
