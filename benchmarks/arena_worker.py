@@ -1,4 +1,4 @@
-"""One side of one case of bench_arena.py: prints the seconds of each round, and the peak of the resident bytes."""
+"""Run sides of one case of bench_arena.py, and print the seconds of each round and peak memory."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def expression(nbytes: int, side: str) -> Step:
         return np.divide(scratch, 3, out=result)
 
     def as_numpy_does() -> Any:
-        # NumPy evaluates `+ b` in place by itself from 256 KiB on, and nothing that has a Python
-        # number in it.
+        # From 256 KiB on NumPy evaluates `+ b` in place by itself, but no step with a Python
+        # number.
         np.multiply(a, 2, out=scratch)
         np.add(scratch, b, out=scratch)
         np.subtract(scratch, 1, out=result)
@@ -72,7 +72,7 @@ def empty(nbytes: int, side: str) -> Step:
 
 
 def kmeans() -> Step:
-    """One round of Lloyd's algorithm: 20,000 points, 16 dimensions, 32 centres."""
+    """Return one round of Lloyd's algorithm: 20,000 points, 16 dimensions, 32 centres."""
     points = np.random.default_rng(0).random((20_000, 16), dtype="float32")
     centres = [points[:32].copy()]
 
@@ -88,7 +88,7 @@ def kmeans() -> Step:
 
 
 def image_pyramid() -> Step:
-    """Gaussian and Laplacian pyramid of a 1024 x 1024 x 3 picture, five levels, and the picture again."""
+    """Return Gaussian and Laplacian pyramids of a 1024 x 1024 x 3 picture, and the picture again."""
     picture = np.random.default_rng(0).random((1024, 1024, 3), dtype="float32")
 
     def blurred(image: Any) -> Any:
@@ -113,7 +113,7 @@ def image_pyramid() -> Step:
 
 
 def mlp() -> Step:
-    """A training step of a perceptron 784-512-512-10 on a batch of 512, forward and backward."""
+    """Return a training step of a perceptron 784-512-512-10 on a batch of 512."""
     rng = np.random.default_rng(0)
     x = rng.random((512, 784), dtype="float32")
     target = rng.integers(0, 10, 512)
@@ -143,7 +143,7 @@ def mlp() -> Step:
 
 
 def pandas_calls() -> Step:
-    """Arithmetic of columns, groupby, merge, rolling mean and sorting of a table of 200,000 rows."""
+    """Return arithmetic, groupby, merge, rolling mean and sorting of a table of 200,000 rows."""
     import pandas as pd
 
     rng = np.random.default_rng(0)
@@ -161,7 +161,7 @@ def pandas_calls() -> Step:
 
 
 def sklearn_calls() -> Step:
-    """Scaling, principal components, ridge regression and nearest neighbours on 5,000 rows of 40 columns."""
+    """Return scaling, PCA, ridge regression and nearest neighbours on 5,000 rows of 40 columns."""
     from sklearn.decomposition import PCA
     from sklearn.linear_model import Ridge
     from sklearn.pipeline import make_pipeline
@@ -191,7 +191,7 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
 
 @contextlib.contextmanager
 def numpy_allocator() -> Iterator[None]:
-    """The package numpy-allocator, over mimalloc where ARENA_MIMALLOC names it, else over the C library."""
+    """Use the package numpy-allocator, over mimalloc if ARENA_MIMALLOC names it."""
     import numpy_allocator
 
     path = os.environ.get("ARENA_MIMALLOC")
@@ -208,8 +208,7 @@ def numpy_allocator() -> Iterator[None]:
 
 
 def timed(step: Step, times: int) -> float:
-    # Of this process alone, the system's work for it included: it has one thread, and others may be
-    # on the machine.
+    # Count the time of this process alone, as other programs may run on the machine.
     start = time.process_time()
     for _ in range(times):
         result = step()
@@ -223,7 +222,7 @@ def rounds_of(step: Step, rounds: int, times: int) -> list[float]:
 
 
 def rounds_of_all(case: str, nbytes: int, sides: list[str], lasting_s: float) -> dict[str, list[float]]:
-    """All sides in one process and in turns."""
+    """Return the seconds of all sides, run in one process in turns."""
     import disposescope as ds
 
     steps = {side: {"expression": expression, "empty": empty}[case](nbytes, side) for side in sides}
@@ -232,8 +231,8 @@ def rounds_of_all(case: str, nbytes: int, sides: list[str], lasting_s: float) ->
     end = time.perf_counter() + lasting_s
     order = random.Random(0)
     while time.perf_counter() < end or not taken["plain"]:
-        # No side comes always after the same one, nor is the first step counted, which finds what
-        # the one before left.
+        # Vary the order of the sides, and do not count the first step, whose caches the side before
+        # filled.
         for side in order.sample(sides, len(sides)):
             with ds.dispose_scope() if side.startswith("scope") else contextlib.nullcontext():
                 steps[side]()
@@ -247,7 +246,7 @@ def peak_nbytes() -> int:
 
 
 def main(case: str, size: str, side: str) -> None:
-    # What the program needs to import is no part of the comparison, on any side.
+    # Import everything before the measurement, on every side.
     import disposescope as ds
 
     nbytes = int(size)

@@ -1,4 +1,6 @@
-"""What the arena gains: ``(a * 2 + b - 1) / 3`` by size, and programs; with ``out=`` and other allocators beside it.
+"""How much faster is NumPy code with the arena?
+
+The cases are ``(a * 2 + b - 1) / 3`` by size, and programs, beside ``out=`` and other allocators.
 
 Each side runs in fresh processes of its own, in turns: so a program would start, for the C library
 learns from what a process frees. The table shows medians of all rounds of all processes. Peers are
@@ -49,14 +51,14 @@ PRELOADED = {"jemalloc": "ARENA_JEMALLOC", "mimalloc": "ARENA_MIMALLOC"}
 
 @dataclass(frozen=True)
 class Taken:
-    """The median seconds of a step, and the peak of the processes' resident memory."""
+    """The median seconds of a step, and the peak resident memory of the processes."""
 
     seconds: float
     peak_nbytes: int
 
 
 def peers() -> dict[str, str]:
-    """The other allocators that can be had, and the library to preload for each."""
+    """Return the other allocators that are installed, and the library to preload for each."""
     found = {name: os.environ[variable] for name, variable in PRELOADED.items() if variable in os.environ}
     if importlib.util.find_spec("numpy_allocator") is not None:
         found["numpy-allocator"] = ""
@@ -83,7 +85,7 @@ def run(case: str, nbytes: int, side: str) -> tuple[list[float], int]:
 
 
 def pairs(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str, list[float]]:
-    """Seconds by side, the same place in each list being of the same round."""
+    """Return seconds by side; equal places in the lists are of the same round."""
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(processes):
         for side, taken in told_by(case, nbytes, ",".join(sides)).items():
@@ -92,7 +94,7 @@ def pairs(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str,
 
 
 def compare(case: str, nbytes: int, sides: list[str], processes: int) -> dict[str, Taken]:
-    """All sides in turns."""
+    """Return the medians of all sides, which run in turns."""
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     peaks: dict[str, list[int]] = {side: [] for side in sides}
     for process in range(processes):
@@ -123,7 +125,7 @@ def test_program(program: str, record_property: Callable[[str, object], None]) -
 
 
 def show(sides: list[str], rows: Iterator[tuple[str, dict[str, Taken]]]) -> None:
-    """One row a case: times of plain NumPy, and of the others as a share of it; then peaks likewise."""
+    """Print a row for each case: times of plain NumPy, the others as shares of it, and peaks."""
     peaks = [f"peak: {side}" for side in sides]
     print(f"| case | plain | {' | '.join(sides)} | scope / out= | {' | '.join(peaks)} |")
     print("|---" * (2 * len(sides) + 3) + "|")
@@ -156,7 +158,7 @@ def show_pairs(processes: int) -> None:
 
 
 def seconds_by_count(what: str, count: int) -> list[float]:
-    """Of leaving a scope after so many births, or with so many arrays alive; of a birth and a death beside so many."""
+    """Return the seconds of leaving a scope, or of a birth and a death, by number of arrays."""
     import disposescope as ds
 
     def birth_and_death(times: int) -> None:

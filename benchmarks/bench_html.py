@@ -1,4 +1,4 @@
-"""How long until the HTML report of 100,000 records can be used, and how large is it?
+"""How long does the HTML report of 100,000 records take to open, and how large is it?
 
 Not a ratio: no peer draws such a page. The promise is 2 s in headless Chromium; measured is the
 page's own time from the start of loading to the moment when its table can be searched, over 5 loads

@@ -1,4 +1,6 @@
-"""The CPU time of `import disposescope` against `import numpy`, and of an empty pytest run with and without the plugin.
+"""How much CPU time do ``import disposescope`` and the pytest plugin cost?
+
+The first is measured against ``import numpy``, the second by an empty pytest run.
 
 Each row is the median of runs that alternate with those of the baseline, in fresh processes, user
 and system time together. `python benchmarks/bench_import.py [ROUNDS]`
@@ -16,13 +18,13 @@ from statistics import median
 ROOT = Path(__file__).parents[1]
 SCOPE = "import disposescope as ds\nwith ds.dispose_scope(): ds.ones(3)"
 DETECTOR = "import disposescope as ds\nwith ds.LeakDetector(): ds.ones(3)"
-# Without the plugins of other packages.
+# Leave out the plugins of other packages.
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir=."]
 PLUGIN = "disposescope.leaks.running.pytest_plugin"
 
 
 def cpu_s(command: list[str], folder: str, **variables: str) -> float:
-    """The CPU time of a process."""
+    """Return the CPU time of a process."""
     env = os.environ | {"PYTHONPATH": str(ROOT)} | variables
     process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -39,7 +41,7 @@ def table(title: str, commands: dict[str, list[str]], rounds: int, folder: str, 
     for _ in range(rounds + 1):
         for name, command in commands.items():
             seconds[name].append(cpu_s(command, folder, **variables))
-    # The first round of each compiles, and fills the caches of the system.
+    # The first round compiles bytecode and fills the caches of the system.
     medians = {name: median(found[1:]) for name, found in seconds.items()}
     baseline = next(iter(medians.values()))
     for name, found in medians.items():

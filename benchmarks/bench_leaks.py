@@ -1,4 +1,6 @@
-"""What a leak detector costs a program: a training step, a micro-loop of births, a million live tensors.
+"""What does a leak detector cost?
+
+The cases are a training step, a loop of births, and a million live tensors.
 
 Sides take turns in one process: off, on with one frame, with ten, sampled, and the peers where they
 are installed (``tracemalloc`` of the standard library, ``memray``; ``objgraph`` looks from time to
@@ -58,7 +60,7 @@ def micro_torch() -> Program:
 
 
 def training_step() -> Program:
-    """An LSTM on packed sequences with Adam, as in bench_torch.py."""
+    """Return a training step of an LSTM on packed sequences with Adam, as in bench_torch.py."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     model = torch.nn.LSTM(64, 128)
@@ -76,7 +78,7 @@ def training_step() -> Program:
 
 
 def small_step() -> Program:
-    """A small transformer block with SGD: many small calls."""
+    """Return a step of a small transformer block with SGD, which makes many small calls."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     block = torch.nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
@@ -134,7 +136,7 @@ def sides() -> dict[str, Side]:
 
 
 def compare(program: Program, rounds: int = 15) -> dict[str, tuple[float, float]]:
-    """The median time of each side in a round, and the median of its ratios to the side without anything."""
+    """Return the median time of each side, and its median ratio to the side without a detector."""
     times: dict[str, list[float]] = {name: [] for name in sides()}
     for _ in range(3):
         program()
@@ -165,7 +167,7 @@ def bench_a_program(benchmark: Any, program: str, side: str) -> None:
 
 
 def looks() -> None:
-    """What a look costs when 10,000 tensors live: the end of a pass, and what objgraph does for one."""
+    """Print the cost of a look at 10,000 live tensors: the end of a pass, and objgraph's."""
     kept = [ds.zeros(10) for _ in range(10)]
     with ds.LeakDetector() as detector:
         kept += [ds.zeros(10) for _ in range(10_000)]
@@ -184,7 +186,9 @@ def looks() -> None:
 
 
 def million(make: Callable[[], object], count: int = 1_000_000) -> None:
-    """Bytes of the detector for each live tensor, and the processor time of a snapshot and of a report."""
+    """Print the bytes of the detector for each live tensor, and the time of a snapshot and a
+    report.
+    """
     warm = [make() for _ in range(1000)]
 
     def filled(detector: contextlib.AbstractContextManager[object]) -> tuple[int, list[object]]:
@@ -195,7 +199,8 @@ def million(make: Callable[[], object], count: int = 1_000_000) -> None:
         return process.memory_info().rss - before, kept
 
     gc.disable()
-    # A process of its own for the side without: what it gives back would be used again.
+    # The side without a detector needs its own process: the other side would reuse its freed
+    # memory.
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.write(writing, str(filled(contextlib.nullcontext())[0]).encode())
@@ -208,7 +213,7 @@ def million(make: Callable[[], object], count: int = 1_000_000) -> None:
     began = time.process_time()
     snapshot = detector.take_snapshot()
     taken = time.process_time()
-    report = snapshot.report(time_limit_s=60)
+    report = snapshot.report()
     print(f"  snapshot {taken - began:6.2f} s, report {time.process_time() - taken:6.2f} s of processor time")
     assert len(snapshot) == len(kept) == count
     assert report.sites

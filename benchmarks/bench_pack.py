@@ -1,4 +1,4 @@
-"""Packing, padding and unpacking PyTorch's tensors: the time it takes beside ``torch.nn.utils.rnn``, over many shapes.
+"""How long do packing, padding and unpacking take beside ``torch.nn.utils.rnn``?
 
 Run as a script it prints a row for each function and sort of input, with the ratio (this library's
 time divided by PyTorch's) over all shapes, and the worst cells; `--all` prints every cell.
@@ -38,7 +38,7 @@ Call = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One question: a function, what it is given, and whether a scope is open."""
+    """One case: a function, its arguments, and whether a scope is open."""
 
     function: str
     sort: str
@@ -76,7 +76,7 @@ def flat(tree: Any) -> list[Any]:
 
 
 def call_of(cell: Cell) -> Call:
-    """What is timed, given the module whose function it shall call."""
+    """Return the call to time, given the module whose function it uses."""
     lengths = lengths_of(cell)
     trailing = (cell.features,) if cell.features else ()
     dtype = torch.int64 if cell.sort == "int64" else torch.float32
@@ -88,7 +88,7 @@ def call_of(cell: Cell) -> Call:
     rows = packed[0].detach().requires_grad_(graph)
     packed = rnn.PackedSequence(rows, *packed[1:])
     first, presorted = cell.batch_first, cell.enforce_sorted
-    # PyTorch's own unpad_sequence transposes what it is given in place.
+    # PyTorch's own unpad_sequence transposes its argument in place.
     upright = padded if first else padded.detach().transpose(0, 1).contiguous().requires_grad_(graph)
     calls: dict[str, tuple[Call, list[Any]]] = {
         "pack_sequence": (lambda side: side.pack_sequence(sequences, presorted), sequences),
@@ -111,7 +111,7 @@ def call_of(cell: Cell) -> Call:
 
 
 def seconds(call: Call, side: Any, times: int) -> float:
-    # Of this thread, which does all of the work: what other programs take meanwhile is not counted.
+    # Count the time of this thread alone, which does all of the work.
     start = time.thread_time()
     for _ in range(times):
         result = call(side)
@@ -120,7 +120,10 @@ def seconds(call: Call, side: Any, times: int) -> float:
 
 
 def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
-    """The median of the ratios of neighbouring turns, the ratio of the minima, and PyTorch's median in microseconds."""
+    """Return the median ratio of neighbouring turns, the ratio of minima, and PyTorch's median.
+
+    PyTorch's median is in microseconds.
+    """
     torch.manual_seed(0)
     call = call_of(cell)
     scope = ds.dispose_scope() if cell.scoped else None
@@ -138,7 +141,7 @@ def measure(cell: Cell, rounds: int) -> tuple[float, float, float]:
     finally:
         if scope is not None:
             scope.close()
-    # Two neighbours see the same machine, fast or slow; over all turns it may change.
+    # Neighbouring turns run at the same speed of the machine, which may change over all turns.
     ratio = statistics.median(mine / own for mine, own in zip(taken[ds], taken[rnn], strict=True))
     return ratio, min(taken[ds]) / min(taken[rnn]), statistics.median(taken[rnn]) * 1e6
 
@@ -175,7 +178,10 @@ def test_sequences(benchmark: Any, function: str, size: str, sort: str, side: st
 
 
 def compare_with_memcpy(rounds: int) -> None:
-    """Print the time of packing and unpacking 64 sequences of up to 200x128 floats, in turns with a copy of as much."""
+    """Print the time of packing and unpacking in turns with a copy of as many bytes.
+
+    The batch has 64 sequences of up to 200x128 floats.
+    """
     lengths = lengths_of(Cell("", "", *SIZES["64 of 200x128"], True, False, False))
     tensors = [torch.randn(length, 128) for length in lengths]
     arrays = [tensor.numpy() for tensor in tensors]
@@ -197,7 +203,7 @@ def compare_with_memcpy(rounds: int) -> None:
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            # After a call to warm up: the one before was another's.
+            # Call once to warm up, because the other side ran before.
             call()
             start = time.thread_time()
             result = call()

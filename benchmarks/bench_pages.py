@@ -1,4 +1,4 @@
-"""Operations on large CPU tensors, with pages returned to the system each time and with pages kept, in turns."""
+"""How much faster are operations on large CPU tensors with ``keep_pages=True``?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scope costs: opening and closing an empty one, and recording a birth.
+"""What do opening and closing an empty scope, and recording a birth, cost?
 
 Both sides of each pair in one run.
 """
@@ -38,14 +38,13 @@ def _release(tracked: Tracked) -> None:
     tracked.value = -1
 
 
-TRACKED = Kind(
-    cls=Tracked,
-    name="Tracked",
-    release=_release,
-    storages=lambda _: (),
-    device=lambda _: "cpu",
-    describe=lambda _: "Tracked",
-)
+class TrackedKind(Kind):
+    cls = Tracked
+    name = "Tracked"
+    release = staticmethod(_release)
+
+
+TRACKED = TrackedKind()
 add_kind(TRACKED)
 
 
@@ -84,7 +83,7 @@ def test_release_is_linear(benchmark: Callable[..., None], count: int) -> None:
 
 
 def main(rounds: int = 200, number: int = 1000) -> None:
-    """The pairs of this file in turns, as medians."""
+    """Print the medians of the pairs of this file, which run in turns."""
     times: dict[str, list[float]] = {}
     sides = {"empty scope": empty_scope, "empty ExitStack": empty_exit_stack, "ds.Tensor": birth, "its floor": no_birth}
     with contextlib.ExitStack() as stack:

@@ -1,5 +1,6 @@
-"""A training step with and without a scope around it, in turns: an LSTM on packed sequences, a small CNN, a
-transformer block; and what one call, and one disposal, costs on top.
+"""What does a scope cost a training step of PyTorch, a call, and a disposal?
+
+The steps are of an LSTM on packed sequences, a small CNN, and a transformer block.
 
 The two sides take turns step by step in one process, so that a machine whose speed drifts is fair
 to both. Run as a script it prints the medians and their ratio; under pytest-benchmark each side is
@@ -106,7 +107,7 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 def calls(rounds: int = 100, number: int = 500) -> None:
-    """What one intercepted call costs on top, in microseconds: medians of differences of neighbouring runs."""
+    """Print the added microseconds of a call: medians of differences of neighbouring runs."""
     tensor = torch.ones(2)
     for name, call in CALLS.items():
         plain: list[float] = []
@@ -121,7 +122,7 @@ def calls(rounds: int = 100, number: int = 500) -> None:
 
 
 def disposals(rounds: int = 9) -> None:
-    """What disposing many tensors costs for each, in microseconds, beside the floor: an exchange of implementations.
+    """Print the microseconds of each disposal, beside the least that PyTorch needs for one.
 
     By the clock of the thread: a run of many is longer than a slice of a busy machine.
     """

@@ -1,4 +1,4 @@
-"""What a verb on one tensor of PyTorch costs beside JAX: alone, with JAX imported, with 2,000 arrays of JAX alive.
+"""What does a verb on one PyTorch tensor cost with JAX imported, and with 2,000 JAX arrays?
 
 A process cannot forget JAX, so each side is a process of its own. They measure in turns.
 """
@@ -17,7 +17,7 @@ SIDES = {"PyTorch alone": "none", "JAX imported": "imported", "2,000 arrays aliv
 
 
 def worker(jax: str) -> None:
-    """Measure each verb once for each line that comes in; answer with microseconds, by the verb's name."""
+    """Measure each verb once for each line of input, and answer with microseconds by verb."""
     import torch
 
     import disposescope as ds
@@ -58,7 +58,7 @@ def worker(jax: str) -> None:
 
 
 def main(rounds: int = 50) -> None:
-    """The sides in turns, as medians and as ratios to PyTorch alone."""
+    """Print the medians of the sides, which run in turns, and their ratios to PyTorch alone."""
     workers = {
         side: subprocess.Popen(
             [sys.executable, __file__, jax], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -19,9 +19,11 @@ from typing import ForwardRef as _ForwardRef
 if TYPE_CHECKING:
     from . import leaks as leaks
     from .leaks.detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
+    from .leaks.detector.freed import AssertFreed, WhyAlive, assert_freed, why_alive
     from .leaks.detector.snapshot import Snapshot
     from .leaks.report.records import Record
-    from .scopes.context import current_scope
+    from .planner.plan import Plan, plan
+    from .scopes.context import ArenaUse
     from .scopes.errors import (
         DeviceMismatchError,
         DisposedError,
@@ -36,19 +38,23 @@ if TYPE_CHECKING:
         UnknownKindError,
     )
     from .scopes.functions import (
+        DeviceStatistics,
+        Statistics,
         attach,
+        check_alive,
+        current_scope,
         detach,
         dispose,
         is_disposed,
+        keep,
         move_to_outer,
         owner_of,
         reset_statistics,
         statistics,
     )
+    from .scopes.keeping import keeps
     from .scopes.kinds import register_kind
-    from .scopes.plain_memory import ArenaUse
     from .scopes.scope import DisposeScope, dispose_scope, tidy
-    from .scopes.statistics import DeviceStatistics, Statistics
     from .sequences.batches import scoped_batches
     from .sequences.collate import ScopedCollate, pack_collate
     from .sequences.pack import pack_padded_sequence, pack_sequence
@@ -57,13 +63,14 @@ if TYPE_CHECKING:
     from .tensors.numpy.statistics import ArenaStatistics, arena_statistics, empty_cache
     from .tensors.tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
     from .tensors.tensor.tensor import ExportedStorage, Tensor, exported_storages
-    from .tensors.torch.graph import GraphOp, GraphSummary, graph_nbytes, graph_summary
+    from .tensors.torch.graph import GraphOp, GraphSummary, ModelAudit, Recorder, audit, graph_nbytes, graph_summary
 
     __version__: str
 
 __all__ = [
     "ArenaStatistics",
     "ArenaUse",
+    "AssertFreed",
     "DeviceMismatchError",
     "DeviceStatistics",
     "DisposeScope",
@@ -77,9 +84,12 @@ __all__ = [
     "LeakDetector",
     "LeakError",
     "LeakWarning",
+    "ModelAudit",
     "NotOwnedError",
     "PackedSequence",
+    "Plan",
     "Record",
+    "Recorder",
     "ScopeClosedError",
     "ScopeNestingError",
     "ScopedCollate",
@@ -87,11 +97,15 @@ __all__ = [
     "Statistics",
     "Tensor",
     "UnknownKindError",
+    "WhyAlive",
     "arange",
     "arena_statistics",
     "asarray",
+    "assert_freed",
     "assert_no_leaks",
     "attach",
+    "audit",
+    "check_alive",
     "current_scope",
     "detach",
     "dispose",
@@ -104,6 +118,8 @@ __all__ = [
     "graph_nbytes",
     "graph_summary",
     "is_disposed",
+    "keep",
+    "keeps",
     "live_tensors",
     "move_to_outer",
     "ones",
@@ -113,6 +129,7 @@ __all__ = [
     "pack_sequence",
     "pad_packed_sequence",
     "pad_sequence",
+    "plan",
     "register_kind",
     "reset_statistics",
     "scoped_batches",
@@ -122,23 +139,28 @@ __all__ = [
     "tidy",
     "unpack_sequence",
     "unpad_sequence",
+    "why_alive",
     "zeros",
 ]
 
 _MODULES = {
     "leaks.detector.detector": "LeakDetector assert_no_leaks live_tensors take_snapshot",
+    "leaks.detector.freed": "AssertFreed WhyAlive assert_freed why_alive",
     "leaks.detector.snapshot": "Snapshot",
     "leaks.report.records": "Record",
-    "scopes.context": "current_scope",
+    "planner.plan": "Plan plan",
     "scopes.errors": (
         "DeviceMismatchError DisposeScopeError DisposedError EscapedError GraphRetainedError LeakError LeakWarning "
         "NotOwnedError ScopeClosedError ScopeNestingError UnknownKindError"
     ),
-    "scopes.functions": "attach detach dispose is_disposed move_to_outer owner_of reset_statistics statistics",
+    "scopes.functions": (
+        "DeviceStatistics Statistics attach check_alive current_scope detach dispose is_disposed keep "
+        "move_to_outer owner_of reset_statistics statistics"
+    ),
+    "scopes.keeping": "keeps",
     "scopes.kinds": "register_kind",
-    "scopes.plain_memory": "ArenaUse",
+    "scopes.context": "ArenaUse",
     "scopes.scope": "DisposeScope dispose_scope tidy",
-    "scopes.statistics": "DeviceStatistics Statistics",
     "sequences.batches": "scoped_batches",
     "sequences.collate": "ScopedCollate pack_collate",
     "sequences.pack": "pack_padded_sequence pack_sequence",
@@ -147,19 +169,27 @@ _MODULES = {
     "tensors.numpy.statistics": "ArenaStatistics arena_statistics empty_cache",
     "tensors.tensor.constructors": "arange asarray empty from_dlpack full ones tensor zeros",
     "tensors.tensor.tensor": "ExportedStorage Tensor exported_storages",
-    "tensors.torch.graph": "GraphOp GraphSummary graph_nbytes graph_summary",
+    "tensors.torch.graph": "GraphOp GraphSummary ModelAudit Recorder audit graph_nbytes graph_summary",
 }
 # Refuses an interpreter that is not the main one.
-_import_module(".scopes.extension", __name__)
+_import_module(".scopes", __name__)
+
+
+def _open_witness() -> _Any:
+    return _import_module(".leaks.detector.witness", __name__).Witness()
+
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_ROOMS = frozenset({"leaks", "scopes", "sequences", "tensors"})
+_ROOMS = frozenset({"leaks", "planner", "scopes", "sequences", "tensors"})
 
 
 def _bind(name: str) -> None:
     """Import a public name, and bind all public names of the modules that are loaded then."""
-    from .scopes.kinds import load_frameworks
+    from .scopes.context import HOOKS
+    from .scopes.process import load_frameworks
 
+    # Scopes know nothing of leak detectors; here both are known.
+    HOOKS.open_witness = _open_witness
     load_frameworks()
     home = _HOMES[name]
     for module in [module for module in _MODULES if module.startswith("leaks")] if home.startswith("leaks") else [home]:

@@ -1,17 +1,39 @@
 """What an adapter for another library of tensors is made of: see `Framework`, and the how-to page on it."""
 
-from .scopes.context import current_scope
-from .scopes.framework import Framework, register
+from .scopes.framework import (
+    Belonging,
+    BirthLog,
+    Escape,
+    Framework,
+    HeldMemory,
+    LibraryCache,
+    LiveMemory,
+    ModelFacts,
+    Part,
+    register,
+)
+from .scopes.functions import current_scope
 from .scopes.identity import disposed_error
 from .scopes.kinds import Kind
-from .scopes.ownership import born, born_late, born_together
+from .scopes.ownership import belongs_to_model, born, born_late, born_together
+from .scopes.sites import Role
 
 __all__ = [
+    "Belonging",
+    "BirthLog",
+    "Escape",
     "Framework",
+    "HeldMemory",
     "Kind",
+    "LibraryCache",
+    "LiveMemory",
+    "ModelFacts",
+    "Part",
+    "Role",
+    "belongs_to_model",
     "born",
-    "born_together",
     "born_late",
+    "born_together",
     "current_scope",
     "disposed_error",
     "register",

@@ -1,4 +1,4 @@
-"""Leaks: which line made it, and who still holds it.
+"""Find leaks: which line made a tensor, and what still holds it.
 
 The names of reports are public here, and imported when they are used first.
 """
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from ..scopes.sites import Site
     from .detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
     from .detector.snapshot import Snapshot
-    from .report.leaks import Excerpt, Leak, Trend
+    from .report.leaks import Excerpt, KnownLeak, Leak, Trend
     from .report.live import LiveSite
     from .report.records import Comparison, Growth, Record
     from .report.report import Process, ProgramFacts, Report, Settings, Suppressed, UnusedSuppression
+    from .report.retainer import Retainer
     from .report.timeline import Band, Pass, Sample, Timeline
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Comparison",
     "Excerpt",
     "Growth",
+    "KnownLeak",
     "Leak",
     "LeakDetector",
     "LiveSite",
@@ -30,6 +32,7 @@ __all__ = [
     "ProgramFacts",
     "Record",
     "Report",
+    "Retainer",
     "Sample",
     "Settings",
     "Site",
@@ -46,17 +49,18 @@ _MODULES = {
     "..scopes.sites": "Site",
     ".detector.detector": "LeakDetector assert_no_leaks live_tensors take_snapshot",
     ".detector.snapshot": "Snapshot",
-    ".report.leaks": "Excerpt Leak Trend",
+    ".report.leaks": "Excerpt KnownLeak Leak Trend",
     ".report.live": "LiveSite",
     ".report.records": "Comparison Growth Record",
     ".report.report": "Process ProgramFacts Report Settings Suppressed UnusedSuppression",
+    ".report.retainer": "Retainer",
     ".report.timeline": "Band Pass Sample Timeline",
 }
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Import a public name when it is used first."""
+        """Import a public name when it is first used."""
         for module, names in _MODULES.items():
             if name in names.split():
                 return globals().setdefault(name, getattr(_import_module(module, __name__), name))

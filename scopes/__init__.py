@@ -2,3 +2,57 @@
 
 This floor knows no tensor: it knows kinds.
 """
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "load_extension",
+]
+
+
+def _is_main_interpreter() -> bool:
+    threads: Any = import_module("_thread")
+    if hasattr(threads, "_is_main_interpreter"):  # since Python 3.12
+        return bool(threads._is_main_interpreter())
+    interpreters: Any = import_module("_xxsubinterpreters")
+    return bool(interpreters.get_current() == interpreters.get_main())
+
+
+def load_extension(name: str) -> Any:
+    """Return a compiled module of the package, imported where it has not been.
+
+    Parameters
+    ----------
+    name : str
+        Its name with that of its room, in full.
+
+    Raises
+    ------
+    ImportError
+        It was not built, this is a subinterpreter, or Python has no global interpreter lock.
+    """
+    if not _is_main_interpreter():
+        raise ImportError("disposescope works in the main interpreter only, and this is a subinterpreter", name=name)
+    if "t" in sys.abiflags:
+        raise ImportError(
+            "disposescope does not support free-threaded builds of Python: "
+            "its compiled parts rely on the global interpreter lock",
+            name=name,
+        )
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"{name} has not been built for this Python: run `pip install -e .` in the checkout of disposescope",
+            name=name,
+        ) from None
+
+
+# Asked for here, before any module of this room imports it: where it is missing this says what to do.
+load_extension(f"{__name__}.compiled")

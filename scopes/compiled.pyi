@@ -1,29 +1,260 @@
-"""The hot paths, compiled: births, deaths, releases, and the straight ways into and out of a scope.
+"""Entries, the counters of threads, the state of scopes, and the paths that every birth, death and block goes through.
 
-One copy of the package, in the main interpreter, can be bound to it.
+One copy of the package, in the main interpreter, can load it.
 """
 
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from types import CodeType, FrameType, TracebackType
+from typing import Any, Final, Literal, Self, final
+from weakref import ref
 
-from .identity import Entry
-from .kinds import Kind
-from .scope import DisposeScope
-from .statistics import Ledger
+from .context import Listener, Memory
+from .keeping import EscapesOption
+from .kinds import GraphOption, Kind
 
-class Counts:
-    """The counters of one thread that the compiled paths add to; only that thread does."""
+@final
+class Ledger:
+    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock."""
 
-    def values(self) -> tuple[int, int, int, int]:
-        """Created in a scope, created outside, disposed in a scope, disposed outside: as the first of a ledger's."""
+    created_in_scope: int
+    created_unscoped: int
+    disposed_in_scope: int
+    disposed_unscoped: int
+    attached: int
+    detached: int
+    moved: int
+    graphs_kept: int
+    escaped: int
+
+    @property
+    def period(self) -> object:
+        """Stands for the time since the counters were set to zero: what was counted before is no longer in them."""
 
     def clear(self) -> None:
-        """Set them to zero."""
+        """Set all counters to zero, and begin a new period."""
 
-def bind(things: dict[str, Any], /) -> None:
-    """Get to know the tables, lists, functions and classes of the Python part, by their names."""
+    def count_birth(self, *, in_scope: bool) -> object:
+        """Count a birth, and return what its entry has as `counted`."""
 
-def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
+    def counts(self) -> tuple[int, ...]:
+        """Return the counters, in the order of `functions.COUNTERS`."""
+
+def thread_ledger() -> Ledger:
+    """Return the ledger of the calling thread."""
+
+def counts_of_process() -> tuple[int, ...]:
+    """Return the sums over all threads, those that have ended included, in the order of `functions.COUNTERS`."""
+
+def clear_process() -> None:
+    """Set the counters of every thread to zero."""
+
+class Entry(ref[Any]):
+    """A weak reference to a resource, with what the library knows of it.
+
+    Compared by identity, unlike other references.
+
+    Attributes
+    ----------
+    key : int
+        The ``id`` of the resource.
+    kind : Kind
+        Its kind.
+    owner : ScopeState or None
+        The one scope that will dispose it. None for a member: its unit has the owner.
+    home : Ledger
+        The ledger of the thread that it was born on.
+    unit : Entry or None
+        For a member, the entry of its composite.
+    members : tuple of Entry
+        For a composite, the entries of its members.
+    counted : object
+        False where its birth is not in the statistics: a member's is not, unless it was born before
+        its composite. The `period` of `home` where it was counted there as created in a scope, and
+        anything else where it was otherwise.
+    """
+
+    owner: ScopeState | None
+    unit: Entry | None
+    members: tuple[Entry, ...]
+    counted: object
+
+    # The `_origin` of the scope that has released it; None also for a member, whose unit has it.
+    @property
+    def released_by(self) -> Origin | None: ...
+    @property
+    def key(self) -> int: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def home(self) -> Ledger: ...
+
+class HeldEntry(Entry):
+    """The entry of an object that is held until it is released or kept: see `Kind.is_held`.
+
+    It is held from the moment when the entry is made, and again when it gets an owner.
+    """
+
+    @property
+    def is_held(self) -> bool: ...
+    def let_go(self) -> None:
+        """Hold the object no more: it lives by reference count."""
+
+@final
+class StrongEntry(HeldEntry):
+    """The entry of an object that cannot be weakly referenced; nothing is known of it once it is released or kept."""
+
+@final
+class AnchoredEntry(Entry):
+    """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
+
+    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple
+    counts as alive. Its key is that of the anchor, inverted, because the anchor has an entry of its
+    own. Several tuples around one anchor are one resource.
+    """
+
+    def anchor(self) -> Any:
+        """Return the anchor, or None where it is gone."""
+
+    def remember(self, resource: tuple[Any, ...], /) -> None:
+        """Take another tuple for the same resource, and forget those that are gone."""
+
+Origin = tuple[str | None, CodeType | None, int]
+"""The name of a scope, and the code and the offset of the instruction that entered it; a negative one is the code's
+first line.
+"""
+
+class ScopeState:
+    """What a scope is made of, and the ways into and out of it: the base of `DisposeScope`.
+
+    Where something is unusual the compiled methods call methods in Python: `_check_options` of one
+    that is made with options, `_enter`, `_resolve`, `_leave_the_stack`, `_explain`, `_end` and
+    `_raise_what_failed`. The methods without a body here are in Python as well.
+    """
+
+    name: str | None
+    strict: bool
+    graph: GraphOption
+    budget: int | None
+    escapes: EscapesOption
+    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered
+    # set.
+    _entries: dict[Entry, None]
+    # The scope that this one was opened under, as the user sees it; and what lay in the context
+    # variable, which can differ.
+    _outer: ScopeState | None
+    _below: ScopeState | None
+    # Open, and nothing about generators to think of: the test on the path of every birth.
+    _direct: bool
+    _state: int
+    # The frame of the generator whose block this is, as long as the scope is open.
+    _frame: FrameType | None
+    _passed_over: tuple[ScopeState, ...]
+    # What the arena puts back when the block is left.
+    _served: object | None
+    # What `note_variables` returned when the scope was entered; and what was held when it was left.
+    _variables: tuple[int, CodeType, set[int | str]] | None
+    _escaped: tuple[Entry, ...]
+    # Where the scope was entered, once it has released something or a block that is not plain was
+    # entered. Refers neither to a frame nor to the scope.
+    _origin: Origin | None
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        strict: bool = False,
+        graph: GraphOption = "keep",
+        keep_pages: bool = False,
+        arena: bool = True,
+        budget: int | str | None = None,
+        escapes: EscapesOption = "dispose",
+    ) -> None: ...
+    @property
+    def keep_pages(self) -> bool: ...
+    # What the arena knows of this scope, once it has served it.
+    @property
+    def _account(self) -> object | None: ...
+    # Whether the arena serves the block, and whether anything is unusual about that: it does not,
+    # or there is a budget.
+    @property
+    def _arena(self) -> bool: ...
+    @property
+    def _particular(self) -> bool: ...
+    # Whether its option `graph` says what the block may record: "none", "refuse".
+    @property
+    def _limits_recording(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> Literal[False]: ...
+    @property
+    def outer(self) -> ScopeState | None: ...
+    def _called(self) -> str:
+        """Return how an error message names the scope."""
+
+    def _take(self, entry: Entry, /) -> None:
+        """Become the owner of a resource whose entry names the scope as its owner."""
+
+    def _leave(self, doing: Literal["leaving", "closing"], in_flight: BaseException | None, /) -> None:
+        """Leave the scope, or close it before its block is over, and raise what failed meanwhile."""
+
+LIVE: Final[dict[int, Entry]]
+"""By key, every resource that is alive and not released, members of composites included."""
+
+DEAD: Final[dict[int, Entry]]
+"""By key, every resource that was released and is still referenced."""
+
+SHARED: Final[dict[Entry, tuple[Entry, ...]]]
+"""For a member of several composites, those besides its `unit`: the last one left disposes it.
+
+See `identity.next_composite_of`.
+"""
+
+DEAD_COMPOSITES: Final[list[Entry]]
+"""Composites that died by reference count while members of theirs may live on: see `identity.settle`."""
+
+LISTENERS: Final[list[Listener]]
+"""The listeners, in the order in which they were added. To be read only: see `listeners.add_listener`."""
+
+ENTERED: Final[list[Callable[[ScopeState], object]]]
+LEFT: Final[list[Callable[[ScopeState], object]]]
+"""What is called when a scope has been entered, and when one is left: see `listeners.Hooks`."""
+
+MEMORY: Final[list[Memory]]
+"""What serves plain memory, behind one `serve_plain_memory`; empty before."""
+
+AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]]
+"""For the name of a module that the program may import, what to do once it has."""
+
+ENTERING: Final[frozenset[str]]
+"""Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a
+loop that opens a scope for the loop's body.
+"""
+
+CURRENT: Final[ContextVar[ScopeState | None]]
+"""The innermost entered scope of the context, perhaps closed or suspended since: see `context.innermost_scope`."""
+
+api: Final[object]
+"""A capsule for other compiled parts: see ``src/types.h``."""
+
+def set_callbacks(*, finish_release: Callable[..., BaseException | None], settle_earlier: Callable[[], None]) -> None:
+    """Have compiled code call two functions of `identity`.
+
+    The first where a release failed or is that of a composite, the second where many composites
+    have died.
+    """
+
+def note_modules_seen(number: int, /) -> None:
+    """Remember how many modules there were at the last look at those that are awaited; 0 has everybody look again."""
+
+def modules_were_imported() -> bool:
+    """Return whether an awaited module has been imported since the last look, or may have been."""
+
+def make_entry(resource: object, kind: Kind, /) -> Entry:
+    """Make the entry of a resource, in no table yet, unowned and not counted; not of its members."""
+
+def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> Entry:
     """Record the birth of a resource; the current scope owns it from now on.
 
     Parameters
@@ -32,17 +263,15 @@ def born(resource: object, kind: Kind, scope: DisposeScope = ..., /) -> Entry:
         A new instance, which can be weakly referenced.
     kind : Kind
         Its kind, without members: see `ownership.born_together`.
-    scope : DisposeScope, optional
+    scope : ScopeState, optional
         The scope of this context, where the caller knows it already.
 
     Returns
     -------
     Entry
-        Its entry in the identity set.
+        Its entry in the identity set. Where it has been born before, that of its first birth:
+        nothing is recorded then.
     """
-
-def born_pending(resource: object, kind: Kind, scope: DisposeScope, /) -> Entry:
-    """The same, but the listeners are not told yet: of the resource, nothing but its address is looked at."""
 
 def born_whole(
     resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
@@ -65,51 +294,29 @@ def born_whole(
         None where one of the members is known after all: nothing is recorded then.
     """
 
-changes: object
-"""A capsule with the number of changes of `CURRENT`, in all contexts together."""
-
-def set_current(scope: DisposeScope | None, /) -> None:
-    """Change `CURRENT` in this context, and count that: one step for every interrupt."""
-
-def leave(scope: DisposeScope, doing: str, in_flight: BaseException | None, /) -> None:
-    """Leave a scope, or close it before its block is over: off the stack, then `scope.end`, then what failed is raised.
-
-    Parameters
-    ----------
-    scope : DisposeScope
-        The scope.
-    doing : {"leaving", "closing"}
-        Whether its block is over.
-    in_flight : BaseException, optional
-        What passes through the block.
-    """
-
-def with_undo(both: tuple[Callable[..., Any], Callable[..., object]], /) -> Any:
-    """A method that calls the first function, and where that raises the second, with the object and what was raised.
-
-    A method in Python can be interrupted before its first line, where nothing catches it.
-    """
-
-def part(resource: object, kind: Kind, unit: Entry, /) -> Entry:
-    """Make the entry of a member of a composite, which nobody knows yet; it is not counted."""
-
 def died(entry: Entry, /) -> None:
-    """Take note that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
+    """Record that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
 
 def anchor_died(entry: Entry, /) -> None:
-    """Take note that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
+    """Record that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
 
 def sweep() -> None:
     """Forget the composites that have died with all of their members: the quick part of `identity.settle`."""
 
-def forget_ledger(ledger: Ledger, /) -> None:
-    """A thread has ended, and its ledger with it."""
+def set_current(scope: ScopeState | None, /) -> None:
+    """Change `CURRENT` in this context: one step for every interrupt."""
 
-def install_compiled(scope_type: type[DisposeScope], /) -> None:
-    """Give the class of scopes the compiled methods."""
-
-def release(entry: Entry, with_members: bool = True, /) -> BaseException | None:
+def release(entry: Entry, with_members: bool = True, by_owner: bool = False, /) -> BaseException | None:
     """Release a resource, its members with it. Idempotent; whoever takes the entry out of `LIVE` does the work.
+
+    Parameters
+    ----------
+    entry : Entry
+        Its entry.
+    with_members : bool, default True
+        Whether its members are released too.
+    by_owner : bool, default False
+        Whether the scope that owns it does this: messages name it afterwards.
 
     Returns
     -------
@@ -119,3 +326,84 @@ def release(entry: Entry, with_members: bool = True, /) -> BaseException | None:
 
 def release_newest(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
     """Release entries, the newest first, until none is left; what releases raise goes to the failures."""
+
+def referents(thing: object, /) -> list[Any]:
+    """Return what `gc.get_referents` lists for one object, without strings, bytes, numbers and None.
+
+    In a forked process the page of each object is copied whose reference is counted: that of a
+    string in a long list is not.
+    """
+
+def tracked_objects(*classes: type) -> list[Any]:
+    """Return what `gc.get_objects` lists, with the contents of tuples in place of the tuples.
+
+    A list with a tuple that another thread is making would break that thread: a tuple in the making
+    must have no other reference. Contents are listed but for strings and integers.
+
+    Parameters
+    ----------
+    *classes : type
+        Of which classes, by the real type of each object; every class if none is given.
+    """
+
+def with_undo(both: tuple[Callable[..., Any], Callable[..., object]], /) -> Any:
+    """Return a method that calls the first function, and where that raises, the second with the object and the error.
+
+    A method in Python can be interrupted before its first line, where nothing catches it.
+    """
+
+def note_variables(frame: FrameType, /) -> tuple[int, CodeType, set[int | str]]:
+    """Return which frame it is, its code, and which of its variables are bound to something that is not disposed."""
+
+def held_entries(
+    entries: list[Entry],
+    types: tuple[type, ...],
+    block: tuple[int, CodeType, set[int | str]] | None,
+    error: BaseException | None,
+    /,
+) -> list[Entry]:
+    """Return the entries of resources that more refers to than the block's own variables.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        What a scope owns. Nothing else may hold the resources for the call.
+    types : tuple of type
+        The types of tuples that are resources themselves: one that a variable alone refers to holds
+        nothing.
+    block : tuple, optional
+        What `note_variables` returned when the block began. Its frame is looked for among those
+        that run; without it no variable is the block's own.
+    error : BaseException, optional
+        The exception that is on its way, or handled: what ended frames in its traceback refer to is
+        the block's own.
+    """
+
+def kept_entries(
+    entries: list[Entry],
+    types: tuple[type, ...],
+    variables: tuple[dict[str, Any], ...],
+    judge: Callable[[type], int],
+    looks: dict[int, tuple[Any, int]],
+    /,
+) -> list[Entry]:
+    """Return the entries of resources that are reached through an object that keeps what it holds.
+
+    Looked for from the variables of the frames that run, and only where references to a resource
+    are not those of variables and of what they alone refer to.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        What a scope owns. Nothing else may hold the resources for the call.
+    types : tuple of type
+        The types of tuples that are resources themselves.
+    variables : tuple of dict
+        The variables of modules that keep what they hold.
+    judge : callable
+        Tells of a class what is done with its instances: 0 for those that are looked into, 1 for
+        those that keep what they hold, 2 for those that are looked past.
+    looks : dict
+        What `judge` has said, which is asked once for each class: by ``id``, a weak reference to
+        the class and the number. Belongs to `judge`, and is filled here.
+    """

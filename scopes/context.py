@@ -1,40 +1,330 @@
-"""Which scope is current: the context variable, generators that are suspended, and the stack of open scopes."""
+"""What is called around a scope, and which scope is current.
+
+A listener is called at births, moves and disposals: a detector is one. Without listeners this
+costs nothing, because the compiled code looks at lists that are empty then.
+
+Plain memory is that of arrays that no resource stands for, and is never invalidated. The arena,
+which allocates it, registers itself here. A scope switches the arena on and off, knows what is
+born in it by bytes and by owner, and gives it to the outer scope when it is closed.
+
+Which scope is current depends on the context variable, on the generators that are suspended, and
+on the stack of open scopes.
+"""
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable
-from contextvars import ContextVar
+import types
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, final
 
+from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
 from .errors import ScopeNestingError
-from .extension import COMPILED
-from .forks import at_forks
-from .plain_memory import MEMORY
+from .process import at_forks
 
 if TYPE_CHECKING:
-    from .scope import DisposeScope
+    from .errors import EscapedError
 
 __all__ = [
     "ANY_GENERATOR",
+    "ArenaUse",
     "CLOSED",
     "CURRENT",
-    "ENTERING",
+    "HOOKS",
+    "Hooks",
+    "Listener",
+    "Memory",
     "OPEN",
     "UNOPENED",
-    "current_scope",
+    "Witness",
+    "add_listener",
+    "after_releases",
+    "aside",
     "drive_by_hand",
     "enter_among_generators",
+    "finish_releases",
     "generator_frame",
+    "innermost_scope",
     "leave_the_stack",
+    "remove_listener",
     "resolve",
     "resume_scope",
-    "set_current",
+    "serve_plain_memory",
     "suspend_scope",
     "suspended",
 ]
+
+# What is called in other rooms: listeners, hooks, and the service of plain memory.
+
+
+class Listener(Protocol):
+    """What a listener implements.
+
+    Calls come in the thread of the event, before the verb returns; births of PyTorch's tensors
+    later, and on any thread: when the next one is made or a scope ends.
+
+    A listener must not raise, must not create or dispose resources, and must not keep a resource
+    alive: an entry is a weak reference and may be kept.
+    """
+
+    def born(self, entry: Entry) -> None:
+        """A resource was created (`entry.owner` owns it), or first met by ``attach``."""
+
+    def moved(self, entry: Entry, source: ScopeState | None, target: ScopeState | None) -> None:
+        """The owner of a resource changed; None is nobody."""
+
+    def disposed(self, entry: Entry, owner: ScopeState | None) -> None:
+        """A resource was released while it was still referenced by at least its caller."""
+
+    def died(self, entry: Entry) -> None:
+        """The last reference of a resource, live or disposed, is gone."""
+
+    def opened(self, scope: ScopeState) -> None:
+        """A scope was entered."""
+
+    def closed(self, scope: ScopeState) -> None:
+        """A scope was closed, after it released what it owned."""
+
+    def stepped(self) -> None:
+        """An optimizer has made a step."""
+
+    def story(self, entry: Entry) -> str:
+        """Return the birth and disposal site of a resource for an error message; empty where unknown."""
+        ...
+
+
+def add_listener(listener: Listener) -> None:
+    """Call a listener at every event from now on."""
+    HOOKS.listeners.append(listener)
+
+
+def remove_listener(listener: Listener) -> None:
+    """Call a listener no more, where it was added."""
+    for place, each in enumerate(HOOKS.listeners):
+        if each is listener:
+            del HOOKS.listeners[place]
+            return
+
+
+class Witness(Protocol):
+    """What is opened with a scope that has ``escapes="raise"``, and asked when something is held at its end."""
+
+    def lines_of(self, entries: Sequence[Entry], /) -> list[str]:
+        """Return for each resource the line where it was born; empty where that is unknown."""
+        ...
+
+    def holders_of(self, entries: Sequence[Entry], /) -> list[str]:
+        """Return for each resource what holds it; empty where that is unknown."""
+        ...
+
+    def close(self) -> None:
+        """Watch no more. Idempotent."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArenaUse:
+    """What the arena serves for one scope.
+
+    Attributes
+    ----------
+    blocks, live_nbytes : int
+        Blocks that the scope owns now, and the bytes that were asked for in them. 0 once it is
+        closed.
+    peak_nbytes : int
+        The most bytes that it owned at once.
+    hits, misses : int
+        Blocks born in the scope without asking the system for memory, and with.
+    escapes, escaped_nbytes : int
+        Blocks that were in use when the scope was closed and not moved out before, and their bytes:
+        they belong to the outer scope since.
+    budget : int or None
+        The bytes that may be in use at once.
+    charged_nbytes : int
+        The bytes in use that count against the budget, in this scope and in those inside it,
+        tensors of other libraries included.
+    """
+
+    blocks: int
+    live_nbytes: int
+    peak_nbytes: int
+    hits: int
+    misses: int
+    escapes: int
+    escaped_nbytes: int
+    budget: int | None
+    charged_nbytes: int
+
+
+class Memory(Protocol):
+    """What the allocator of plain memory implements: the arena.
+
+    None of it may be called while another scope is being changed.
+    """
+
+    def entered(self, scope: ScopeState, /) -> object:
+        """Serve the context as the scope wants it; its slot ``_served`` gets what is to be put back."""
+
+    def left(self, scope: ScopeState, /) -> object:
+        """Put back what served the context before."""
+
+    def closed(self, scope: ScopeState, /) -> EscapedError | None:
+        """Hand what the scope has in use to the outer one.
+
+        Returns what a strict scope raises about it.
+
+        Called once the scope has released what it owns. What a live resource shows goes to the
+        owner of that one.
+        """
+        ...
+
+    def use(self, scope: ScopeState, /) -> ArenaUse | None:
+        """Return what is served for the scope; None where nothing is."""
+        ...
+
+    def nbytes(self, scope: ScopeState, /) -> int:
+        """Return the bytes in use of the scope, without those that resources show, whoever owns these."""
+        ...
+
+    def is_plain(self, thing: object, /) -> bool:
+        """Return whether an object is plain memory, whoever serves it."""
+        ...
+
+    def owner(self, thing: object, /) -> ScopeState | None:
+        """Return the scope that owns the memory behind an object.
+
+        None where nobody owns it, and for memory from elsewhere.
+        """
+        ...
+
+    def is_served(self, thing: object, /) -> bool:
+        """Return whether the memory behind an object is served here."""
+        ...
+
+    def move(self, thing: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+        """Change the owner of the memory behind an object if `source` owns it (None: nobody). Return whether it does.
+
+        The memory behind a resource stays where anything else refers to it as well.
+        """
+        ...
+
+    def explain(self, error: MemoryError, /) -> None:
+        """Add to an error what is known of the budget that refused the memory."""
+
+    def compact_copy(self, thing: object, /) -> object:
+        """Return a copy of an array that pins more memory than it uses, and any other array itself."""
+        ...
+
+
+@final
+class _NoMemory:
+    """Serves no memory, as long as nothing else does."""
+
+    __slots__ = ()
+
+    def entered(self, scope: ScopeState, /) -> object:
+        return None
+
+    def left(self, scope: ScopeState, /) -> object:
+        return None
+
+    def closed(self, scope: ScopeState, /) -> EscapedError | None:
+        return None
+
+    def use(self, scope: ScopeState, /) -> ArenaUse | None:
+        return None
+
+    def nbytes(self, scope: ScopeState, /) -> int:
+        return 0
+
+    def is_plain(self, thing: object, /) -> bool:
+        return False
+
+    def owner(self, thing: object, /) -> ScopeState | None:
+        return None
+
+    def is_served(self, thing: object, /) -> bool:
+        return False
+
+    def move(self, thing: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+        return False
+
+    def explain(self, error: MemoryError, /) -> None:
+        return None
+
+    def compact_copy(self, thing: object, /) -> object:
+        return thing
+
+
+@final
+class Hooks:
+    """What else is called, in the order in which it was added. The one instance is `HOOKS`.
+
+    Attributes
+    ----------
+    listeners : list of Listener
+        Hear of births, moves and disposals: see `add_listener`.
+    entered : list of callable
+        Called when a scope has been entered, in its thread.
+    left : list of callable
+        Called for each scope that was entered, when it is left or closed, before it releases what
+        it owns. For a scope that limits what its block records, also when the block is left after
+        the scope was closed; and both kinds of hooks are called around each suspension of what such
+        a scope decorates.
+    array_moved_out : list of callable
+        Called with each plain array that is moved out of a scope, whoever has its memory. They do
+        not raise.
+    children : list of callable
+        Asked for what an object holds that is no container of Python's, labelled as code would
+        reach it; None is nothing to say.
+    put_off : list of callable
+        What releases have put off until all that belong together are done; called once: see
+        `after_releases`.
+    memory : Memory
+        What serves plain memory: see `serve_plain_memory`.
+    open_witness : callable, optional
+        Opens a `Witness`. `disposescope/__init__.py` sets it.
+    """
+
+    __slots__ = ("array_moved_out", "children", "entered", "left", "listeners", "memory", "open_witness", "put_off")
+
+    def __init__(self) -> None:
+        self.listeners = LISTENERS
+        self.entered = ENTERED
+        self.left = LEFT
+        self.memory: Memory = _NoMemory()
+        self.array_moved_out: list[Callable[[object], object]] = []
+        self.children: list[Callable[[object], Iterator[tuple[str, object]] | None]] = []
+        self.put_off: list[Callable[[], object]] = []
+        self.open_witness: Callable[[], Witness] | None = None
+
+
+HOOKS: Final = Hooks()
+
+
+def after_releases(function: Callable[[], object]) -> None:
+    """Call a function once, when all releases that belong together are done."""
+    HOOKS.put_off.append(function)
+
+
+def finish_releases() -> None:
+    """Do what releases have put off."""
+    put_off = HOOKS.put_off
+    while put_off:
+        # Taken out when it is done: after an interrupt it is done again.
+        put_off[-1]()
+        del put_off[-1:]
+
+
+def serve_plain_memory(service: Memory) -> None:
+    """Have a service answer for plain memory from now on, in the place of any other."""
+    # Compiled code looks at a list, which is empty before.
+    MEMORY[:] = [service]
+    HOOKS.memory = service
+
 
 # Which scope is current: a context variable, read so that a suspended generator's scope is passed
 # over.
@@ -45,10 +335,7 @@ __all__ = [
 # is running (or awaits something: the tasks it waits for inherit its scope).
 
 
-CURRENT: Final[ContextVar[DisposeScope | None]] = ContextVar("disposescope.current", default=None)
-"""The innermost entered scope of the context, perhaps closed or suspended since: see `current_scope`. Changed by
-`set_current` alone: the arena remembers it.
-"""
+T = TypeVar("T")
 
 UNOPENED: Final = 0
 OPEN: Final = 1
@@ -61,9 +348,6 @@ _CO_ASYNC_GENERATOR: Final = 0x200
 ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
-# Frames between a generator's block and the scope: context managers that enter another one, and the
-# iterator of a loop that opens a scope for the loop's body.
-ENTERING: Final = frozenset({"__enter__", "__aenter__", "__next__", "enter_context", "enter_async_context"})
 # Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are
 # suspended is their own block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
@@ -81,34 +365,17 @@ _BLOCK_DRIVERS: Final = frozenset(
 )
 
 
-set_current: Final[Callable[[DisposeScope | None], object]] = COMPILED.set_current
-"""Change the innermost entered scope of this context."""
-
-
-def current_scope() -> DisposeScope | None:
-    """The innermost open scope of this context, or None.
-
-    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was
-    opened by a generator is current only while that generator runs.
-
-    Examples
-    --------
-    >>> import disposescope as ds
-    >>> ds.current_scope() is None
-    True
-    >>> with ds.dispose_scope() as scope:
-    ...     ds.current_scope() is scope
-    True
-    """
+def innermost_scope() -> ScopeState | None:
+    """Return the innermost open scope of this context, or None: see `functions.current_scope`."""
     scope = CURRENT.get()
     if scope is None or scope._direct:
         return scope
     return resolve(scope)
 
 
-def resolve(top: DisposeScope) -> DisposeScope | None:
-    """The current scope, where the innermost entered one is closed, suspended, or was opened over a suspended one."""
-    node: DisposeScope | None = top
+def resolve(top: ScopeState) -> ScopeState | None:
+    """Return the current scope where the innermost one entered is closed, suspended, or opened over a suspended one."""
+    node: ScopeState | None = top
     while node is not None:
         if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
             if node._passed_over:
@@ -118,9 +385,12 @@ def resolve(top: DisposeScope) -> DisposeScope | None:
     return None
 
 
-def passed_over(top: DisposeScope | None, chosen: DisposeScope | None) -> tuple[DisposeScope, ...]:
-    """The open scopes that are suspended now, innermost first: they may be resumed inside the one being opened."""
-    skipped: dict[DisposeScope, None] = {}
+def passed_over(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
+    """Return the open scopes that are suspended now, innermost first.
+
+    They may be resumed inside the scope that is being opened.
+    """
+    skipped: dict[ScopeState, None] = {}
     node = top
     while node is not None:
         for scope in (*(() if node is chosen else (node,)), *node._passed_over):
@@ -132,8 +402,8 @@ def passed_over(top: DisposeScope | None, chosen: DisposeScope | None) -> tuple[
     return tuple(skipped)
 
 
-def _innermost_running(node: DisposeScope) -> DisposeScope:
-    """Of a scope and those that were suspended when it was opened, the one whose code is running innermost."""
+def _innermost_running(node: ScopeState) -> ScopeState:
+    """Return, of a scope and those suspended when it was opened, the one whose code runs innermost."""
     running = {
         scope._frame: scope
         for scope in reversed(node._passed_over)
@@ -153,7 +423,9 @@ def _innermost_running(node: DisposeScope) -> DisposeScope:
 
 
 def generator_frame(frame: FrameType) -> FrameType | None:
-    """The frame of the generator whose block enters a scope, given the frame that enters it; None for another block.
+    """Return the frame of the generator whose block enters a scope; None for another block.
+
+    `frame` is the one that enters it.
 
     A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest
     hook are None too: while they are suspended, the block that they manage runs.
@@ -172,7 +444,7 @@ def generator_frame(frame: FrameType) -> FrameType | None:
 
 
 def suspended(frame: FrameType) -> bool:
-    """Whether a generator's frame is suspended at a ``yield``, so that its consumer runs; False while it awaits."""
+    """Return whether a generator's frame is suspended at a ``yield``, so that its consumer runs; not at an await."""
     if frame.f_back is not None:
         return False
     flags = frame.f_code.co_flags
@@ -184,7 +456,7 @@ def suspended(frame: FrameType) -> bool:
 
 
 def _awaits(code: CodeType, last: int) -> bool:
-    # The instruction after the one that suspended the frame is RESUME, whose argument tells a yield
+    # The instruction after the one that suspended the frame is RESUME, whose argument distinguishes a yield
     # (1) from an await (3): https://docs.python.org/3.11/library/dis.html#opcode-RESUME
     bytecode = code.co_code
     for at in (last + 2, last):
@@ -197,14 +469,14 @@ def _forget_inherited() -> None:
     set_current(None)
 
 
-# A forked child is another program: the blocks of its parent are not on its way out.
+# A forked child never leaves the blocks of its parent.
 at_forks(in_child=_forget_inherited)
 
-# The stack of scopes in the context variable: the ways in and out that are not straight.
+# The stack of scopes in the context variable, where scopes are not simply nested.
 
 
-def enter_among_generators(scope: DisposeScope, below: DisposeScope | None, frame: FrameType) -> None:
-    """The slow way in: the block that is entered, or one around it, is a generator's."""
+def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: FrameType) -> None:
+    """Enter a scope the slow way: its block, or one around it, is a generator's."""
     while below is not None and below._state == CLOSED:
         # Closed in another context, and not on any way out of here: it need not be kept. What it
         # had to put back in this context is put back on the way out of this scope.
@@ -223,7 +495,7 @@ def enter_among_generators(scope: DisposeScope, below: DisposeScope | None, fram
     scope._direct = scope._frame is None and not scope._passed_over
 
 
-def leave_the_stack(scope: DisposeScope) -> None:
+def leave_the_stack(scope: ScopeState) -> None:
     """Misnested, left in another context, or never entered: take a scope out from under those over it."""
     if not scope._state:
         raise ScopeNestingError(f"{scope!r} was left without having been entered", scope=repr(scope))
@@ -236,11 +508,12 @@ def leave_the_stack(scope: DisposeScope) -> None:
             return
         node = node._below
     if scope._served is not None and CURRENT.get() is None:
-        MEMORY[0].left(scope)
+        HOOKS.memory.left(scope)
 
 
-def suspend_scope(scope: DisposeScope) -> DisposeScope | None:
+def suspend_scope(scope: ScopeState) -> ScopeState | None:
     """Take a scope, and what was entered over it, off the context variable; returns what `resume_scope` wants."""
+    step_aside(scope)
     top = CURRENT.get()
     node = top
     while node is not None and node is not scope:
@@ -250,24 +523,68 @@ def suspend_scope(scope: DisposeScope) -> DisposeScope | None:
     # In this order: where an interrupt comes between, the scope is still to be left, which does
     # both.
     if scope._served is not None:
-        MEMORY[0].left(scope)
+        HOOKS.memory.left(scope)
     set_current(scope._below)
     return top
 
 
-def resume_scope(scope: DisposeScope, top: DisposeScope | None) -> None:
+def resume_scope(scope: ScopeState, top: ScopeState | None) -> None:
     """Put a scope, and what was entered over it when it was suspended, over the current scope."""
     if scope._state == CLOSED:
         return
     below = CURRENT.get()
     scope._below = below
-    scope._outer = current_scope()
+    scope._outer = innermost_scope()
     set_current(scope if top is None else top)
-    if MEMORY:
-        MEMORY[0].entered(scope)
+    HOOKS.memory.entered(scope)
+    step_back(scope)
 
 
-def drive_by_hand(scope: DisposeScope) -> None:
+def step_aside(scope: ScopeState) -> None:
+    """Let others record graphs on this thread while the code that a scope decorates is suspended."""
+    if scope._limits_recording:
+        for left in HOOKS.left:
+            left(scope)
+
+
+def step_back(scope: ScopeState) -> None:
+    """Undo `step_aside`."""
+    if scope._limits_recording and scope._state == OPEN:
+        for entered in HOOKS.entered:
+            entered(scope)
+
+
+@types.coroutine
+def aside(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
+    """Wait for an awaitable, and let other tasks record graphs meanwhile."""
+    steps: Any = awaitable.__await__()
+    resume: Callable[..., Any] = steps.__next__
+    # Popped before it is passed on: an exception that stayed here would be in a cycle with this
+    # frame.
+    given: list[Any] = []
+    try:
+        while True:
+            try:
+                waited = resume(given.pop()) if given else resume()
+            except StopIteration as stop:
+                return cast("T", stop.value)
+            step_aside(scope)
+            try:
+                sent = yield waited
+            except GeneratorExit:
+                step_back(scope)
+                raise
+            except BaseException as error:
+                resume, given = steps.throw, [error]
+            else:
+                resume, given = (steps.__next__, []) if sent is None else (steps.send, [sent])
+            step_back(scope)
+    finally:
+        if hasattr(steps, "close"):
+            steps.close()
+
+
+def drive_by_hand(scope: ScopeState) -> None:
     """Whoever entered a scope in a generator takes it off the stack while the generator is suspended."""
     scope._frame = None
     scope._direct = not scope._passed_over

@@ -1,4 +1,4 @@
-"""What can go wrong, by name.
+"""The errors and warnings of this library.
 
 Each error is also the built-in that a stranger would catch. The culprit is an attribute (a repr, a
 shape, a number of bytes), never the tensor itself: an error that is kept must not keep memory. All
@@ -42,7 +42,7 @@ class ScopeClosedError(DisposeScopeError, RuntimeError):
 
 
 class ScopeNestingError(DisposeScopeError, RuntimeError):
-    """A scope was entered twice, left without being entered, or used before it was entered; or none is open.
+    """A scope was entered twice, or used before it was entered; or no scope is open.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class ScopeNestingError(DisposeScopeError, RuntimeError):
 
 
 class NotOwnedError(DisposeScopeError, RuntimeError):
-    """A strict scope was asked to move or detach what it does not own.
+    """A strict scope was asked to move or detach a resource that it does not own.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class NotOwnedError(DisposeScopeError, RuntimeError):
 
 
 class UnknownKindError(DisposeScopeError, TypeError):
-    """An object of a type that is not registered hides a resource, or is named as a resource and is none.
+    """An object of an unregistered type hides a resource, or is no resource itself.
 
     Attributes
     ----------
@@ -94,22 +94,30 @@ class DisposedError(DisposeScopeError, ReferenceError):
     ----------
     resource : str
         Kind, shape, dtype and name of what was used.
+    scope : str
+        The name of the scope that released it; empty where that has none, and where no scope did.
+    site : str
+        The line where that scope was entered; empty where no scope did.
     """
 
-    def __init__(self, message: str = "", *, resource: str = "") -> None:
+    def __init__(self, message: str = "", *, resource: str = "", scope: str = "", site: str = "") -> None:
         super().__init__(message)
         self.resource = resource
+        self.scope = scope
+        self.site = site
 
 
 class EscapedError(DisposeScopeError, RuntimeError):
-    """A strict scope was left while plain arrays born in it were still referenced, or exported views of its tensors.
+    """What a scope owned was still referenced when it was left.
 
-    They stay valid, and belong to the outer scope.
+    Raised by a strict scope for its plain arrays and exported views, which stay valid and belong to
+    the outer scope; and by a scope with ``escapes="raise"`` for what was held by more than the
+    variables of its block, which has been disposed.
 
     Attributes
     ----------
     count, nbytes : int
-        How many blocks of memory escaped, and their bytes.
+        How many blocks of memory, or resources, escaped, and their bytes.
     sites : tuple of str
         The lines where they were born, the one with the most bytes first.
     """
@@ -139,6 +147,8 @@ class DeviceMismatchError(DisposeScopeError, RuntimeError):
 class GraphRetainedError(DisposeScopeError, RuntimeError):
     """A tensor that carries an autograd graph was moved out of a scope opened with ``graph="error"``.
 
+    Or a graph was recorded in a scope opened with ``graph="refuse"``.
+
     Attributes
     ----------
     resource : str
@@ -149,7 +159,14 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
         The op that ran first, and the one whose result the tensor is.
     site : str
         The line that made the tensor where that is known (a `LeakDetector` is open, or anomaly mode
-        was on), and otherwise the line that moved it out.
+        was on), and otherwise the line that moved it out. With ``graph="refuse"``, the line that
+        recorded the graph.
+    module : str
+        With ``graph="refuse"``, the module whose forward pass recorded it, as the outermost module
+        that runs knows it: ``"layers.3.norm"``. Empty for that one itself, and outside of modules.
+    leaf : str
+        With ``graph="refuse"``, the name of the parameter, buffer, attribute or variable that
+        requires gradients.
     """
 
     def __init__(
@@ -162,6 +179,8 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
         first_op: str = "",
         last_op: str = "",
         site: str = "",
+        module: str = "",
+        leaf: str = "",
     ) -> None:
         super().__init__(message)
         self.resource = resource
@@ -170,10 +189,12 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
         self.first_op = first_op
         self.last_op = last_op
         self.site = site
+        self.module = module
+        self.leaf = leaf
 
 
 class LeakError(DisposeScopeError, RuntimeError):
-    """Tensors were still alive where none should be.
+    """Tensors were still alive, or referenced, that should not be.
 
     Attributes
     ----------
@@ -188,4 +209,4 @@ class LeakError(DisposeScopeError, RuntimeError):
 
 
 class LeakWarning(ResourceWarning):
-    """Something outlived its scope and was not moved out of it."""
+    """A resource outlived its scope and was not moved out of it."""

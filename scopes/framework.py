@@ -7,26 +7,199 @@ Nothing is imported for it: it is installed once the program itself has imported
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast, final
 from warnings import warn
 
-from .identity import find_births_with
-from .kinds import Kind, add_kind, await_module, set_current_index
-from .listeners import HOOKS
+from .context import HOOKS, innermost_scope
+from .kinds import Finder, Kind, add_kind, find_births_with, set_current_index
+from .process import PATCHES, await_module, hold_across_forks, install_at_import_while
 from .scope import DisposeScope
-from .sites import add_judge, add_library
-from .tree_walk import add_walker
+from .sites import Role, add_judge, add_library
+from .tree_walk import add_keepers
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from .identity import Entry
+
 __all__ = [
+    "FRAMEWORKS",
+    "Belonging",
+    "BirthLog",
+    "Escape",
     "Framework",
+    "HeldMemory",
+    "LibraryCache",
+    "LiveMemory",
+    "MemoryFacts",
+    "ModelFacts",
+    "Part",
     "register",
+    "register_lazily",
 ]
+
+Part = Literal["tensor", "node", "module"]
+"""A tensor, a node of an autograd graph, or a module, which has tensors and other modules."""
+
+Escape = Literal["due", "disposed"]
+"""How memory escaped: it outlived its scope (due), or its tensor, which was disposed."""
+
+MemoryFacts = tuple[Hashable, int]
+"""The identity of some memory, as the storages of a kind give it, and its bytes."""
+
+
+class HeldMemory(NamedTuple):
+    """A storage that an object keeps.
+
+    Attributes
+    ----------
+    step : str
+        How code reaches it from the object; empty for a tensor's own.
+    identity : hashable
+        Its identity, as `Kind.storages` gives it.
+    used_nbytes : int
+        The bytes of it that the object uses.
+    """
+
+    step: str
+    identity: Hashable
+    used_nbytes: int
+
+
+class ModelFacts(NamedTuple):
+    """What is reported of a model beside its bytes.
+
+    Attributes
+    ----------
+    name : str
+        What a report calls it, such as ``"Linear(512, 512)"``.
+    device : str
+        The name of the device of its first parameter or buffer.
+    parts : int
+        How many modules, parameters and buffers it has.
+    is_added : bool
+        Whether it is a part of another model, to which it was added after that one was made.
+    """
+
+    name: str
+    device: str
+    parts: int
+    is_added: bool = False
+
+
+class LiveMemory(NamedTuple):
+    """Memory that a log of births has, and how to ask what of it is there: see `Framework.live_memory`.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the kind that it was born as; what the log has of other kinds is left out.
+    references, rows : sequence
+        What the log has: see `BirthLog.recorded_memory`.
+    identify : callable, optional
+        Given what a reference refers to, returns its identity and its bytes, or None for what has
+        gone. Left out, the references are identities themselves.
+    lives : callable
+        Given a reference and the number of its birth, returns whether the memory is there.
+    escape : callable, optional
+        Given the memory (with the attribute `identity`) and its reference, returns how it has
+        escaped; None where it has not.
+    describe : callable, optional
+        For models: given one, returns what is reported of it.
+    """
+
+    kind: str
+    references: Sequence[Any]
+    rows: Sequence[Any]
+    identify: Callable[[Any], MemoryFacts | None] | None
+    lives: Callable[[Any, int], bool]
+    escape: Callable[[Any, Any], Escape | None] | None = None
+    describe: Callable[[Any], ModelFacts] | None = None
+
+
+class Belonging(NamedTuple):
+    """A part of a module, or the memory of a tensor: see `Framework.belongings`.
+
+    Attributes
+    ----------
+    name : str
+        How code reaches it from there, such as ``".encoder.weight"``; empty for the thing itself.
+    anchor : object
+        What goes when it goes: the part, or the storage.
+    memory : MemoryFacts or None
+        For memory, its identity and its bytes.
+    """
+
+    name: str
+    anchor: object
+    memory: MemoryFacts | None
+
+
+class LibraryCache(NamedTuple):
+    """A cache of the library's own, as the search for holders comes to it.
+
+    Attributes
+    ----------
+    start : str
+        A regular expression for the beginning of a chain that leads through it.
+    name : str
+        What it is, with the library: "a cache of torch.compile".
+    empty : str
+        The call that empties it.
+    """
+
+    start: str
+    name: str
+    empty: str
+
+
+class BirthLog(Protocol):
+    """The part of the log of births that every framework may use while a detector is open."""
+
+    def record_owner(self, owner: object, kind: str, device: str, frames: int, /) -> bool:
+        """Record that what owns memory was made, such as a model. Return whether it is known now.
+
+        Parameters
+        ----------
+        owner : object
+            It is referred to weakly.
+        kind, device : str
+            As for memory; its bytes are asked for when a report is made.
+        frames : int
+            How many of the innermost frames belong to it: its line is outside of them.
+        """
+        ...
+
+    def record_memory(self, anchor: object, op: str | None, nbytes: int, kind: str, device: str, /) -> bool:
+        """Record that memory was born, at the line of the caller. Return whether it is known now.
+
+        Parameters
+        ----------
+        anchor : object
+            What stands for the memory, and goes when it goes. It is referred to weakly.
+        op : str, optional
+            The name of the call that made it.
+        nbytes : int
+            Its bytes.
+        kind : str
+            The name of the kind that it was born as.
+        device : str
+            The name of its device, with its index.
+        """
+        ...
+
+    def exclude(self, anchor: object, /) -> bool:
+        """Report no more of some memory: it is a model's. Return whether it was reported until now."""
+        ...
+
+    def recorded_memory(self, after: int, until: int, /) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return weak references to what was recorded in a window of births, and the rows of the log."""
+        ...
 
 
 class Framework:
@@ -47,6 +220,17 @@ class Framework:
     Examples
     --------
     >>> from disposescope.frameworks import Framework, Kind, register
+    >>> class ArrayKind(Kind):
+    ...     name = "some_library.Array"
+    ...
+    ...     def __init__(self, cls):
+    ...         self.cls = cls
+    ...
+    ...     def release(self, array):
+    ...         array.free()
+    ...
+    ...     def storages(self, array):
+    ...         return [(array.address, array.nbytes)]
     >>> class Adapter(Framework):
     ...     module = "some_library"
     ...
@@ -54,16 +238,7 @@ class Framework:
     ...     def kinds(self):
     ...         import some_library
     ...
-    ...         return [
-    ...             Kind(
-    ...                 cls=some_library.Array,
-    ...                 name="some_library.Array",
-    ...                 release=some_library.Array.free,
-    ...                 storages=lambda array: [(array.address, array.nbytes)],
-    ...                 device=lambda array: f"card:{array.card}",
-    ...                 describe=lambda array: f"some_library.Array {array.shape}",
-    ...             )
-    ...         ]
+    ...         return [ArrayKind(some_library.Array)]
     >>> register(Adapter())  # nothing is imported: it waits until the program imports it
     """
 
@@ -76,8 +251,13 @@ class Framework:
         return ()
 
     @property
+    def keepers(self) -> Sequence[str | type]:
+        """The classes whose objects keep what they are given, or make, for later: see `disposescope.keeps`."""
+        return ()
+
+    @property
     def current_indices(self) -> Mapping[str, Callable[[], int]]:
-        """For a device type that it knows ("cuda"), what tells the index that an unnumbered name stands for."""
+        """For a device type that it knows ("cuda"), the index that an unnumbered name stands for, as a function."""
         return {}
 
     def install(self) -> None:
@@ -87,13 +267,18 @@ class Framework:
         """
 
     def scope_entered(self, scope: DisposeScope, /) -> object:
-        """Take note that a scope was entered, in its thread."""
+        """Called when a scope was entered, in its thread."""
 
     def scope_left(self, scope: DisposeScope, /) -> object:
-        """Take note that a scope is left or closed, once, before it releases what it owns."""
+        """Called when a scope is left or closed, before it releases what it owns.
+
+        Called once, but for a scope with ``graph="none"`` or ``"refuse"``: also when its block is
+        left after it was closed, and, as `scope_entered`, around each suspension of a generator or
+        coroutine that it decorates.
+        """
 
     def find_births(self, scope: DisposeScope | None, /) -> object:
-        """Record births that could not be told when they happened.
+        """Record births that could not be seen when they happened.
 
         Asked before anything is counted, and before a verb acts on an instance of one of the kinds;
         and only then.
@@ -112,11 +297,170 @@ class Framework:
         return None
 
     def array_moved_out(self, array: object, /) -> object:
-        """Take note that a plain array was moved out of a scope, whoever has its memory."""
+        """Called when a plain array was moved out of a scope, whoever has its memory."""
 
-    def role_of_code(self, code: CodeType, module: str, /) -> int | None:
-        """Return what code of the library's is to somebody who looks for a line: see `sites`; None for any other."""
+    def role_of_code(self, code: CodeType, module: str, /) -> Role | None:
+        """Return what code of the library's, or of the adapter, is to a birth; None where `Role.LIBRARY` is right.
+
+        Asked once for each code, given with the name of its module.
+        """
         return None
+
+    # What a leak detector asks. It sees the births of resources without any of it.
+
+    reported_by_memory: Sequence[Kind] = ()
+    """The kinds whose births are recorded as those of their memory alone: see `anchor_of`."""
+
+    def start_watching(self, log: BirthLog, /) -> object:
+        """Record births of memory on this thread from now on, inside of scopes and outside.
+
+        Called when the first detector opens, and then on each thread that runs meanwhile.
+        """
+
+    def stop_watching(self) -> object:
+        """Record no more: the last detector closes."""
+
+    def record_pending(self) -> object:
+        """Record the births that were seen and are not in the log yet."""
+
+    def anchor_of(self, entry: Entry, /) -> object | None:
+        """Return what the log knows the memory of a live resource by; None where the resource itself is known."""
+        return None
+
+    def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
+        """Return the memory that was born in a window of births, whoever refers to it now."""
+        return None
+
+    def live_models(self, after: int, until: int, /) -> LiveMemory | None:
+        """Return the models that were made in a window of births, each with the bytes of all that belongs to it."""
+        return None
+
+    def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> object:
+        """Called when a resource is about to be disposed: what uses its memory from then on has escaped."""
+
+    def cached_nbytes(self) -> int:
+        """Return the bytes that the library's allocator keeps for later use. Asking starts no device."""
+        return 0
+
+    def borrowed_addresses(self) -> Iterable[int]:
+        """Return the addresses of recorded memory that the library did not allocate: it may be an array's."""
+        return ()
+
+    def identity_at(self, address: int, /) -> Hashable | None:
+        """Return the identity of recorded memory of the library in which an address lies; None where there is none."""
+        return None
+
+    # What the search for holders asks. No code of the program may be run, and nothing is changed.
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """Return a context in which the calls below are made: others that follow the library do not see them."""
+        return nullcontext()
+
+    def part_of(self, cls: type, /) -> Part | None:
+        """Return what the instances of a type are; None where the library has nothing to say of them."""
+        return None
+
+    def references(self, thing: Any, /) -> Sequence[tuple[str, object]]:
+        """Return what an object holds that the garbage collector does not see, labelled as code would reach it."""
+        return ()
+
+    def memory_of(self, thing: Any, /) -> Sequence[HeldMemory]:
+        """Return the storages that an object keeps."""
+        return ()
+
+    def belongings(self, thing: Any, /) -> Sequence[Belonging]:
+        """Return the modules in a module and the memory of its tensors, or the memory of a tensor."""
+        return ()
+
+    def description_of(self, thing: Any, /) -> str | None:
+        """Return what a module is called in a report, such as ``"Linear(512, 512)"``; None for anything else."""
+        return None
+
+    caches: Sequence[LibraryCache] = ()
+    """Caches of the library that hold what a program gave it."""
+
+    def lone_storage(self, tensor: Any, /) -> Hashable | None:
+        """Return the identity of the one storage of a tensor that refers to nothing else; None for others."""
+        return None
+
+    def steps_behind(self, tensor: Any, /) -> int:
+        """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown."""
+        return 0
+
+    def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
+        """Return whether a graph is a model's that is in eval mode.
+
+        Parameters
+        ----------
+        holders : sequence of object
+            What leads to the graph, each to the next.
+        part : object
+            The tensor or node where the graph begins.
+        """
+        return False
+
+    def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> object:
+        """Called when nodes of graphs were walked: each by ``id``, with the ``id`` of those that it refers to."""
+
+
+@final
+class Frameworks:
+    """The frameworks that are installed. The one instance is `FRAMEWORKS`."""
+
+    def __init__(self) -> None:
+        self._installed: tuple[Framework, ...] = ()
+        self._with_own: dict[str, tuple[Framework, ...]] = {}
+        self._after_install: tuple[Callable[[], object], ...] = ()
+        self._log: BirthLog | None = None
+        # A framework may be installed while another thread opens or closes a detector.
+        self._lock: Final = threading.RLock()
+        hold_across_forks(self._lock, 2)
+
+    def with_own(self, method: str) -> tuple[Framework, ...]:
+        """Return the frameworks that have a method of their own, in the order in which they were installed."""
+        try:
+            return self._with_own[method]
+        except KeyError:
+            found = tuple(framework for framework in self._installed if _overrides(framework, method))
+            self._with_own[method] = found
+            return found
+
+    def after_install(self, function: Callable[[], object]) -> None:
+        """Call a function whenever a framework has been installed."""
+        self._after_install += (function,)
+
+    def add(self, framework: Framework) -> None:
+        """Add a framework, where it is not there yet; a detector that is open asks it from now on."""
+        with self._lock:
+            if framework not in self._installed:
+                self._installed += (framework,)
+            self._with_own.clear()
+            for function in self._after_install:
+                function()
+            if self._log is not None:
+                framework.start_watching(self._log)
+
+    def start_watching(self, log: BirthLog) -> None:
+        """Have all frameworks record births on this thread, those too that are installed later."""
+        with self._lock:
+            self._log = log
+            for framework in self.with_own("start_watching"):
+                framework.start_watching(log)
+
+    def stop_watching(self) -> None:
+        """Have none of them record births any more."""
+        with self._lock:
+            self._log = None
+            for framework in self.with_own("stop_watching"):
+                framework.stop_watching()
+
+    def record_pending(self) -> None:
+        """Have all frameworks record what they have seen."""
+        for framework in self.with_own("record_pending"):
+            framework.record_pending()
+
+
+FRAMEWORKS: Final = Frameworks()
 
 
 def register(framework: Framework) -> None:
@@ -139,6 +483,25 @@ def register(framework: Framework) -> None:
     if not framework.module:
         raise ValueError(f"register: {type(framework).__qualname__} does not say which module it is for")
     await_module(framework.module, partial(_install, framework))
+
+
+def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
+    """Have a framework that imports its library made, and installed, once the program has imported a module.
+
+    Parameters
+    ----------
+    module : str
+        The name of the library's top module.
+    load : callable
+        Makes the framework; None where there is nothing to install. Called again after an interrupt.
+    """
+
+    def install() -> None:
+        framework = load()
+        if framework is not None:
+            _install(framework)
+
+    await_module(module, install)
 
 
 # Frameworks of other packages: the name of an entry point is that of the module that it is for, its
@@ -168,11 +531,13 @@ def _load(entry_point: EntryPoint) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
+        PATCHES.miss(f"{entry_point.name}: what it makes")
 
 
 # The interpreter's own module is always there: packages are asked when the first scope is entered,
 # not at our import.
 await_module("sys", _register_installed)
+install_at_import_while(lambda: innermost_scope() is not None or bool(HOOKS.listeners))
 
 
 def _install(framework: Framework) -> None:
@@ -182,23 +547,27 @@ def _install(framework: Framework) -> None:
         set_current_index(device_type, current_index)
     for kind in kinds:
         add_kind(kind)
+    if _overrides(framework, "keepers"):
+        add_keepers(*framework.keepers)
     framework.install()
-    if _overrides(framework, "children"):
-        add_walker(framework.children)
+    # Each step may be taken again: after an interrupt all of them are.
     if _overrides(framework, "role_of_code"):
         add_judge(framework.role_of_code)
     if _overrides(framework, "find_births"):
         for kind in kinds:
-            find_births_with(kind.cls, framework.find_births)
+            find_births_with(kind.cls, cast("Finder", framework.find_births))
     for method, hooks in (
         ("scope_entered", HOOKS.entered),
         ("scope_left", HOOKS.left),
         ("array_moved_out", HOOKS.array_moved_out),
+        ("children", HOOKS.children),
     ):
-        if _overrides(framework, method):
-            hooks.append(getattr(framework, method))
+        function = getattr(framework, method)
+        if _overrides(framework, method) and function not in hooks:
+            hooks.append(function)
+    FRAMEWORKS.add(framework)
 
 
 def _overrides(framework: Framework, method: str) -> bool:
-    """Whether a framework has a method of its own; others are never called."""
+    """Return whether a framework overrides a method; others are never called."""
     return method in vars(framework) or getattr(type(framework), method) is not getattr(Framework, method)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
-from typing import TypeVar
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast, final
 
-from .composites import Plan, absorb_members, plan_members
-from .context import current_scope
+from .compiled import clear_process, counts_of_process, thread_ledger
+from .context import HOOKS, finish_releases, innermost_scope
 from .errors import DisposedError, ScopeNestingError, UnknownKindError
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,
-    UNSEEN,
     Entry,
     catch_up,
     device_of_entry,
+    disposed_error,
     entry_of,
     find_births_of,
     finding_births,
+    is_owned,
     is_released,
     is_tracked,
     owner_of_entry,
@@ -29,18 +32,21 @@ from .identity import (
     track_once,
     unit_of,
 )
-from .kinds import Kind, device_name, kind_of, qualified_name
-from .listeners import HOOKS, finish_releases
-from .plain_memory import MEMORY
+from .kinds import KINDS, Kind, advice_for, device_name, finder_of, kind_of, qualified_name
+from .ownership import Plan, absorb_members, plan_members
 from .scope import DisposeScope, again, release_each
-from .statistics import LOCAL, DeviceStatistics, Statistics, clear_process, counts_of_process, statistics_of
 from .tree_walk import resources_in
 
 __all__ = [
+    "current_scope",
+    "DeviceStatistics",
+    "Statistics",
     "attach",
+    "check_alive",
     "detach",
     "dispose",
     "is_disposed",
+    "keep",
     "move_to_outer",
     "owner_of",
     "reset_statistics",
@@ -76,17 +82,20 @@ def attach(tree: T) -> T:
     return _current("attach").attach(tree)
 
 
-def detach(tree: T) -> T:
-    """Let the current scope give up what it owns in a tree.
+def keep(tree: T) -> T:
+    """Take what the current scope owns in a tree out of every scope, for good.
 
-    Returns `tree`: see `DisposeScope.detach`.
+    Returns `tree`: see `DisposeScope.keep`. `detach` is the same function.
 
     Raises
     ------
     ScopeNestingError
         No scope is open in this context.
     """
-    return _current("detach").detach(tree)
+    return _current("keep").keep(tree)
+
+
+detach = keep
 
 
 def dispose(tree: object) -> None:
@@ -97,7 +106,9 @@ def dispose(tree: object) -> None:
     Parameters
     ----------
     tree : object
-        A resource, or any nesting of containers. A member stands for its composite.
+        A resource, or any nesting of containers. A member stands for its composite. Of a model (a
+        ``torch.nn.Module``, a metric, an optimizer) only what a scope owns is released; its
+        parameters and buffers are left.
 
     Raises
     ------
@@ -117,13 +128,14 @@ def dispose(tree: object) -> None:
     if DEAD_COMPOSITES:
         settle()
     planned: list[tuple[object, Kind, Plan]] = []
-    resources = resources_in(tree, finding_births(is_tracked), "the tree given to dispose()")
-    if UNSEEN:
+    hides = finding_births(is_tracked)
+    resources = resources_in(tree, hides, "the tree given to dispose()", is_owned=is_owned)
+    if KINDS.finders:
         find_births_of(resources)
     for resource in resources:
         kind = kind_of(resource)
         if kind is not None and not is_released(resource, kind):
-            known = kind.anchor is None and entry_of(resource) is not None
+            known = not kind.is_anchored and entry_of(resource) is not None
             planned.append((resource, kind, [] if known else plan_members(resource, kind)))
     units: dict[Entry, None] = {}
     for resource, kind, plan in planned:
@@ -143,7 +155,7 @@ def dispose(tree: object) -> None:
 
 
 def is_disposed(resource: object) -> bool:
-    """Whether a resource has been released.
+    """Return whether a resource has been released.
 
     Raises
     ------
@@ -153,8 +165,67 @@ def is_disposed(resource: object) -> bool:
     return is_released(resource, _kind("is_disposed", resource))
 
 
+def check_alive(resource: object) -> None:
+    """Raise `DisposedError` where a resource has been released: for the methods of your own classes.
+
+    Parameters
+    ----------
+    resource : object
+        A resource; one that was never attached is alive.
+
+    Raises
+    ------
+    DisposedError
+        A scope or `dispose` has released it.
+    UnknownKindError
+        The object is no resource.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> class Session:
+    ...     def dispose(self):
+    ...         print("session closed")
+    ...
+    ...     def query(self):
+    ...         ds.check_alive(self)
+    ...         return 42
+    >>> with ds.dispose_scope() as scope:
+    ...     session = scope.attach(Session())
+    ...     session.query()
+    42
+    session closed
+    >>> session.query()
+    Traceback (most recent call last):
+    disposescope.DisposedError: Session has been disposed ...
+    """
+    kind = _kind("check_alive", resource)
+    if is_released(resource, kind):
+        raise disposed_error(resource, kind)
+
+
+def current_scope() -> DisposeScope | None:
+    """Return the innermost open scope of this context, or None.
+
+    Each thread and each asyncio task has its own; a task inherits its creator's. A scope that was
+    opened by a generator is current only while that generator runs.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> ds.current_scope() is None
+    True
+    >>> with ds.dispose_scope() as scope:
+    ...     ds.current_scope() is scope
+    True
+    """
+    return cast("DisposeScope | None", innermost_scope())
+
+
 def owner_of(resource: object) -> DisposeScope | None:
-    """The scope that will dispose a resource, or None where it is unowned; for a member, the owner of its composite.
+    """Return the scope that will dispose a resource, or None where it is unowned.
+
+    For a member, it is the owner of its composite.
 
     For a plain array, the scope that owns its memory; None for memory that does not come from the
     arena.
@@ -166,19 +237,101 @@ def owner_of(resource: object) -> DisposeScope | None:
     """
     if DEAD_COMPOSITES:
         settle()
-    if type(resource) in UNSEEN:
+    if KINDS.finders and finder_of(resource) is not None:
         find_births_of((resource,))
     entry = standing_of(resource)
     if entry is not None:
-        return owner_of_entry(entry)
-    if MEMORY and MEMORY[0].is_plain(resource):
-        return MEMORY[0].owner(resource)
+        return cast("DisposeScope | None", owner_of_entry(entry))
+    if HOOKS.memory.is_plain(resource):
+        return cast("DisposeScope | None", HOOKS.memory.owner(resource))
     _kind("owner_of", resource)
     return None
 
 
+# Statistics: the frozen row that reports what happened and what lives.
+
+COUNTERS: Final = (
+    "created_in_scope",
+    "created_unscoped",
+    "disposed_in_scope",
+    "disposed_unscoped",
+    "attached",
+    "detached",
+    "moved",
+    "graphs_kept",
+    "escaped",
+)
+"""The counters of a thread, in the order of those of `compiled.Ledger`."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DeviceStatistics:
+    """What lives on one device: a number of resources, and the bytes of their storages, each counted once."""
+
+    live: int = 0
+    live_nbytes: int = 0
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What was created, disposed and moved since the last reset, and what lives now.
+
+    A composite counts as one. Events count on the thread where they happen; `live` and
+    `live_nbytes` count what was born on the thread (or first attached there). Plain arrays are not
+    counted here.
+
+    Attributes
+    ----------
+    created_in_scope, created_unscoped : int
+        Resources born while a scope was current, and outside every scope.
+    disposed_in_scope, disposed_unscoped : int
+        Resources that were released or died by reference count, by whether a scope owned them then.
+    attached, detached : int
+        Unowned resources that got an owner; owned ones that lost theirs without being released.
+    moved : int
+        Changes of owner from one scope to another.
+    graphs_kept : int
+        Moves and detachments in which a resource left its scope with an autograd graph behind it.
+    escaped : int
+        Moves of what was held when the block of a scope with ``escapes="keep"`` ended.
+    live : int
+        Resources alive now: the size of an identity set, not a difference of counters.
+    live_nbytes : int
+        The bytes of their storages, each storage once.
+    by_device : Mapping of str to DeviceStatistics
+        The same two for each device, under its normalised name (``"cpu:0"``). Read-only.
+    """
+
+    created_in_scope: int = 0
+    created_unscoped: int = 0
+    disposed_in_scope: int = 0
+    disposed_unscoped: int = 0
+    attached: int = 0
+    detached: int = 0
+    moved: int = 0
+    graphs_kept: int = 0
+    escaped: int = 0
+    live: int = 0
+    live_nbytes: int = 0
+    by_device: Mapping[str, DeviceStatistics] = field(default_factory=lambda: MappingProxyType({}), kw_only=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        counts = tuple(getattr(self, name) for name in (*COUNTERS, "live", "live_nbytes"))
+        return statistics_of, (counts, dict(self.by_device))
+
+    def __deepcopy__(self, _memo: object) -> Statistics:
+        return self
+
+
+def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics]) -> Statistics:
+    """Return the row of counts in the order of its fields, and of what lives on each device."""
+    return Statistics(*counts, by_device=MappingProxyType(by_device))
+
+
 def statistics(*, process: bool = False) -> Statistics:
-    """What was created, disposed and moved on this thread since the last reset, and what lives now.
+    """Return what was created, disposed and moved on this thread since the last reset, and what lives now.
 
     Parameters
     ----------
@@ -200,9 +353,9 @@ def statistics(*, process: bool = False) -> Statistics:
     >>> now.created_in_scope, now.disposed_in_scope, ds.statistics().disposed_in_scope
     (2, 1, 2)
     """
-    if DEAD_COMPOSITES or UNSEEN:
+    if DEAD_COMPOSITES or KINDS.finders:
         catch_up()
-    own = LOCAL.ledger
+    own = thread_ledger()
     figures = counts_of_process() if process else own.counts()
     count = 0
     everywhere: dict[Hashable, int] = {}
@@ -237,7 +390,7 @@ def reset_statistics(*, process: bool = False) -> None:
     if process:
         clear_process()
     else:
-        LOCAL.ledger.clear()
+        thread_ledger().clear()
 
 
 def _kind(verb: str, resource: object) -> Kind:
@@ -245,7 +398,7 @@ def _kind(verb: str, resource: object) -> Kind:
     if kind is None:
         name = qualified_name(type(resource))
         raise UnknownKindError(
-            f"{verb}: expected a resource, not an instance of {name}; disposescope.register_kind() makes its type one",
+            f"{verb}: expected a resource, not an instance of {name}; {advice_for(type(resource))}",
             type_name=name,
         )
     return kind

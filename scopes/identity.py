@@ -9,22 +9,36 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import is_
 from typing import TYPE_CHECKING, Any, Final, cast
-from weakref import ref
 
+from .compiled import (
+    DEAD,
+    DEAD_COMPOSITES,
+    LIVE,
+    SHARED,
+    AnchoredEntry,
+    Entry,
+    HeldEntry,
+    ScopeState,
+    StrongEntry,
+    make_entry,
+    release,
+    set_callbacks,
+    sweep,
+    thread_ledger,
+)
+from .context import HOOKS
 from .errors import DisposedError
-from .extension import COMPILED
-from .forks import hold_across_forks
-from .kinds import ANCHORED, Kind, device_name, kind_of
-from .listeners import LISTENERS
-from .statistics import LOCAL, Ledger
-from .tree_walk import add_leaf_types, resources_in
+from .kinds import KINDS, Finder, Kind, device_name, finder_of, kind_of
+from .process import bytes_text, hold_across_forks
+from .sites import site_of
+from .tree_walk import resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from .scope import DisposeScope
+    from .compiled import Origin
+
 
 __all__ = [
     "DEAD",
@@ -32,11 +46,10 @@ __all__ = [
     "LIVE",
     "SHARED",
     "SHARING",
-    "UNSEEN",
     "AnchoredEntry",
     "Entry",
+    "HeldEntry",
     "StrongEntry",
-    "Token",
     "anchor_entry_of",
     "anchor_of",
     "arrays_of",
@@ -44,25 +57,23 @@ __all__ = [
     "check_alive",
     "dead_entry_of",
     "device_of_entry",
-    "died",
     "disposed_error",
     "entry_of",
+    "explain",
     "find_births_of",
-    "find_births_with",
     "finding_births",
     "finish_release",
     "is_interrupt",
+    "is_owned",
     "is_released",
     "is_tracked",
     "let_go",
     "named_members",
     "next_composite_of",
     "owner_of_entry",
-    "part_died",
     "parts_of",
     "raise_failures",
     "raise_with_context",
-    "references_to",
     "release",
     "settle",
     "settle_earlier",
@@ -71,6 +82,7 @@ __all__ = [
     "stands_for",
     "storages_of",
     "story_of",
+    "name_lines_with",
     "track",
     "track_once",
     "unit_of",
@@ -87,151 +99,20 @@ __all__ = [
 # released once.
 
 
-class Entry(ref[Any]):
-    """A weak reference to a resource, with what the library knows of it.
-
-    Compared by identity, unlike other references.
-
-    Attributes
-    ----------
-    key : int
-        The ``id`` of the resource.
-    kind : Kind
-        Its kind.
-    owner : DisposeScope or None
-        The one scope that will dispose it. None for a member: its unit has the owner.
-    home : Ledger
-        The ledger of the thread that it was born on.
-    unit : Entry or None
-        For a member, the entry of its composite.
-    members : tuple of Entry
-        For a composite, the entries of its members.
-    counted : object
-        False where its birth is not in the statistics: a member's is not, unless it was born before
-        its composite. The `period` of `home` where it was counted there as created in a scope, and
-        anything else where it was otherwise.
-    """
-
-    __slots__ = ("counted", "home", "key", "kind", "members", "owner", "unit")
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-    key: int
-    kind: Kind
-    owner: DisposeScope | None
-    home: Ledger
-    unit: Entry | None
-    members: tuple[Entry, ...]
-    counted: object
-
-    def __reduce__(self) -> Any:
-        raise TypeError("an entry of the identity set belongs to its process and cannot be pickled")
-
-
-class StrongEntry(Entry):
-    """The entry of an object that cannot be weakly referenced: it is held until it is released or detached."""
-
-    # The weak reference underneath is to a token that lives as long as the entry.
-    __slots__ = ("_held", "_token")
-
-    _held: Any
-    _token: Token
-
-    def __call__(self) -> Any:
-        """Return the resource, or None once it has been given up."""
-        return self._held
-
-
-class Token:
-    """What the weak reference of a strong entry refers to: it lives as long as the entry."""
-
-    __slots__ = ("__weakref__",)
-
-
-add_leaf_types(Entry, StrongEntry)
-
-_tuple: Any = tuple
-
-_reference: Any = ref
-
-
-class AnchoredEntry(Entry):
-    """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
-
-    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple
-    counts as alive. Its key is that of the anchor, inverted, because the anchor has an entry of its
-    own. Several tuples around one anchor are one resource: `_tuples` has the type and the elements
-    of each, the oldest first.
-    """
-
-    __slots__ = ("_tuples",)
-
-    _tuples: tuple[tuple[type[tuple[Any, ...]], tuple[ref[Any] | None, ...]], ...]
-
-    def __call__(self) -> Any:
-        """Return a tuple of the members, or None once one of them is gone."""
-        for cls, references in self._tuples:
-            elements = _elements_of(references)
-            if elements is not None:
-                # Not the type's own __new__, which may take its elements one by one.
-                return _tuple.__new__(cls, elements)
-        return None
-
-    def remember(self, resource: tuple[Any, ...]) -> None:
-        """Take another tuple for the same resource, and forget those that are gone."""
-        references = references_to(resource)
-        # By identity: references that are not the same one compare what they refer to.
-        tuples = [each for each in self._tuples if _elements_of(each[1]) is not None]
-        for place, (_, others) in enumerate(tuples):
-            if all(map(is_, references, others)):
-                tuples[place] = type(resource), others
-                break
-        else:
-            tuples.append((type(resource), references))
-        self._tuples = tuple(tuples)
-
-    def anchor(self) -> Any:
-        """The anchor, or None where it is gone."""
-        return _reference.__call__(self)
-
-
-def references_to(resource: tuple[Any, ...]) -> tuple[ref[Any] | None, ...]:
-    """Weak references to the elements of a tuple; None for those that are None."""
-    return tuple([None if element is None else ref(element) for element in resource])
-
-
-def _elements_of(references: tuple[ref[Any] | None, ...]) -> list[Any] | None:
-    """The elements of a tuple; None where one of them is gone, and so the tuple."""
-    elements: list[Any] = []
-    for reference in references:
-        element = None if reference is None else reference()
-        if element is None and reference is not None:
-            return None
-        elements.append(element)
-    return elements
-
-
-LIVE: Final[dict[int, Entry]] = {}
-"""Every resource that is alive and not released, members of composites included."""
-
-DEAD: Final[dict[int, Entry]] = {}
-"""Every resource that was released and is still referenced."""
-
-
 def entry_of(resource: object) -> Entry | None:
-    """The entry of a live resource, or None; that of a member is its own, not its composite's."""
+    """Return the entry of a live resource, or None. The entry of a member is its own, not its composite's."""
     entry = LIVE.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
-    return _anchored_in(LIVE, resource) if ANCHORED else None
+    return _anchored_in(LIVE, resource) if KINDS.anchored else None
 
 
 def dead_entry_of(resource: object) -> Entry | None:
-    """The entry of a resource that was released and is still referenced, or None."""
+    """Return the entry of a resource that was released and is still referenced, or None."""
     entry = DEAD.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
-    if ANCHORED:
+    if KINDS.anchored:
         entry = _anchored_in(DEAD, resource)
         # Its anchor may have had another composite to live on in.
         if entry is not None and DEAD.get(id(entry.anchor())) is not None:
@@ -240,16 +121,19 @@ def dead_entry_of(resource: object) -> Entry | None:
 
 
 def standing_of(resource: object) -> Entry | None:
-    """The entry that tells the owner of a live resource: its own, or its anchor's where it is not known itself."""
+    """Return the entry that has the owner of a live resource.
+
+    It is its own, or its anchor's where it is not known itself; None where neither is.
+    """
     entry = entry_of(resource)
-    if entry is None and ANCHORED:
+    if entry is None and KINDS.anchored:
         anchor = anchor_of(resource)
         entry = None if anchor is None else entry_of(anchor)
     return entry
 
 
 def stands_for(entry: Entry, resource: object) -> bool:
-    """Whether an entry is that of a resource, which the caller holds."""
+    """Return whether an entry is that of a resource, which the caller holds."""
     if isinstance(entry, AnchoredEntry):
         anchor = anchor_of(resource)
         return anchor is not None and entry.anchor() is anchor
@@ -257,18 +141,29 @@ def stands_for(entry: Entry, resource: object) -> bool:
 
 
 def is_tracked(thing: object) -> bool:
-    """Whether an object is a live resource."""
+    """Return whether an object is a live resource."""
     return entry_of(thing) is not None
 
 
+def is_owned(thing: object) -> bool:
+    """Return whether a scope owns an object: a resource that lives, or an array by its memory."""
+    entry = standing_of(thing)
+    if entry is None and KINDS.finders:
+        find_births_of((thing,))
+        entry = entry_of(thing)
+    if entry is not None:
+        return owner_of_entry(entry) is not None
+    return HOOKS.memory.is_plain(thing) and HOOKS.memory.owner(thing) is not None
+
+
 def anchor_of(resource: object) -> object | None:
-    """The member whose identity stands for that of a resource, or None where that is its own."""
+    """Return the member whose identity stands for that of a resource; None where that is its own."""
     kind = kind_of(resource)
-    return None if kind is None or kind.anchor is None else kind.anchor(resource)
+    return kind.anchor(resource) if kind is not None and kind.is_anchored else None
 
 
 def anchor_entry_of(entry: Entry) -> Entry:
-    """The entry of the member whose identity stands for that of a resource, or its own entry."""
+    """Return the entry of the member whose identity stands for that of a resource, or its own entry."""
     if not isinstance(entry, AnchoredEntry):
         return entry
     return next((member for member in entry.members if member() is entry.anchor()), entry)
@@ -284,41 +179,19 @@ def _anchored_in(table: dict[int, Entry], resource: object) -> AnchoredEntry | N
 
 
 def unit_of(entry: Entry) -> Entry:
-    """The entry that stands for a resource: its own, or that of the outermost composite it is a member of."""
+    """Return the entry that stands for a resource: its own, or that of the outermost composite around it."""
     while entry.unit is not None:
         entry = entry.unit
     return entry
 
 
-def owner_of_entry(entry: Entry) -> DisposeScope | None:
-    """The owner of a resource, or of the composite that it is a member of."""
+def owner_of_entry(entry: Entry) -> ScopeState | None:
+    """Return the owner of a resource, or of the composite that it is a member of."""
     return unit_of(entry).owner
 
 
 # What a composite leaves behind: members that outlive it, and members that several composites
 # share.
-
-
-DEAD_COMPOSITES: Final[list[Entry]] = []
-"""Composites that died by reference count while members of theirs may live on: see `settle`."""
-
-UNSEEN: Final[dict[type, Callable[[DisposeScope | None], object]]] = {}
-"""For a type whose births cannot all be told when they happen, what records those that were not.
-
-Called before anybody counts (see `catch_up`), and before a verb acts on an instance of the type
-(see `find_births_of`). To be read only: see `find_births_with`.
-"""
-
-
-def find_births_with(cls: type, find: Callable[[DisposeScope | None], object]) -> None:
-    """Have a function record the births of a type that were not told, whenever somebody is about to ask for them."""
-    UNSEEN[cls] = find
-
-
-SHARED: Final[dict[Entry, tuple[Entry, ...]]] = {}
-"""For a member of several composites, those besides its `unit`: the last one left disposes it.
-
-See `next_composite_of`."""
 
 
 SHARING: Final = threading.RLock()
@@ -331,7 +204,7 @@ hold_across_forks(SHARING, 4)
 
 
 def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
-    """The composite that a shared member belongs to, now that one of its own is gone; None where none is left."""
+    """Return the composite that a shared member belongs to after one is gone; None where none is left."""
     with SHARING:
         # Whoever gives a member up has left LIVE before, so that of two that do at once at least
         # the later sees nobody left. Its unit may be another than that which gives it up, also
@@ -358,49 +231,55 @@ def share(member: Entry, above: Entry) -> bool:
 
 
 def let_go(entry: Entry) -> None:
-    """Leave a resource that lost its owner to its reference count: what is held is forgotten, its members are free."""
-    if type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
+    """Leave a resource that lost its owner to its reference count.
+
+    One that cannot be weakly referenced is forgotten, and its members are free.
+    """
+    if type(entry) is HeldEntry:
+        entry.let_go()
+    elif type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
         _free_members(entry, None)
 
 
-def catch_up(scope: DisposeScope | None = None) -> None:
+def catch_up(scope: ScopeState | None = None) -> None:
     """Record births that nobody saw, and settle what composites have left behind: before anybody asks or counts.
 
     Who asks for one scope names it: then nothing is looked for in what the others own.
     """
-    for look in tuple(UNSEEN.values()):
-        look(scope)
+    # A framework may have several types.
+    for finder in dict.fromkeys(KINDS.finders.values()):
+        finder(scope)
     if DEAD_COMPOSITES:
         settle()
 
 
-def find_births_of(resources: Iterable[object], scope: DisposeScope | None = None) -> None:
+def find_births_of(resources: Iterable[object], scope: ScopeState | None = None) -> None:
     """Record births that nobody saw, of the types of these resources: all that a verb on them has to know."""
-    found: list[type] = []
+    asked: list[Finder] = []
     for resource in resources:
-        cls = type(resource)
-        if cls in UNSEEN and cls not in found:
-            found.append(cls)
-            UNSEEN[cls](scope)
+        finder = finder_of(resource)
+        if finder is not None and finder not in asked:
+            asked.append(finder)
+            finder(scope)
 
 
 def finding_births(hides: Callable[[object], bool]) -> Callable[[object], bool]:
-    """The same question about what an object refers to, whose unseen birth is recorded before the answer."""
-    if not UNSEEN:
+    """Return the same question, which records the unseen birth of an object before it answers."""
+    if not KINDS.finders:
         return hides
-    found: list[type] = []
+    asked: list[Finder] = []
 
     def hides_also_unseen(thing: object) -> bool:
-        cls = type(thing)
-        if cls in UNSEEN and cls not in found:
-            found.append(cls)
-            UNSEEN[cls](None)
+        finder = finder_of(thing)
+        if finder is not None and finder not in asked:
+            asked.append(finder)
+            finder(None)
         return hides(thing)
 
     return hides_also_unseen
 
 
-def settle(closing: DisposeScope | None = None) -> None:
+def settle(closing: ScopeState | None = None) -> None:
     """Make resources of their own of the members that outlived their composite.
 
     A composite that dies by reference count usually takes its members along, a moment later. One
@@ -410,11 +289,11 @@ def settle(closing: DisposeScope | None = None) -> None:
 
     Parameters
     ----------
-    closing : DisposeScope, optional
+    closing : ScopeState, optional
         A closed scope that is releasing what it owns: it gets the members of its own composites
         yet.
     """
-    COMPILED.sweep()
+    sweep()
     try:
         # A loop takes what it is given before an interrupt can come up; a call and an assignment
         # might lose it.
@@ -441,7 +320,7 @@ def settle_earlier() -> None:
         DEAD_COMPOSITES.append(last)
 
 
-def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
+def _free_members(unit: Entry, closing: ScopeState | None) -> None:
     """Give the members that outlived a composite what the composite was: members of one, or resources of an owner.
 
     Where this is interrupted it can be called again: the composite keeps its members and its owner
@@ -476,40 +355,18 @@ def _free_members(unit: Entry, closing: DisposeScope | None) -> None:
         else:
             owner._take(member)
         if not member.counted:
-            member.counted = LOCAL.ledger.count_birth(in_scope=member.owner is not None)
+            member.counted = thread_ledger().count_birth(in_scope=member.owner is not None)
     for dead in (*gone, unit):
         dead.members = ()
     unit.owner = None
 
 
-# How a resource gets its entry, and the callback by which the entry hears that the resource is
-# gone.
-
-
-died: Final[Callable[[Entry], None]] = COMPILED.died
-"""Take note that a resource is gone.
-
-The callback of every entry; runs on whichever thread dropped it.
-"""
-
-
-def part_died(member: Entry, live: dict[int, Entry] = LIVE, shared: dict[Entry, tuple[Entry, ...]] = SHARED) -> None:
-    """Take note that a tuple is gone: it held its elements, and one of them has died.
-
-    Another tuple around the same anchor may be left, which did not have that element.
-    """
-    for unit in (member.unit, *shared.pop(member, ())):
-        if unit is not None and unit.kind.anchor is not None and live.get(unit.key) is unit and unit() is None:
-            died(unit)
-
-
-anchor_died: Final[Callable[[Entry], None]] = COMPILED.anchor_died
-"""Take note that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
+# How a resource gets its entry.
 
 
 def track(resource: object, kind: Kind) -> Entry:
     """Make the entry of a resource that no other thread knows yet, unowned and not yet counted; not of its members."""
-    entry = _untracked(resource, kind)
+    entry = make_entry(resource, kind)
     LIVE[entry.key] = entry
     return entry
 
@@ -527,7 +384,7 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
     entry = entry_of(resource)
     is_new = False
     if entry is None and dead_entry_of(resource) is None:
-        made = _untracked(resource, kind)
+        made = make_entry(resource, kind)
         entry = LIVE.setdefault(made.key, made)
         if entry is not made and not stands_for(entry, resource):
             # That of something that is gone, and whose callback was interrupted.
@@ -542,42 +399,11 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
     return None, False
 
 
-def _untracked(resource: object, kind: Kind) -> Entry:
-    key = id(resource)
-    entry: Entry
-    if kind.anchor is not None:
-        anchor = kind.anchor(resource)
-        key = ~id(anchor)
-        entry = _anchored_entry(resource, anchor)
-    else:
-        try:
-            entry = Entry(resource, died)
-        except TypeError:
-            token = Token()
-            entry = StrongEntry(token)
-            entry._held = resource
-            entry._token = token
-    entry.key = key
-    entry.kind = kind
-    entry.owner = None
-    entry.home = LOCAL.ledger
-    entry.unit = None
-    entry.members = ()
-    entry.counted = False
-    return entry
-
-
-def _anchored_entry(resource: Any, anchor: object) -> AnchoredEntry:
-    entry = AnchoredEntry(anchor, anchor_died)
-    entry._tuples = ((type(resource), references_to(resource)),)
-    return entry
-
-
 # What a resource is made of: its members, and the storages, arrays and devices behind all of them.
 
 
 def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:
-    """A live resource and its members, and theirs, each with its entry."""
+    """Yield a live resource and its members, and theirs, each with its entry."""
     pending = [entry]
     while pending:
         part = pending.pop()
@@ -598,17 +424,12 @@ def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
 
 
 def arrays_of(entry: Entry) -> list[object]:
-    """What `Memory.move` takes for the memory of a live resource and of its members: see `Kind.memory`."""
-    return [
-        array
-        for part, resource in parts_of(entry)
-        if part.kind.memory is not None
-        for array in part.kind.memory(resource)
-    ]
+    """Return what `Memory.move` takes for the memory of a live resource and its members: see `Kind.memory`."""
+    return [array for part, resource in parts_of(entry) for array in part.kind.memory(resource)]
 
 
 def device_of_entry(entry: Entry) -> str:
-    """The normalised device name of a resource; that of a composite is its first member's."""
+    """Return the normalised device name of a resource; that of a composite is its first member's."""
     resource = entry()
     found: tuple[Entry, Any] | None = (entry, resource)
     while found is not None:
@@ -618,24 +439,22 @@ def device_of_entry(entry: Entry) -> str:
 
 
 def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
-    """The member resources of a composite, each with the name that messages use; containers among them are walked."""
-    given: Mapping[str, object] | Iterable[object] = kind.members(resource) if kind.members is not None else ()
+    """Yield the member resources of a composite, also those in containers, each with its name for messages."""
+    given: Mapping[str, object] | Iterable[object] = kind.members(resource)
     pairs: Iterable[tuple[object, object]] = (
         cast("Mapping[object, object]", given).items() if isinstance(given, Mapping) else enumerate(given)
     )
     for name, member in pairs:
-        for index, found in enumerate(resources_in(member, is_tracked, f"member {name} of a {kind.name}")):
+        for index, found in enumerate(
+            resources_in(member, is_tracked, f"member {name} of a {kind.name}", is_owned=is_owned)
+        ):
             yield str(name) if found is member else f"{name}[{index}]", found
 
 
 # The release of a resource, and the error that whoever uses it afterwards meets.
 
 
-release: Final[Callable[..., BaseException | None]] = COMPILED.release
-"""Release a resource, its members with it; return what that raised: see ``compiled.pyi``."""
-
-
-def _leave_alive(entry: Entry, resource: object, owner: DisposeScope | None) -> None:
+def _leave_alive(entry: Entry, resource: object, owner: ScopeState | None) -> None:
     """Take back that a resource was released: its release failed, so that it lives, unowned, and can be released again.
 
     Parameters
@@ -644,13 +463,13 @@ def _leave_alive(entry: Entry, resource: object, owner: DisposeScope | None) -> 
         Its entry, which has left `LIVE`. A member becomes a resource of its own.
     resource : object
         What it stands for.
-    owner : DisposeScope or None
+    owner : ScopeState or None
         The scope that owned it.
     """
     kind = entry.kind
-    if kind.is_disposed is not None and kind.is_disposed(resource):
+    if kind.is_disposed(resource):
         return
-    ledger = LOCAL.ledger
+    ledger = thread_ledger()
     if entry.unit is not None:
         # Where the release of its composite has failed as well, it stays a member.
         if LIVE.get(entry.unit.key) is not entry.unit:
@@ -667,7 +486,7 @@ def _leave_alive(entry: Entry, resource: object, owner: DisposeScope | None) -> 
         LIVE[entry.key] = entry
         if DEAD.get(entry.key) is entry:
             del DEAD[entry.key]
-    for listener in LISTENERS:
+    for listener in HOOKS.listeners:
         listener.moved(entry, owner, None)
 
 
@@ -676,7 +495,7 @@ def finish_release(
     resource: object | None,
     failures: list[BaseException],
     with_members: bool,
-    owner: DisposeScope | None,
+    owner: ScopeState | None,
     lives: bool,
     /,
 ) -> BaseException | None:
@@ -695,7 +514,7 @@ def finish_release(
         What was raised so far.
     with_members : bool
         Whether the members of a composite are released too.
-    owner : DisposeScope or None
+    owner : ScopeState or None
         The scope that owned it.
     lives : bool
         Whether its release raised, so that it is not released.
@@ -705,8 +524,7 @@ def finish_release(
     BaseException or None
         The one exception that stands for the failures.
     """
-    is_disposed = entry.kind.is_disposed
-    if is_disposed is not None and any(map(is_interrupt, failures)) and not is_disposed(resource):
+    if any(map(is_interrupt, failures)) and entry.kind.is_disposed(resource) is False:
         try:
             entry.kind.release(resource)
             lives = False
@@ -737,15 +555,19 @@ def finish_release(
         failures.clear()
 
 
+set_callbacks(finish_release=finish_release, settle_earlier=settle_earlier)
+
+
 def is_released(resource: object, kind: Kind) -> bool:
-    """Whether a resource has been released."""
+    """Return whether a resource has been released."""
     if dead_entry_of(resource) is not None:
         return True
-    if kind.is_disposed is not None:
-        return kind.is_disposed(resource)
-    if kind.members is None or type(resource).__weakrefoffset__ or entry_of(resource) is not None:
+    is_disposed = kind.is_disposed(resource)
+    if is_disposed is not None:
+        return is_disposed
+    if not kind.is_composite or type(resource).__weakrefoffset__ or entry_of(resource) is not None:
         return False
-    # It cannot be weakly referenced, so nobody remembers it: its members tell.
+    # It cannot be weakly referenced, so that there is no entry of it: its members have theirs.
     return any(dead_entry_of(member) is not None for _, member in named_members(resource, kind))
 
 
@@ -756,21 +578,44 @@ def check_alive(resource: object, kind: Kind) -> None:
 
 
 def disposed_error(resource: object, kind: Kind) -> DisposedError:
-    """The error that says which released resource was used, and where it was made and released if that is known."""
+    """Return the error for the use of a released resource: which, who released it, and what to write instead."""
     described = kind.describe(resource)
-    story = story_of(dead_entry_of(resource))
+    entry = dead_entry_of(resource)
+    origin = None if entry is None else _releaser_of(entry)
+    story = story_of(entry) or " (open a LeakDetector to learn where it was made)"
+    if entry is not None and origin is None:
+        return DisposedError(
+            f"{described} has been disposed by a call of dispose(), not by a scope{story}. Call dispose() after its "
+            "last use, or leave it to a scope",
+            resource=described,
+        )
+    name, code, instruction = origin or (None, None, 0)
+    site = "" if code is None else str(site_of((code, instruction)))
+    scope = "" if origin is None else " by a scope" if name is None else f" by scope {name!r}"
     return DisposedError(
-        f"{described} has been disposed{story or ' (open a LeakDetector to learn where)'}; "
-        "what shall outlive its scope is moved out of it with scope.move_to_outer",
+        f"{described} has been disposed{scope}{site and f', entered at {site}'}{story}. Write ds.move_to_outer(x) in "
+        "the scope's block to give x to the next scope out, or ds.keep(x) to take it out of every scope for good",
         resource=described,
+        scope=name or "",
+        site=site,
     )
 
 
+def _releaser_of(entry: Entry) -> Origin | None:
+    """Return where the scope was entered that released a resource, or its composite; None for no scope."""
+    node: Entry | None = entry
+    while node is not None:
+        if node.released_by is not None:
+            return node.released_by
+        node = node.unit
+    return None
+
+
 def story_of(entry: Entry | None) -> str:
-    """What the listeners can tell of a resource for an error message: where it was born and released."""
+    """Return what listeners know of a resource for an error message: where it was born and released."""
     if entry is None:
         return ""
-    return "".join(story for story in (listener.story(entry) for listener in LISTENERS) if story)
+    return "".join(story for story in (listener.story(entry) for listener in HOOKS.listeners) if story)
 
 
 # What is raised where releases failed.
@@ -780,7 +625,10 @@ def story_of(entry: Entry | None) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception is raised as what it is, for it stops the program or a part of it: also `RecursionError`."""
+    """Return whether an exception stops the program or a part of it, and is raised as itself.
+
+    `RecursionError` is one, too.
+    """
     return not isinstance(error, Exception) or isinstance(error, RecursionError)
 
 
@@ -825,7 +673,7 @@ def raise_with_context(error: BaseException) -> None:
 
 
 def united(failures: list[BaseException], doing: str) -> BaseException:
-    """The one exception that stands for several: an interrupt, with the others in its context, or the group of all."""
+    """Return one exception for several: an interrupt, with the others as its context, or the group of all."""
     interrupt = next(filter(is_interrupt, failures), None)
     if interrupt is None:
         return BaseExceptionGroup(_message(doing, len(failures)), failures)
@@ -882,3 +730,68 @@ def _cut_context(failure: BaseException, chain: dict[int, BaseException]) -> Non
             error.__context__ = None
         elif error.__context__ is not None:
             pending.append(error.__context__)
+
+
+# Notes of what is live now, for an error for want of memory that leaves a scope.
+
+_SHOWN: Final = 5
+_TITLE: Final = "most of the live memory of tensors:"
+_BUDGET: Final = "the budget of "
+# PyTorch's allocator for the CPU raises a plain RuntimeError.
+_FAILED: Final = "can't allocate memory"
+
+_by_line: Callable[[], list[tuple[int, str]]] | None = None
+
+
+def name_lines_with(function: Callable[[], list[tuple[int, str]]]) -> None:
+    """Have a function give the bytes that are live, each with a text that names its line, the most bytes first."""
+    global _by_line
+    _by_line = function
+
+
+def explain(error: BaseException) -> None:
+    """Add to an exception that leaves a scope what is live, where it is for want of memory and no inner scope did."""
+    if isinstance(error, MemoryError):
+        HOOKS.memory.explain(error)
+    if not _is_for_want_of_memory(error):
+        return
+    notes: list[str] = getattr(error, "__notes__", [])
+    if any(note.startswith((_TITLE, _BUDGET)) for note in notes):
+        return
+    rows = (_by_line and _by_line()) or _by_kind()
+    if rows:
+        shown = [f"\n  {text}" for _, text in rows[:_SHOWN]]
+        if len(rows) > _SHOWN:
+            shown.append(f"\n  and {len(rows) - _SHOWN} more")
+        error.add_note(_TITLE + "".join(shown))
+
+
+def _is_for_want_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    cls = type(error)
+    if cls.__name__ == "OutOfMemoryError":
+        return True
+    if cls is not RuntimeError:
+        return False
+    text: object = error.args[0] if error.args else None
+    return type(text) is str and _FAILED in text
+
+
+def _by_kind() -> list[tuple[int, str]]:
+    """Return the bytes of living resources by kind: no lines are known."""
+    counts: dict[str, int] = {}
+    storages: dict[str, dict[Hashable, int]] = {}
+    for entry in list(LIVE.values()):
+        if entry.unit is None and entry() is not None:
+            name = entry.kind.name
+            counts[name] = counts.get(name, 0) + 1
+            found: dict[Hashable, int] = {}
+            storages_of(entry, found)
+            storages.setdefault(name, {}).update(found)
+    rows = [(sum(storages[name].values()), name) for name in counts]
+    return [
+        (nbytes, f"{bytes_text(nbytes)} in {counts[name]:,} {name} (open a LeakDetector to learn the lines)")
+        for nbytes, name in sorted(rows, reverse=True)
+        if nbytes > 0
+    ]

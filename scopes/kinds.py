@@ -1,45 +1,45 @@
-"""Kinds: how each type is released and measured; device names; and when optional libraries are installed."""
+"""Kinds: how each type is released and measured; device names; and the graphs behind what leaves a scope."""
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from operator import methodcaller
-from types import ModuleType
-from typing import Any, Final, TypeVar, cast, final
+from typing import Any, Final, Literal, Protocol, TypeVar, final, get_args, overload
 
-from .context import current_scope
-from .forks import hold_across_forks
-from .listeners import LISTENERS
-from .options import Graphs
+from .compiled import Entry, ScopeState
+from .process import install_imported
 
 __all__ = [
-    "ANCHORED",
-    "AWAITED",
+    "KINDS",
+    "MAPPED",
+    "Cut",
+    "GraphOption",
+    "Graphs",
     "Kind",
     "Layout",
     "add_kind",
-    "await_module",
+    "advice_for",
+    "check_graph_option",
     "device_name",
-    "install_imported",
+    "find_births_with",
+    "find_kind",
+    "finder_of",
+    "is_own",
     "kind_of",
     "kind_of_type",
-    "load_frameworks",
-    "modules_seen",
+    "let_graphs_out",
+    "module_of",
     "mro_of",
     "name_of",
     "qualified_name",
     "register_kind",
     "set_current_index",
     "space_of",
-    "when_imported",
-    "when_watched",
 ]
+
+MAPPED: Final = "mapped"
+"""The device of the map of a file: pages that the system drops when it is short of memory."""
 
 # One spelling for each device, so that two handles of one device are equal.
 
@@ -48,12 +48,12 @@ _current_index: Final[dict[str, Callable[[], int]]] = {}
 
 
 def set_current_index(device_type: str, current_index: Callable[[], int]) -> None:
-    """Have a function tell the index that an unnumbered name of a device type ("cuda") stands for; 0 without one."""
+    """Have a function return the index that an unnumbered name of a device type ("cuda") stands for; 0 without one."""
     _current_index[device_type] = current_index
 
 
 def device_name(device: object) -> str:
-    """The one name of a device: its type, a colon, its index.
+    """Return the normalised name of a device: its type, a colon, its index.
 
     Parameters
     ----------
@@ -89,155 +89,116 @@ def device_name(device: object) -> str:
     return f"{kind}:{0 if current is None else current()}"
 
 
-# Optional frameworks, taught when the program has them: nothing is imported that the program did
-# not import itself.
-
-
-AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]] = {}
-"""For the name of a module that the program may import, what to do once it has."""
-
-_teaching: Final = threading.RLock()
-# What is taught begins to watch, and counts.
-hold_across_forks(_teaching, 0)
-_under_way: Final[set[str]] = set()
-
-modules_seen: Final[list[int]] = [0]
-"""How many modules there were at the last look: a scope looks again only when the number has changed."""
-
-
-def await_module(name: str, teach: Callable[[], None]) -> None:
-    """Call `teach` once, when the program has imported a module.
-
-    That is when a scope is entered (or a type is met) after the import, or at its end where a scope
-    is open then.
-    """
-    AWAITED[name] = (*AWAITED.get(name, ()), teach)
-    modules_seen[0] = 0
-
-
-_heard_of: Final[dict[str, tuple[Callable[[ModuleType], object], ...]]] = {}
-"""For the name of a module that was not there, what to call with it at the end of its import, scope or none."""
-
-
-def when_imported(name: str, watch: Callable[[Any], object]) -> None:
-    """Call `watch` with a module: now where it is there, and otherwise as soon as the program imports it."""
-    module = sys.modules.get(name)
-    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-        _heard_of[name] = (*_heard_of.get(name, ()), watch)
-        _watch_imports()
-    else:
-        watch(module)
-
-
-_ROOT: Final = __name__.rpartition(".scopes.")[0]
-_DETECTOR: Final = f"{_ROOT}.leaks.detector.watching"
-
-
-@cache
-def load_frameworks() -> None:
-    """Import what teaches scopes tensors, once and by name: `scopes` and `leaks` know nothing of it."""
-    for floor in ("tensors", "sequences"):
-        import_module(f"{_ROOT}.{floor}")
-
-
-def when_watched(teach: Callable[[], None]) -> None:
-    """Call `teach` once, before the first leak detector opens: now where the module of detectors is loaded.
-
-    What a framework has to tell a detector imports `leaks`, which a program without detectors never
-    loads.
-    """
-    await_module(_DETECTOR, teach)
-    if _DETECTOR in sys.modules:
-        install_imported()
-
-
-def install_imported() -> None:
-    """Teach the library the frameworks that the program has imported since the last look.
-
-    A framework is taught once. Who looks meanwhile, on another thread, waits until it is known.
-    """
-    seen = len(sys.modules)
-    looked: set[str] = set()
-    # What is taught may await more.
-    while names := AWAITED.keys() - looked:
-        looked |= names
-        for name in names:
-            module = sys.modules.get(name)
-            # A module that is being imported is there already, half made: it is taught at a later
-            # look.
-            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
-                _teach(name)
-            elif module is not None:
-                seen = 0
-    # Not before: until then others have to look, and to wait.
-    modules_seen[0] = seen
-    _watch_imports()
-
-
-def _teach(name: str) -> None:
-    with _teaching:
-        if name in _under_way:
-            # What is taught looks itself.
-            return
-        _under_way.add(name)
-        try:
-            taught = 0
-            while taught < len(teachers := AWAITED.get(name, ())):
-                taught += 1
-                teachers[taught - 1]()
-        finally:
-            _under_way.discard(name)
-            AWAITED.pop(name, None)
-
-
-def _watch_imports() -> None:
-    """See imports as long as a module is awaited: one may be imported while a scope is open."""
-    is_wanted = bool(AWAITED or _heard_of)
-    if is_wanted and _LOOKOUT not in sys.meta_path:
-        sys.meta_path.insert(0, _LOOKOUT)
-    elif not is_wanted and _LOOKOUT in sys.meta_path:
-        sys.meta_path.remove(_LOOKOUT)
-
-
-@final
-class _Lookout:
-    """Finds nothing, but sees the import of an awaited module where a scope is open, or births are watched.
-
-    And that of a module which somebody shall hear of in any case: see `when_imported`.
-    """
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The spec that the other finders have for an awaited module, with a loader that tells when it is there."""
-        is_taught = name in AWAITED and (current_scope() is not None or bool(LISTENERS))
-        if not is_taught and name not in _heard_of:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
-            if spec is not None:
-                if type(spec.loader) in (SourceFileLoader, SourcelessFileLoader):
-                    _tell_when_executed(name, cast("SourceFileLoader", spec.loader), is_taught)
-                return spec
-        return None
-
-
-def _tell_when_executed(name: str, loader: SourceFileLoader, is_taught: bool) -> None:
-    def exec_module(module: ModuleType) -> None:
-        del loader.exec_module
-        loader.exec_module(module)
-        for watch in _heard_of.pop(name, ()):
-            watch(module)
-        if is_taught:
-            _teach(name)
-
-    loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
-
-
-_LOOKOUT: Final = _Lookout()
-
-# The registry of kinds: for each type, how it is released and what it weighs.
+# The ``graph`` option: what happens to the graph of a tensor that leaves a scope.
 #
-# The entry of a type is frozen. User code (``release``, ``nbytes``, ...) is never run while the
-# registry changes.
+# Two of its values, ``"none"`` and ``"refuse"``, are about what the block may record, which is a
+# framework's to see to when the scope is entered and left.
+#
+# A tensor that is moved out may carry an autograd graph, and with it the memory of everything that
+# the graph saved. Scopes know no graphs: a kind whose instances can carry one has a `Graphs` of its
+# own.
+
+
+GraphOption = Literal["keep", "detach", "error", "none", "refuse"]
+
+_OPTIONS: Final[tuple[str, ...]] = get_args(GraphOption)
+
+
+class Cut(Protocol):
+    """A graph that is about to be removed. Each removal can be undone until all are done."""
+
+    def finish(self) -> None:
+        """Release the graph. Does not fail."""
+
+    def undo(self) -> None:
+        """Restore the graph. Does not fail."""
+
+
+class Graphs(Protocol):
+    """What a kind knows of the graphs behind its instances. Called for live instances only."""
+
+    def carried_by(self, resource: Any, /) -> bool:
+        """Return whether an instance carries a graph. Every move calls this, so it is cheap."""
+        ...
+
+    def refusal(self, entry: Entry, leaving: str, option: str, /) -> Exception:
+        """Return the error that says what an instance with a graph would pin.
+
+        `leaving` names the scope and what was asked, `option` is the scope's.
+        """
+        ...
+
+    def cut(self, resource: Any, /) -> Cut:
+        """Remove the graph of an instance, which keeps identity and values.
+
+        An exception means that nothing was changed.
+        """
+        ...
+
+
+def check_graph_option(option: object) -> None:
+    """Raise `ValueError` if an option is none of the five."""
+    if option not in _OPTIONS:
+        raise ValueError(f'dispose_scope: graph must be "keep", "detach", "error", "none" or "refuse", not {option!r}')
+
+
+def let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
+    """Treat the graphs of what leaves a scope as the scope's option says.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        What leaves. The members of a composite are looked at one by one.
+    option : str
+        A `GraphOption`.
+    leaving : str
+        The scope and what was asked of it, for the message.
+
+    Returns
+    -------
+    int
+        How many of the entries leave with a graph.
+
+    Raises
+    ------
+    GraphRetainedError
+        The option is ``"error"`` or ``"refuse"`` and there is a graph, or it is ``"detach"`` and
+        one cannot be taken away. Nothing has changed then.
+    """
+    kept = 0
+    cuts: list[Cut] = []
+    try:
+        for entry in entries:
+            carrying = False
+            for part in _with_members(entry) if entry.members else (entry,):
+                graphs = part.kind.graphs
+                resource = None if graphs is None else part()
+                if graphs is None or resource is None or not graphs.carried_by(resource):
+                    continue
+                if option in ("error", "refuse"):
+                    raise graphs.refusal(part, leaving, option)
+                if option == "detach":
+                    cuts.append(graphs.cut(resource))
+                carrying = True
+            kept += carrying and option != "detach"
+    except BaseException:
+        for cut in reversed(cuts):
+            cut.undo()
+        raise
+    for cut in cuts:
+        cut.finish()
+    return kept
+
+
+def _with_members(entry: Entry) -> list[Entry]:
+    found = [entry]
+    for part in found:
+        found.extend(part.members)
+    return found
+
+
+# The registry of kinds: for each type, how it is released and measured. User code (``release``,
+# ``nbytes``, ...) is never run while the registry changes.
 
 
 C = TypeVar("C")
@@ -246,17 +207,17 @@ C = TypeVar("C")
 mro_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
 space_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
 name_of: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
-_module_of: Final[Callable[[type], str]] = type.__dict__["__module__"].__get__
+module_of: Final[Callable[[type], str]] = type.__dict__["__module__"].__get__
 
 Members = Mapping[str, object] | Iterable[object]
 Storages = Iterable[tuple[Hashable, int]]
 Layout = tuple[tuple[int, ...], str, int]
+Finder = Callable[[ScopeState | None], object]
+"""What records births that were not seen, given the scope that is asked about; None for all."""
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How the library treats the instances of one type.
+    """How the library treats the instances of one type. Subclass it: each method has a default.
 
     Attributes
     ----------
@@ -264,109 +225,256 @@ class Kind:
         The type; its subclasses are of the same kind unless they are registered themselves.
     name : str
         The word that messages and reports use.
-    release : callable
-        Releases one instance. Called at most once for each, and never while a lock is held.
-    storages : callable
-        The storages behind one instance, as pairs of a hashable identity and a number of bytes. An
-        identity must hold as long as the instance is alive.
-    device : callable
-        The device of one instance; normalised by the caller.
-    describe : callable
-        Kind, shape, dtype and name in a few words; also for a released instance.
-    members : callable, optional
-        The members of a composite, by name or in order. A kind with members is a composite.
-    is_disposed : callable, optional
-        Asks the instance itself whether it has been released, where it knows.
-    layout : callable, optional
-        Shape, name of the dtype, and bytes of its own elements, of one live instance; fewer bytes
-        than its storages have mean a view. None where that is unknown.
-    graphs : Graphs, optional
+    graphs : Graphs or None
         What to ask of the autograd graphs behind its instances, where they can carry one.
-    memory : callable, optional
-        What `Memory.move` takes for the memory of one instance, which changes its owner with the
-        instance: the instance itself, where the arena may serve its elements, or what counts its
-        bytes against budgets.
-    anchor : callable, optional
-        For a composite whose instances are tuples, which cannot be weakly referenced: the member
-        whose identity stands for that of an instance. Two instances around one anchor are one
-        resource.
-    compact : callable, optional
-        Gives one live instance memory of its own where it is a view that uses less than it pins:
-        the same instance, with the same values. What others hold of the old memory stays as it is.
-    inner : callable, optional
-        Resources that one live instance is made of and that are resources of their own, where its
-        class has such: what leaves a scope takes those along that the same scope owns. None of it
-        for most instances.
     host_members : frozenset of str
         The names of members that are on the CPU wherever the others are.
+    is_composite, is_anchored : bool
+        Whether the subclass has `members`, and `anchor`, of its own.
+    is_held : bool
+        Whether an instance that is attached is held until it is released or kept, so that it is
+        released also where nobody else refers to it. Not where instances are born by themselves.
+
+    Examples
+    --------
+    >>> import array
+    >>> class ArrayKind(Kind):
+    ...     cls = array.array
+    ...     name = "array"
+    ...
+    ...     def release(self, resource):
+    ...         del resource[:]
+    ...
+    ...     def storages(self, resource):
+    ...         return [(id(resource), len(resource) * resource.itemsize)]
     """
 
     cls: type
     name: str
-    release: Callable[[Any], object]
-    storages: Callable[[Any], Storages]
-    device: Callable[[Any], object]
-    describe: Callable[[Any], str]
-    members: Callable[[Any], Members] | None = None
-    is_disposed: Callable[[Any], bool] | None = None
-    layout: Callable[[Any], Layout | None] | None = None
     graphs: Graphs | None = None
-    memory: Callable[[Any], Iterable[object]] | None = None
-    anchor: Callable[[Any], object] | None = None
-    compact: Callable[[Any], object] | None = None
-    inner: Callable[[Any], Iterable[object]] | None = None
     host_members: frozenset[str] = frozenset()
+    is_composite: bool = False
+    is_anchored: bool = False
+    is_held: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.is_composite = cls.members is not Kind.members
+        cls.is_anchored = cls.anchor is not Kind.anchor
+
+    def release(self, resource: Any, /) -> object:
+        """Release one instance. Called at most once for each, and never while a lock is held.
+
+        Does nothing unless it is overridden: a composite may be only the sum of its members.
+        """
+
+    def storages(self, resource: Any, /) -> Storages:
+        """Return the storages behind one instance, as pairs of a hashable identity and a number of bytes.
+
+        An identity must hold as long as the instance is alive. Views of one storage give the same
+        one, so that its bytes count once.
+        """
+        return ()
+
+    def device(self, resource: Any, /) -> object:
+        """Return the device of one instance, or its name; the caller normalises it."""
+        return "cpu:0"
+
+    def describe(self, resource: Any, /) -> str:
+        """Return kind, shape, dtype and name in a few words; also of a released instance."""
+        thing: object = resource
+        return name_of(type(thing))
+
+    def members(self, resource: Any, /) -> Members:
+        """Return the members of a composite, by name or in order; a kind that overrides this is one of composites."""
+        return ()
+
+    def is_disposed(self, resource: Any, /) -> bool | None:
+        """Return whether one instance has been released, where it knows that itself; None where it does not."""
+        return None
+
+    def layout(self, resource: Any, /) -> Layout | None:
+        """Return shape, name of the dtype, and bytes of its own elements, of one live instance.
+
+        Fewer bytes than its storages have mean a view. None where that is unknown.
+        """
+        return None
+
+    def memory(self, resource: Any, /) -> Iterable[object]:
+        """Return what changes its owner with one instance: what `Memory.move` takes.
+
+        That is the instance itself where the arena may serve its elements, or what counts its bytes
+        against budgets.
+        """
+        return ()
+
+    def anchor(self, resource: Any, /) -> object:
+        """Return the member whose identity stands for that of one instance.
+
+        For a composite whose instances are tuples, which cannot be weakly referenced. Two instances
+        around one anchor are one resource.
+        """
+        return None
+
+    def library_references(self, resource: Any, /) -> int:
+        """Return how many references to one live instance are its library's own.
+
+        References that a disposal does not harm, such as that of a view to its base. See the option
+        ``escapes`` of scopes.
+        """
+        return 0
+
+    def copy_compact(self, resource: Any, /) -> object:
+        """Give one live instance memory of its own where it is a view that uses less than it pins.
+
+        It stays the same instance, with the same values. What others hold of the old memory stays
+        as it is.
+        """
+        return resource
+
+    def inner(self, resource: Any, /) -> Iterable[object]:
+        """Return the resources that one live instance is made of and that are resources of their own.
+
+        What leaves a scope takes those along that the same scope owns. None of it for most
+        instances.
+        """
+        return ()
 
 
-ANCHORED: Final[list[Kind]] = []
-"""The kinds with an anchor: the paths of all others ask only whether there are any."""
+@final
+class _FunctionKind(Kind):
+    """The kind of a type that `register_kind` was given functions for."""
 
-_REGISTERED: Final[dict[type, Kind]] = {}
-_BY_TYPE: dict[type, Kind | None] = {}
+    def __init__(
+        self,
+        cls: type,
+        release: Callable[[Any], object],
+        nbytes: Callable[[Any], int] | None = None,
+        device: Callable[[Any], object] | None = None,
+        members: Callable[[Any], Members] | None = None,
+        *,
+        weak: bool = False,
+    ) -> None:
+        self.cls = cls
+        self.is_held = not weak and release is not _nothing_of_its_own
+        self.name = name_of(cls)
+        self.is_composite = members is not None
+        self._nbytes = nbytes
+        # Called as they are: no interrupt comes up before the user's own code has begun.
+        self.release = release  # type: ignore[method-assign]  # of this one instance
+        if device is not None:
+            self.device = device  # type: ignore[method-assign]  # likewise
+        if members is not None:
+            self.members = members  # type: ignore[method-assign]  # likewise
+
+    def storages(self, resource: Any, /) -> Storages:
+        """Return the instance as a storage of its own, where its bytes can be asked for."""
+        return () if self._nbytes is None else ((id(resource), self._nbytes(resource)),)
+
+
+@final
+class _Kinds:
+    """The kinds that are known. The one instance is `KINDS`.
+
+    Attributes
+    ----------
+    anchored : tuple of type
+        The types of those that have an anchor: the paths of all others ask only whether there are
+        any.
+    registered : dict
+        By type, those that were registered.
+    by_type : dict
+        What was found for a type that was asked for: its own, that of a base, or None.
+    finders : dict
+        For a type whose births cannot all be seen when they happen, what records those that were
+        not: see `finder_of`.
+    finder_by_type : dict
+        As `by_type`, for `finders`.
+    """
+
+    __slots__ = ("anchored", "by_type", "finder_by_type", "finders", "registered")
+
+    def __init__(self) -> None:
+        self.anchored: tuple[type, ...] = ()
+        self.registered: dict[type, Kind] = {}
+        self.by_type: dict[type, Kind | None] = {}
+        self.finders: dict[type, Finder] = {}
+        self.finder_by_type: dict[type, Finder | None] = {}
+
+
+KINDS: Final = _Kinds()
 _REMEMBERED: Final = 4096
 
 
 def kind_of(resource: object) -> Kind | None:
-    """The kind of an object, or None where it is of no kind."""
+    """Return the kind of an object, or None."""
     cls = type(resource)
     try:
-        return _BY_TYPE[cls]
+        return KINDS.by_type[cls]
     except KeyError:
         return kind_of_type(cls)
 
 
 def kind_of_type(cls: type) -> Kind | None:
-    """The kind of a type's instances: its own, that of its nearest base, or that of any type with ``dispose()``."""
-    found: Kind | None = None
-    mro = mro_of(cls)
-    if AWAITED:
-        install_imported()
-    for base in mro:
-        found = _REGISTERED.get(base)
-        if found is not None:
-            break
-    else:
-        for base in mro:
-            dispose: object = space_of(base).get("dispose")
-            if dispose is not None:
-                if callable(dispose):
-                    found = _disposable(cls)
-                break
-    if len(_BY_TYPE) >= _REMEMBERED:
+    """Return the kind of a type's instances: its own, its nearest base's, or that of types with ``dispose()``."""
+    install_imported()
+    found = find_kind(cls)
+    if len(KINDS.by_type) >= _REMEMBERED:
         # Types come and go (every mock has one of its own), and what is remembered lives on.
-        _BY_TYPE.clear()
-    _BY_TYPE[cls] = found
+        KINDS.by_type.clear()
+    KINDS.by_type[cls] = found
     return found
+
+
+def find_kind(cls: type) -> Kind | None:
+    """Return the same, without remembering it: what is remembered keeps the type alive."""
+    mro = mro_of(cls)
+    for base in mro:
+        # A class that has no hash, as its metaclass says, was not registered.
+        hashed: Any = getattr(type(base), "__hash__", None)
+        found = None if hashed is None else KINDS.registered.get(base)
+        if found is not None:
+            return found
+    for base in mro:
+        dispose: object = space_of(base).get("dispose")
+        if dispose is not None:
+            return _FunctionKind(cls, _call_dispose) if callable(dispose) else None
+    return None
 
 
 def add_kind(kind: Kind) -> None:
     """Put a kind into the registry; the last word for its type."""
-    _REGISTERED[kind.cls] = kind
-    if kind.anchor is not None:
-        ANCHORED.append(kind)
-    _BY_TYPE.clear()
+    KINDS.registered[kind.cls] = kind
+    if kind.is_anchored and kind.cls not in KINDS.anchored:
+        KINDS.anchored += (kind.cls,)
+    KINDS.by_type.clear()
 
 
+def find_births_with(cls: type, finder: Finder) -> None:
+    """Have a function record the births of a type that were not seen, before anybody counts or acts on an instance."""
+    KINDS.finders[cls] = finder
+    KINDS.finder_by_type.clear()
+
+
+def finder_of(resource: object) -> Finder | None:
+    """Return what records the births of an object's type, or of one of its bases; None where all are seen."""
+    cls = type(resource)
+    try:
+        return KINDS.finder_by_type[cls]
+    except KeyError:
+        if len(KINDS.finder_by_type) >= _REMEMBERED:
+            KINDS.finder_by_type.clear()
+        # By identity: a class may have no hash, as its metaclass says, and then there is none for it.
+        found = next((finder for base in mro_of(cls) for known, finder in KINDS.finders.items() if known is base), None)
+        KINDS.finder_by_type[cls] = found
+        return found
+
+
+class _ClassDecorator(Protocol):
+    def __call__(self, cls: type[C], /) -> type[C]: ...
+
+
+@overload
 def register_kind(
     cls: type[C],
     *,
@@ -374,13 +482,40 @@ def register_kind(
     nbytes: Callable[[C], int] | None = None,
     device: Callable[[C], object] | None = None,
     members: Callable[[C], Members] | None = None,
-) -> type[C]:
+    weak: bool = False,
+) -> type[C]: ...
+@overload
+def register_kind(
+    cls: None = None,
+    *,
+    release: Callable[[Any], object] | None = None,
+    nbytes: Callable[[Any], int] | None = None,
+    device: Callable[[Any], object] | None = None,
+    members: Callable[[Any], Members] | None = None,
+    weak: bool = False,
+) -> _ClassDecorator: ...
+
+
+def register_kind(
+    cls: type[Any] | None = None,
+    *,
+    release: Callable[[Any], object] | None = None,
+    nbytes: Callable[[Any], int] | None = None,
+    device: Callable[[Any], object] | None = None,
+    members: Callable[[Any], Members] | None = None,
+    weak: bool = False,
+) -> type[Any] | _ClassDecorator:
     """Teach the library a type of your own, so that scopes can own its instances.
+
+    Also a class decorator: ``@register_kind``, or ``@register_kind(release=...)``. An instance that
+    is attached is held by its scope until it is released or kept, so that
+    ``scope.attach(Handle())`` needs no variable. A composite that has nothing to release but its
+    members is not held.
 
     Parameters
     ----------
-    cls : type
-        The type. Its subclasses are of the same kind.
+    cls : type, optional
+        The type. Its subclasses are of the same kind. Left out in a decorator with options.
     release : callable, optional
         Releases one instance; called at most once for each. May be left out where the type has a
         method ``dispose()``, or where it has members and nothing else to release.
@@ -394,11 +529,13 @@ def register_kind(
         The member tensors of one instance, as a mapping from names or as an iterable; nested
         containers are walked. The type is a composite then: it counts as one, and lives, moves and
         dies with its members. ``release`` is called before the members are released.
+    weak : bool, default False
+        Do not hold what is attached: for types that free themselves when their last reference dies.
 
     Returns
     -------
     type
-        `cls`, so that it can be used from a class decorator.
+        `cls` itself; without `cls`, a decorator that returns the class it is given.
 
     Raises
     ------
@@ -421,13 +558,22 @@ def register_kind(
     1
     >>> ds.is_disposed(batch.inputs)
     True
+    >>> @ds.register_kind(release=lambda handle: print("closed", handle.number))
+    ... class Handle:
+    ...     def __init__(self, number):
+    ...         self.number = number
+    >>> with ds.dispose_scope() as scope:
+    ...     _ = scope.attach(Handle(7))
+    closed 7
     """
+    if cls is None:
+        return partial(register_kind, release=release, nbytes=nbytes, device=device, members=members, weak=weak)
     if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
         raise TypeError(f"register_kind: cls must be a class, not {cls!r}")
     for option, given in (("release", release), ("nbytes", nbytes), ("device", device), ("members", members)):
         if given is not None and not callable(given):
             raise TypeError(f"register_kind({cls.__qualname__}): {option} must be callable, not {given!r}")
-    if cls in _REGISTERED:
+    if cls in KINDS.registered:
         raise ValueError(f"register_kind: {qualified_name(cls)} is registered already; a type is registered once")
     if release is None:
         if callable(getattr(cls, "dispose", None)):
@@ -439,48 +585,8 @@ def register_kind(
                 f"register_kind: nothing says how to release a {qualified_name(cls)}; "
                 "give release=..., or members=..., or the class a method dispose()"
             )
-    add_kind(
-        Kind(
-            cls=cls,
-            name=name_of(cls),
-            release=release,
-            storages=_no_storages if nbytes is None else _OwnStorage(nbytes),
-            device=device if device is not None else _default_device,
-            describe=_describe,
-            members=members,
-        )
-    )
+    add_kind(_FunctionKind(cls, release, nbytes, device, members, weak=weak))
     return cls
-
-
-def device_of(kind: Kind, resource: object) -> str:
-    """The normalised device name of a resource."""
-    return device_name(kind.device(resource))
-
-
-@final
-class _OwnStorage:
-    """The storages of an instance that is a storage of its own."""
-
-    __slots__ = ("_nbytes",)
-
-    def __init__(self, nbytes: Callable[[Any], int]) -> None:
-        self._nbytes = nbytes
-
-    def __call__(self, resource: object) -> Storages:
-        return ((id(resource), self._nbytes(resource)),)
-
-
-def _no_storages(_resource: object) -> Storages:
-    return ()
-
-
-def _default_device(_resource: object) -> str:
-    return "cpu:0"
-
-
-def _describe(resource: object) -> str:
-    return name_of(type(resource))
 
 
 # Compiled: no interrupt comes up before the method of the resource has begun.
@@ -488,20 +594,35 @@ _call_dispose: Final[Callable[[Any], object]] = methodcaller("dispose")
 
 
 def _nothing_of_its_own(_resource: object) -> None:
-    """A composite that is only the sum of its members."""
+    """Release nothing: the composite is only the sum of its members."""
 
 
-def _disposable(cls: type) -> Kind:
-    return Kind(
-        cls=cls,
-        name=name_of(cls),
-        release=_call_dispose,
-        storages=_no_storages,
-        device=_default_device,
-        describe=_describe,
-    )
+_flags_of: Final[Callable[[type], int]] = type.__dict__["__flags__"].__get__
+_HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_OF_PYTHON: Final = frozenset({"builtins", "functools", "types"})
+
+
+def is_own(cls: type) -> bool:
+    """Return whether a user may register a type: it is not one of Python's for values and functions."""
+    return bool(_flags_of(cls) & _HEAP_TYPE) and module_of(cls) not in _OF_PYTHON and not issubclass(cls, type)
+
+
+def advice_for(cls: type) -> str:
+    """Return what to do about an instance of a type that is no resource, as a part of an error message."""
+    name = name_of(cls).rpartition("<locals>.")[2]
+    if any(callable(space_of(base).get("close")) for base in mro_of(cls)) and module_of(cls) not in _OF_PYTHON:
+        return (
+            "close it with contextlib.closing(), or teach its type: "
+            f"disposescope.register_kind({name}, release={name}.close)"
+        )
+    if is_own(cls):
+        return (
+            f"teach its type with disposescope.register_kind({name}, release=...), or members=... where it is made of "
+            "tensors, or give it a method dispose()"
+        )
+    return "scopes own tensors, composites of them, and objects that can be released"
 
 
 def qualified_name(cls: type) -> str:
-    """The name of a class with that of its module."""
-    return f"{_module_of(cls)}.{name_of(cls)}"
+    """Return the name of a class with its module."""
+    return f"{module_of(cls)}.{name_of(cls)}"

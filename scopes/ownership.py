@@ -1,62 +1,314 @@
-"""Who owns what, and how that changes: births, moves, attaching, and copies that free a big storage."""
+"""Who owns what, and how that changes: members of composites, births, moves, attaching, and compact copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, cast
 
-from .composites import Plan, absorb_members, gathered, plan_members
-from .context import current_scope
-from .errors import NotOwnedError
-from .extension import COMPILED
+from .compiled import ScopeState, born, born_whole, thread_ledger
+from .context import HOOKS, innermost_scope
+from .errors import DeviceMismatchError, NotOwnedError
 from .identity import (
+    DEAD,
     DEAD_COMPOSITES,
     LIVE,
-    UNSEEN,
+    SHARED,
+    SHARING,
+    AnchoredEntry,
     Entry,
     arrays_of,
     check_alive,
+    device_of_entry,
     disposed_error,
     entry_of,
     find_births_of,
     finding_births,
+    is_owned,
+    is_released,
     let_go,
+    named_members,
     owner_of_entry,
     parts_of,
     settle,
+    share,
     standing_of,
     track,
     track_once,
     unit_of,
 )
-from .kinds import ANCHORED, Kind, kind_of
-from .listeners import HOOKS, LISTENERS
-from .options import let_graphs_out
-from .plain_memory import MEMORY
-from .statistics import LOCAL
+from .kinds import KINDS, Kind, device_name, kind_of, let_graphs_out
 from .tree_walk import resources_in
 
-if TYPE_CHECKING:
-    from .scope import DisposeScope
-
 __all__ = [
+    "Plan",
+    "absorb_members",
+    "belongs_to_model",
     "born",
-    "born_together",
     "born_late",
+    "born_together",
     "born_whole",
+    "compose",
+    "compose_of",
+    "gathered",
     "hand_over",
+    "leave_to_keepers",
     "made_compact",
     "owned_in",
+    "plan_members",
+    "set_apart",
     "take_over",
 ]
 
+# How a composite takes its members: planned first, with every test that may refuse it, and then done.
+
+
+Plan = list[tuple[object, list[tuple[str, object, Kind]]]]
+"""The composites that one brings along, itself first, each with its members: name, resource and kind."""
+
+
+def plan_members(resource: object, kind: Kind) -> Plan:
+    """Return the members that a composite which is not tracked yet would take: for `absorb_members`.
+
+    Changes nothing.
+
+    Raises
+    ------
+    DisposedError
+        A member has been released.
+    DeviceMismatchError
+        Two members live on different devices.
+    UnknownKindError
+        A member is of unknown type and hides a resource.
+    """
+    plan: Plan = []
+    if not kind.is_composite:
+        return plan
+    met = {id(resource)}
+    pending = [(resource, kind)]
+    while pending:
+        parent, parent_kind = pending.pop()
+        rows: list[tuple[str, object, Kind]] = []
+        for name, member in named_members(parent, parent_kind):
+            member_kind = kind_of(member)
+            if member_kind is None:
+                continue
+            check_alive(member, member_kind)
+            rows.append((name, member, member_kind))
+            if id(member) not in met:
+                met.add(id(member))
+                if member_kind.is_composite and entry_of(member) is None:
+                    pending.append((member, member_kind))
+        plan.append((parent, rows))
+    _check_devices(plan)
+    return plan
+
+
+def _check_devices(plan: Plan) -> None:
+    """Compare the devices of each composite's members; a composite among them has the device of its own members."""
+    devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
+    for parent, rows in reversed(plan):
+        first: tuple[str, str] | None = None
+        parent_kind = kind_of(parent)
+        for name, member, kind in rows:
+            if parent_kind is not None and name in parent_kind.host_members:
+                continue
+            if id(member) in devices:
+                device = devices[id(member)]
+            else:
+                entry = entry_of(member)
+                device = device_name(kind.device(member)) if entry is None else device_of_entry(entry)
+            if device is None:
+                continue
+            if first is None:
+                first = (name, device)
+                devices[id(parent)] = device
+            elif device != first[1]:
+                called = type(parent).__qualname__
+                raise DeviceMismatchError(
+                    f"the members of a {called} must live on one device: {first[0]} is on {first[1]}, "
+                    f"{name} is on {device}; move them to one device first",
+                    members=(first[0], name),
+                    devices=(first[1], device),
+                )
+
+
+def absorb_members(unit: Entry, plan: Plan) -> None:
+    """Make the members that were planned for a composite part of it.
+
+    A member that is tracked gives up its owner; one that is a member of another composite already
+    is shared with it from now on; one that is not tracked yet becomes known as a member only.
+    """
+    for parent, rows in plan:
+        above = entry_of(parent)
+        if above is None:
+            continue
+        for _, member, kind in rows:
+            entry, is_new = track_once(member, kind)
+            if entry is None:
+                # Another thread has released it since it was planned.
+                continue
+            if not is_new and (entry is unit or _is_part_of(entry, above) or _is_part_of(above, entry)):
+                continue
+            # A member first, then no longer its owner's: an interrupt in between loses nothing.
+            above.members = (*above.members, entry)
+            _absorb(entry, above)
+
+
+def _absorb(entry: Entry, above: Entry) -> None:
+    owner = entry.owner
+    if share(entry, above) and owner is not None:
+        owner._entries.pop(entry, None)
+        entry.owner = None
+
+
+def set_apart(member: Entry) -> None:
+    """Make an unowned resource of its own of a member of composites, which are without it from now on."""
+    with SHARING:
+        if member.unit is None:
+            return
+        for unit in (member.unit, *SHARED.pop(member, ())):
+            unit.members = tuple([part for part in unit.members if part is not member])
+        member.unit = None
+    if not member.counted:
+        member.counted = thread_ledger().count_birth(in_scope=False)
+
+
+def _is_part_of(entry: Entry, unit: Entry) -> bool:
+    """Return whether a resource is a member of a composite, or of a member of it."""
+    if SHARED and unit in SHARED.get(entry, ()):
+        return True
+    node: Entry | None = entry.unit
+    while node is not None and node is not unit:
+        node = node.unit
+    return node is not None
+
+
+def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
+    """Return what a verb of a scope acts on for a resource.
+
+    It is the resource itself, or the elements of a tuple that is no composite of the scope's.
+
+    A tuple whose birth was not recorded is not known until a verb meets it. It becomes a composite of
+    the scope that owns its anchor, or of nobody where nobody owns that, and takes along what the
+    same scope owns of its elements. An element that is a member of another composite is shared with
+    that.
+
+    Raises
+    ------
+    DeviceMismatchError, DisposedError, UnknownKindError
+        It cannot be one: see `plan_members`. Nothing has changed.
+    """
+    kind = kind_of(resource)
+    if kind is None or not kind.is_anchored or is_released(resource, kind):
+        return (resource,)
+    elements = cast("tuple[object, ...]", resource)
+    entry = entry_of(resource)
+    if entry is not None and unit_of(entry).owner is not scope:
+        return (resource,)
+    if entry is None:
+        anchor = entry_of(kind.anchor(resource))
+        if anchor is None or owner_of_entry(anchor) is not scope:
+            return tuple(element for element in elements if element is not None)
+    plan = plan_members(resource, kind)
+    fresh = False
+    if entry is None:
+        entry, fresh = track_once(resource, kind)
+        if entry is None:
+            # Another thread has released it meanwhile.
+            return (resource,)
+    if not fresh and isinstance(entry, AnchoredEntry):
+        entry.remember(elements)
+        entry.members = tuple([member for member in entry.members if member.members or member() is not None])
+    own: Plan = []
+    for parent, rows in plan:
+        known = [(row, entry_of(row[1])) for row in rows]
+        own.append(
+            (
+                parent,
+                [row for row, part in known if part is not None and (part.owner is scope or part.unit is not None)],
+            )
+        )
+    absorb_members(entry, own)
+    _count_in_place_of_members(entry)
+    if fresh:
+        _recorded(entry, scope)
+    return (resource,)
+
+
+def _count_in_place_of_members(unit: Entry) -> None:
+    """Take back what was counted of the births of members, on this thread and since it was set to zero."""
+    ledger = thread_ledger()
+    for member in unit.members:
+        if member.unit is unit and member.home is ledger and member.counted is ledger.period:
+            member.counted = False
+            ledger.created_in_scope -= 1
+
+
+def compose(resource: object, kind: Kind) -> None:
+    """Make one resource of a tuple that has just been made, where its anchor is known: see `gathered`.
+
+    What is of the type and was given anything but resources is left alone.
+    """
+    elements = cast("tuple[object, ...]", resource)
+    anchor = None if not kind.is_anchored or not elements else entry_of(kind.anchor(resource))
+    if anchor is None or not all([element is None or kind_of(element) is not None for element in elements]):  # noqa: C419  # a list is faster
+        return
+    scope = owner_of_entry(anchor)
+    parts = _parts_at_hand(resource, kind, scope)
+    unit, is_new = (None, False) if parts is None else track_once(resource, kind)
+    if parts is None or unit is None or not is_new:
+        gathered(resource, scope)
+        return
+    for part in parts:
+        _absorb(part, unit)
+    unit.members = tuple(parts)
+    _count_in_place_of_members(unit)
+    _recorded(unit, scope)
+
+
+def compose_of(resource: object, parts: Iterable[object]) -> None:
+    """Make one resource of a resource that has just been born and those of its parts that the same scope owns.
+
+    A part that is a member of another composite is shared with that.
+    """
+    unit = entry_of(resource)
+    if unit is None or unit.owner is None:
+        return
+    for part in parts:
+        entry = entry_of(part)
+        if entry is not None and (entry.owner is unit.owner or entry.unit is not None) and entry not in unit.members:
+            unit.members = (*unit.members, entry)
+            _absorb(entry, unit)
+    _count_in_place_of_members(unit)
+
+
+def _parts_at_hand(resource: object, kind: Kind, scope: ScopeState | None) -> list[Entry] | None:
+    """Return the entries that `gathered` would take of a new tuple; None where `gathered` has to decide."""
+    members = None if not kind.is_composite or entry_of(resource) is not None else kind.members(resource)
+    if type(members) is not dict:
+        return None
+    parts: list[Entry] = []
+    device: object = None
+    for name, member in cast("dict[str, object]", members).items():
+        member_kind = kind_of(member)
+        if member_kind is None or member_kind.is_composite or id(member) in DEAD:
+            return None
+        if name not in kind.host_members:
+            found = member_kind.device(member)
+            if device is not None and device != found:
+                return None
+            device = found
+        part = LIVE.get(id(member))
+        if part is not None and (part.unit is not None or part.owner is scope):
+            if part() is not member or part in parts:
+                return None
+            parts.append(part)
+    return parts
+
+
 # The moment of birth: what a kind calls when one of its instances has come into being.
-
-
-born: Final[Callable[[object, Kind], Entry]] = COMPILED.born
-"""Record the birth of a resource, given with its kind; the current scope owns it from now on: see ``compiled.pyi``."""
 
 
 def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
@@ -79,17 +331,10 @@ def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Ent
         plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
-    return _recorded(entry, current_scope())
+    return _recorded(entry, innermost_scope())
 
 
-part: Final[Callable[[object, Kind, Entry], Entry]] = COMPILED.part
-"""Make the entry of a member of a composite, which nobody knows yet: see ``compiled.pyi``."""
-
-born_whole: Final[Callable[[object, Kind, tuple[object, ...] | list[object], Kind], Entry | None]] = COMPILED.born_whole
-"""Record the birth of a composite that has just been made with all of its members: see ``compiled.pyi``."""
-
-
-def born_late(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
+def born_late(resource: object, kind: Kind, scope: ScopeState) -> Entry:
     """Record the birth of a resource that was noticed late; a given scope owns it, or the next one out that is open.
 
     Parameters
@@ -98,28 +343,50 @@ def born_late(resource: object, kind: Kind, scope: DisposeScope) -> Entry:
         A new instance, which can be weakly referenced.
     kind : Kind
         Its kind, without members.
-    scope : DisposeScope
+    scope : ScopeState
         The scope that was current at its birth.
     """
     return _recorded(track(resource, kind), scope)
 
 
-def _recorded(entry: Entry, scope: DisposeScope | None) -> Entry:
+def belongs_to_model(resource: object) -> None:
+    """Let no scope own a resource, and no detector report it: a model has it now, or an optimizer.
+
+    Its graph stays as it is, whatever the option ``graph`` of the scope says: it leaves with the
+    model, not by a verb.
+
+    Parameters
+    ----------
+    resource : object
+        A resource; what has been disposed, or is none, is left as it is.
+    """
+    entry = entry_of(resource)
+    if entry is None:
+        return
+    set_apart(entry)
+    owner = entry.owner
+    if owner is not None:
+        leave_to_keepers(owner, owned_in(owner, resource, "keep", [], check_strict=False))
+    else:
+        for listener in HOOKS.listeners:
+            listener.died(entry)
+
+
+def _recorded(entry: Entry, scope: ScopeState | None) -> Entry:
     """Count a birth, and give what was born to its scope."""
-    entry.counted = LOCAL.ledger.count_birth(in_scope=scope is not None)
+    entry.counted = thread_ledger().count_birth(in_scope=scope is not None)
     if scope is not None:
         entry.owner = scope
         scope._take(entry)
-    if LISTENERS:
-        for listener in LISTENERS:
-            listener.born(entry)
+    for listener in HOOKS.listeners:
+        listener.born(entry)
     return entry
 
 
 # Giving small views memory of their own, so that the big one behind them can go.
 
 
-def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain: list[object]) -> object:
+def made_compact(scope: ScopeState, tree: object, entries: list[Entry], plain: list[object]) -> object:
     """Give what a scope owns in a tree memory of its own, where it pins more than it uses.
 
     Returns
@@ -135,9 +402,9 @@ def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain:
     """
     copies: list[tuple[int, object]] = []
     for index, array in enumerate(plain):
-        if MEMORY[0].owner(array) is not scope:
+        if HOOKS.memory.owner(array) is not scope:
             continue
-        copy = MEMORY[0].compact_copy(array)
+        copy = HOOKS.memory.compact_copy(array)
         if copy is array:
             continue
         if array is not tree:
@@ -148,17 +415,16 @@ def made_compact(scope: DisposeScope, tree: object, entries: list[Entry], plain:
         copies.append((index, copy))
     for entry in entries:
         for part, resource in parts_of(entry):
-            if part.kind.compact is not None:
-                part.kind.compact(resource)
+            part.kind.copy_compact(resource)
     for index, copy in copies:
         plain[index] = tree = copy
         _take_in(scope, copy)
     return tree
 
 
-def _take_in(scope: DisposeScope, array: object) -> None:
+def _take_in(scope: ScopeState, array: object) -> None:
     """Let the scope own memory that was made in whatever scope is current."""
-    memory = MEMORY[0]
+    memory = HOOKS.memory
     owner = memory.owner(array)
     if owner is not None and owner is not scope:
         memory.move(array, owner, scope)
@@ -172,32 +438,37 @@ _CLAIMS: Final[dict[Entry, object]] = {}
 
 
 def owned_in(
-    scope: DisposeScope,
+    scope: ScopeState,
     tree: object,
     verb: str,
     plain: list[object],
     *,
     what: str | None = None,
     check_strict: bool = True,
+    is_result: bool = False,
 ) -> list[Entry]:
-    """The entries that a scope owns in a tree, each composite once; `plain` gets its arrays.
+    """Return the entries that a scope owns in a tree, each composite once; `plain` gets its arrays.
 
     Changes nothing.
     """
     if DEAD_COMPOSITES:
         settle()
     found: dict[Entry, None] = {}
-    hides = finding_births(partial(_hides, scope))
-    resources = resources_in(tree, hides, what or f"the tree given to {verb}()", plain)
-    if UNSEEN:
+    if kind_of(tree) is not None:
+        resources = [tree]
+    else:
+        hides = finding_births(partial(_hides, scope))
+        what = what or f"the tree given to {verb}()"
+        resources = resources_in(tree, hides, what, plain, is_owned=is_owned, is_result=is_result)
+    if KINDS.finders:
         find_births_of(resources)
-    if ANCHORED:
+    if KINDS.anchored:
         resources = [part for resource in resources for part in gathered(resource, scope)]
     for resource in resources:
         entry = entry_of(resource)
         unit = None if entry is None else unit_of(entry)
         kind = kind_of(resource) if entry is None else entry.kind
-        if kind is not None and kind.inner is not None:
+        if kind is not None:
             found.update(dict.fromkeys(_owned_inside(scope, resource, kind)))
         if unit is not None and unit.owner is scope and (entry is unit or not (scope.strict and check_strict)):
             found[unit] = None
@@ -209,32 +480,35 @@ def owned_in(
     return list(found)
 
 
-def _owned_inside(scope: DisposeScope, resource: object, kind: Kind) -> list[Entry]:
-    """What a scope owns of that which a resource is made of, and of what those are made of."""
+def _owned_inside(scope: ScopeState, resource: object, kind: Kind) -> list[Entry]:
+    """Return what a scope owns of the parts of a resource, and of their parts."""
     found: dict[Entry, None] = {}
     met = {id(resource)}
     pending: list[tuple[object, Kind]] = [(resource, kind)]
     while pending:
         outer, outer_kind = pending.pop()
-        for part in () if outer_kind.inner is None else outer_kind.inner(outer):
+        for part in outer_kind.inner(outer):
             part_kind = kind_of(part)
             if part_kind is None or id(part) in met:
                 continue
             met.add(id(part))
             pending.append((part, part_kind))
-            entry = entry_of(part)
-            if entry is not None and owner_of_entry(entry) is scope:
+            entry, above = entry_of(part), entry_of(outer)
+            if entry is None or (entry.unit is not None and above is not None and _is_part_of(entry, above)):
+                # What is part of it moves with it, and takes no other composite along.
+                continue
+            if owner_of_entry(entry) is scope:
                 found[unit_of(entry)] = None
     return list(found)
 
 
-def _hides(scope: DisposeScope, thing: object) -> bool:
+def _hides(scope: ScopeState, thing: object) -> bool:
     entry = entry_of(thing)
     return entry is not None and owner_of_entry(entry) is scope
 
 
-def _refuse_foreign_array(scope: DisposeScope, array: object, verb: str) -> None:
-    memory = MEMORY[0]
+def _refuse_foreign_array(scope: ScopeState, array: object, verb: str) -> None:
+    memory = HOOKS.memory
     owner = memory.owner(array)
     if owner is not scope and memory.is_served(array):
         described, owned = type(array).__qualname__, "nobody" if owner is None else repr(owner)
@@ -243,7 +517,7 @@ def _refuse_foreign_array(scope: DisposeScope, array: object, verb: str) -> None
         )
 
 
-def _refuse_foreign(scope: DisposeScope, resource: object, entry: Entry | None, unit: Entry | None, verb: str) -> None:
+def _refuse_foreign(scope: ScopeState, resource: object, entry: Entry | None, unit: Entry | None, verb: str) -> None:
     kind = kind_of(resource)
     described = type(resource).__qualname__ if kind is None else kind.describe(resource)
     owner = "nobody" if unit is None or unit.owner is None else repr(unit.owner)
@@ -263,7 +537,7 @@ def _refuse_foreign(scope: DisposeScope, resource: object, entry: Entry | None, 
     )
 
 
-def hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope | None, plain: list[object]) -> None:
+def hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | None, plain: list[object]) -> None:
     """Give entries and plain arrays of a scope to another scope, or to nobody."""
     try:
         _hand_over(scope, entries, target, plain)
@@ -281,16 +555,37 @@ def _put_in_order(entries: list[Entry]) -> None:
             entry.owner._take(entry)
 
 
-def _hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope | None, plain: list[object]) -> None:
-    ledger = LOCAL.ledger
+def _hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | None, plain: list[object]) -> None:
+    ledger = thread_ledger()
     ledger.graphs_kept += let_graphs_out(entries, scope.graph, f"leaving {scope._called()}")
     if scope._account is not None:
         for array in plain:
-            MEMORY[0].move(array, scope, target)
+            HOOKS.memory.move(array, scope, target)
     if HOOKS.array_moved_out:
         for array in plain:
             for moved_out in HOOKS.array_moved_out:
                 moved_out(array)
+    _change_owner(scope, entries, target)
+
+
+def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
+    """Let no scope own what keepers have, and what that is made of: see `keeping`. Their graphs stay as they are."""
+    found = dict.fromkeys(entries)
+    for entry in entries:
+        found.update(dict.fromkeys(_owned_inside(scope, entry(), entry.kind)))
+    entries = list(found)
+    try:
+        _change_owner(scope, entries, None)
+    except BaseException:
+        _put_in_order(entries)
+        raise
+    for listener in HOOKS.listeners:
+        for entry in entries:
+            listener.died(entry)
+
+
+def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | None) -> None:
+    ledger = thread_ledger()
     for entry in entries:
         # Taking the entry out is the claim: a move on another thread finds nothing then. A release
         # that comes before the new owner is set takes the old one away.
@@ -299,19 +594,18 @@ def _hand_over(scope: DisposeScope, entries: list[Entry], target: DisposeScope |
         entry.owner = target
         if scope._account is not None:
             for array in arrays_of(entry):
-                MEMORY[0].move(array, scope, target)
+                HOOKS.memory.move(array, scope, target)
         if target is None:
             ledger.detached += 1
             let_go(entry)
         else:
             ledger.moved += 1
             target._take(entry)
-        if LISTENERS:
-            for listener in LISTENERS:
-                listener.moved(entry, scope, target)
+        for listener in HOOKS.listeners:
+            listener.moved(entry, scope, target)
 
 
-def _claim_unowned(scope: DisposeScope, entry: Entry) -> bool:
+def _claim_unowned(scope: ScopeState, entry: Entry) -> bool:
     """Become the owner of what has none; False where another thread was faster: it is as if that one came later."""
     claim = object()
     try:
@@ -329,11 +623,11 @@ def _claim_unowned(scope: DisposeScope, entry: Entry) -> bool:
             del _CLAIMS[entry]
 
 
-def take_over(scope: DisposeScope, resources: list[object]) -> None:
+def take_over(scope: ScopeState, resources: list[object]) -> None:
     """Make a scope the owner of resources, whoever owned them before."""
     if DEAD_COMPOSITES:
         settle()
-    if UNSEEN:
+    if KINDS.finders:
         find_births_of(resources)
     planned: list[tuple[object, Kind, Plan]] = []
     for resource in resources:
@@ -341,14 +635,14 @@ def take_over(scope: DisposeScope, resources: list[object]) -> None:
         if kind is None:
             continue
         check_alive(resource, kind)
-        if kind.anchor is not None:
+        if kind.is_anchored:
             standing = standing_of(resource)
             if standing is not None and standing.owner is not None:
                 gathered(resource, standing.owner)
         entry = entry_of(resource)
         if scope.strict and entry is not None and entry.unit is not None:
             _refuse_foreign(scope, resource, entry, unit_of(entry), "attach")
-        known = entry is not None and kind.anchor is None
+        known = entry is not None and not kind.is_anchored
         planned.append((resource, kind, [] if known else plan_members(resource, kind)))
     try:
         _attach(scope, planned)
@@ -363,7 +657,7 @@ def take_over(scope: DisposeScope, resources: list[object]) -> None:
         raise
 
 
-def _attach(scope: DisposeScope, planned: list[tuple[object, Kind, Plan]]) -> None:
+def _attach(scope: ScopeState, planned: list[tuple[object, Kind, Plan]]) -> None:
     fresh: set[Entry] = set()
     entries: list[Entry] = []
     for resource, kind, plan in planned:
@@ -375,7 +669,7 @@ def _attach(scope: DisposeScope, planned: list[tuple[object, Kind, Plan]]) -> No
         if plan:
             absorb_members(entry, plan)
         entries.append(entry)
-    ledger = LOCAL.ledger
+    ledger = thread_ledger()
     for entry in {unit_of(entry): None for entry in entries}:
         source = entry.owner
         if source is scope:
@@ -392,11 +686,9 @@ def _attach(scope: DisposeScope, planned: list[tuple[object, Kind, Plan]]) -> No
         else:
             ledger.moved += 1
         scope._take(entry)
-        if MEMORY:
-            for array in arrays_of(entry):
-                MEMORY[0].move(array, source, scope)
-        if LISTENERS:
-            for listener in LISTENERS:
-                if entry in fresh:
-                    listener.born(entry)
-                listener.moved(entry, source, scope)
+        for array in arrays_of(entry):
+            HOOKS.memory.move(array, source, scope)
+        for listener in HOOKS.listeners:
+            if entry in fresh:
+                listener.born(entry)
+            listener.moved(entry, source, scope)

@@ -8,55 +8,73 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from sys import _getframe, modules
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, Self, TypeVar, cast, final, overload
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast, final, overload
 
-from . import context, identity, kinds
+from .compiled import (
+    CURRENT,
+    DEAD_COMPOSITES,
+    ENTERING,
+    LIVE,
+    Entry,
+    ScopeState,
+    modules_were_imported,
+    release,
+    release_newest,
+    set_current,
+    thread_ledger,
+)
 from .context import (
     ANY_GENERATOR,
     CLOSED,
-    CURRENT,
-    ENTERING,
+    HOOKS,
     OPEN,
     UNOPENED,
+    ArenaUse,
+    aside,
     drive_by_hand,
     enter_among_generators,
+    finish_releases,
+    leave_the_stack,
+    resolve,
     resume_scope,
-    set_current,
     suspend_scope,
 )
 from .errors import ScopeClosedError, ScopeNestingError
-from .extension import COMPILED
 from .identity import (
-    DEAD_COMPOSITES,
-    LIVE,
-    UNSEEN,
-    Entry,
     catch_up,
+    explain,
     find_births_of,
     finding_births,
+    is_owned,
     is_tracked,
     let_go,
     owner_of_entry,
     raise_failures,
-    release,
     settle,
     standing_of,
     storages_of,
 )
-from .kinds import ANCHORED, AWAITED, Kind, install_imported, modules_seen
-from .listeners import HOOKS, LISTENERS, finish_releases
-from .options import GraphOption, check_graph_option, keep_pages, parse_budget, return_pages
-from .out_of_memory import explain
+from .keeping import (
+    EscapedResources,
+    check_escapes_option,
+    escaped_of,
+    forget_block,
+    keep_all,
+    note_block,
+    settle_survivors,
+)
+from .kinds import KINDS, check_graph_option, finder_of
 from .ownership import hand_over, made_compact, owned_in, take_over
-from .plain_memory import MEMORY, ArenaUse
-from .statistics import LOCAL, Ledger
-from .tree_walk import add_leaf_types, resources_in
+from .process import install_imported, keep_pages, parse_budget, return_pages
+from .sites import mark_of
+from .tree_walk import CLASSES, refuse_without_resources, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from .compiled import Origin
     from .errors import EscapedError
 
 __all__ = [
@@ -64,16 +82,18 @@ __all__ = [
     "again",
     "decorate",
     "dispose_scope",
-    "end",
-    "install_compiled",
-    "leave",
-    "raise_what_failed",
     "release_all_but",
     "release_each",
     "tidy",
 ]
 
-# The ground floor of a scope: what it is made of, and what it tells of itself.
+# What a scope is made of, and its properties.
+
+
+def _origin_at(name: str | None, frame: FrameType) -> Origin:
+    """Return what errors say of a scope that is entered in user code at or above a frame."""
+    mark = mark_of(frame)
+    return (name, None, 0) if mark is None else (name, *mark)
 
 
 # The end of a scope: it releases what it owns, and gives the plain memory in use to the outer
@@ -89,10 +109,6 @@ __all__ = [
 
 
 R = TypeVar("R")
-
-
-leave: Final[Callable[[DisposeScope, str, BaseException | None], None]] = COMPILED.leave
-"""Leave a scope, or close it before its block is over: off the stack, then `end`, then what was raised is raised."""
 
 
 def again(failures: list[BaseException], step: Callable[..., R], *arguments: Any) -> R | None:
@@ -114,15 +130,16 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
 
 
 def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
-    """Close a scope, whatever its state was, and do all that is owed then.
+    """Close a scope, whatever its state was, and release what it owns.
 
     Can be called again after an interrupt.
 
     Returns
     -------
     EscapedError or None
-        What a strict scope has to say about the plain memory that it hands over. What releases
-        raise, and the others that are told, goes to the failures.
+        The `EscapedError` of a strict scope about the plain memory that it hands over, or of one
+        with ``escapes="raise"`` about what was held. What releases and listeners raise goes to the
+        failures.
     """
     if scope._state == OPEN:
         for left in HOOKS.left:
@@ -134,8 +151,16 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
     scope._frame = None
     scope._passed_over = ()
     if failures:
-        # What an interrupt tore out of the list is found by its owner.
+        # An entry that an interrupted release took out of the list is found by its owner.
         scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
+    refusal: EscapedError | None = None
+    if scope._entries and (CLASSES.any_keeps or scope.escapes != "dispose"):
+        before = len(failures)
+        refusal = again(failures, settle_survivors, scope)
+        if len(failures) == before + 2 and scope.escapes == "keep":
+            again(failures, keep_all, scope)
+    if scope._variables is not None or scope.escapes == "raise":
+        again(failures, forget_block, scope)
     while DEAD_COMPOSITES or scope._entries:
         # A composite of this scope may die by a release: its members are still this scope's to
         # release.
@@ -144,15 +169,15 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         release_newest(scope._entries, failures)
     if HOOKS.put_off:
         again(failures, finish_releases)
-    for listener in LISTENERS:
+    for listener in HOOKS.listeners:
         _once(failures, listener.closed, scope)
     if scope._account is None:
-        return None
+        return refusal
     try:
-        return MEMORY[0].closed(scope)
+        return HOOKS.memory.closed(scope) or refusal
     except BaseException as error:
         failures.append(error)
-    return MEMORY[0].closed(scope)
+    return HOOKS.memory.closed(scope) or refusal
 
 
 def raise_what_failed(
@@ -181,17 +206,13 @@ def raise_what_failed(
         del escaped, in_flight
 
 
-release_newest: Final[Callable[[dict[Entry, None], list[BaseException]], None]] = COMPILED.release_newest
-"""Release entries, the newest first, until none is left; what releases raise goes to the failures."""
-
-
-def release_each(entries: list[Entry], failures: list[BaseException]) -> None:
+def release_each(entries: list[Entry], failures: list[BaseException], *, by_owner: bool = False) -> None:
     """Release entries, the last one first, until none is left.
 
     Can be called again where it was interrupted.
     """
     while entries:
-        failure = release(entries[-1])
+        failure = release(entries[-1], True, by_owner)
         entries.pop()
         if failure is not None:
             failures.append(failure)
@@ -207,7 +228,7 @@ def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException
             while pending:
                 # Taking the entry out is the claim, as for a move.
                 if scope._entries.pop(pending[-1], 0) is None:
-                    release_each([pending[-1]], failures)
+                    release_each([pending[-1]], failures, by_owner=True)
                 pending.pop()
             break
         except BaseException as error:
@@ -220,58 +241,12 @@ def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException
     return failures
 
 
-# The verbs of a scope: moving, attaching and disposing what it owns.
-
-
-T = TypeVar("T")
-
-
-# The compiled hot paths get to know the Python part: its tables, lists, functions, and the slots of
-# its classes.
-
-
-def install_compiled(scope_type: type[DisposeScope]) -> None:
-    """Bind the compiled hot paths, and give the class of scopes its compiled methods."""
-    COMPILED.bind(
-        {
-            "ANCHORED": ANCHORED,
-            "AnchoredEntry": identity.AnchoredEntry,
-            "AWAITED": kinds.AWAITED,
-            "CURRENT": context.CURRENT,
-            "DEAD": identity.DEAD,
-            "ENTERED": HOOKS.entered,
-            "ENTERING": context.ENTERING,
-            "DEAD_COMPOSITES": identity.DEAD_COMPOSITES,
-            "Entry": identity.Entry,
-            "Kind": Kind,
-            "LEFT": HOOKS.left,
-            "LISTENERS": LISTENERS,
-            "LIVE": identity.LIVE,
-            "LOCAL": LOCAL,
-            "Ledger": Ledger,
-            "MEMORY": MEMORY,
-            "SHARED": identity.SHARED,
-            "ScopeView": scope_type,
-            "StrongEntry": identity.StrongEntry,
-            "end": end,
-            "explain": explain,
-            "finish_release": identity.finish_release,
-            "leave_the_stack": context.leave_the_stack,
-            "modules_seen": kinds.modules_seen,
-            "part_died": identity.part_died,
-            "raise_what_failed": raise_what_failed,
-            "resolve": context.resolve,
-            "settle": identity.settle_earlier,
-        }
-    )
-    COMPILED.install_compiled(scope_type)
-
-
 # A scope around each call of a function, and what the function returns or yields moved to its
 # caller.
 
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
@@ -281,6 +256,9 @@ def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
         raise TypeError(f"@dispose_scope() decorates functions, coroutine functions and generator functions; {what}")
     if scope._state:
         raise TypeError(f"{scope!r} has been entered; a decorator is made anew: @dispose_scope()")
+    code: object = getattr(inspect.unwrap(function), "__code__", None)
+    if isinstance(code, CodeType):
+        scope._origin = (scope.name, code, -1)
     if inspect.isasyncgenfunction(function):
         return _around_async_generator(scope, function)
     if inspect.isgeneratorfunction(function):
@@ -290,7 +268,8 @@ def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
         @functools.wraps(function)
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             with scope._fresh() as fresh:
-                return fresh._hand_out(await function(*args, **kwargs))
+                result = function(*args, **kwargs)
+                return fresh._hand_out(await (aside(fresh, result) if fresh._limits_recording else result))
 
         return coroutine
 
@@ -350,7 +329,8 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
                 given: list[Any] = [None]
                 while True:
                     try:
-                        yielded = fresh._hand_out(await resume(given.pop()))
+                        step = resume(given.pop())
+                        yielded = fresh._hand_out(await (aside(fresh, step) if fresh._limits_recording else step))
                     except StopAsyncIteration:
                         return
                     top = suspend_scope(fresh)
@@ -376,7 +356,7 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
 
 
 @final
-class DisposeScope:
+class DisposeScope(ScopeState):
     """A block of code that owns the tensors born in it, and releases them when it is left.
 
     ``with dispose_scope() as scope:`` opens one; as a decorator, ``@dispose_scope()``, it opens a
@@ -394,11 +374,15 @@ class DisposeScope:
     strict : bool, default False
         Raise `NotOwnedError` where a verb names a resource that this scope does not own, instead of
         leaving it as it is.
-    graph : {"keep", "detach", "error"}, default "keep"
+    graph : {"keep", "detach", "error", "none", "refuse"}, default "keep"
         What happens when a tensor that carries an autograd graph leaves this scope: moved to
         another scope or out of every one, or given out by a decorated function. It keeps its graph
         (``statistics().graphs_kept`` counts them); it is detached, in place, with the same values
         and storage and no history; or the verb raises `GraphRetainedError` and changes nothing.
+        The last two say what the block may record: with "none" nothing is recorded in it, as in
+        ``torch.no_grad()``; with "refuse", which looks at each call and is meant for tests, the
+        first operation that records a graph raises `GraphRetainedError`, and so does moving a graph
+        out.
     keep_pages : bool, default False
         While the scope is open, let the process reuse the pages of large CPU blocks instead of
         returning them to the system at each free; what is free is returned when the last such scope
@@ -412,11 +396,19 @@ class DisposeScope:
         a number, or a string such as ``"512MiB"``. The allocation that would exceed it raises
         `MemoryError`, which gets notes before it leaves the scope. Where scopes with budgets are
         nested, the tightest wins.
+    escapes : {"dispose", "keep", "raise"}, default "dispose"
+        What happens to what is still held when the block ends: referenced by more than the block's
+        own variables, such as a list, an attribute, a closure, or a variable that was bound before
+        the block began. It is disposed like all else; or it is handed to the outer scope, as moved
+        out (`escaped` lists it, ``statistics().escaped`` counts it), so that a program that keeps
+        something on purpose runs unchanged; or all is disposed and `EscapedError` lists what was
+        held, for tests. A variable is the block's own where it was unbound, or bound to something
+        disposed, when the block began. In doubt a resource counts as held.
 
     Raises
     ------
     ValueError
-        `graph` is none of the three, or `budget` is not a positive amount, or given with
+        `graph` or `escapes` is none of those, or `budget` is not a positive amount, or given with
         ``arena=False``.
 
     Examples
@@ -430,52 +422,14 @@ class DisposeScope:
     (14, True, True)
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_account",
-        "_arena",
-        "_below",
-        "_direct",
-        "_entries",
-        "_frame",
-        "_outer",
-        "_particular",
-        "_passed_over",
-        "_served",
-        "_state",
-        "budget",
-        "graph",
-        "keep_pages",
-        "name",
-        "strict",
-    )
+    __slots__ = ()
 
-    name: str | None
-    strict: bool
-    graph: GraphOption
-    keep_pages: bool
-    budget: int | None
-    # Whether the arena serves the block, and whether anything is unusual about that: it does not,
-    # or there is a budget.
-    _arena: bool
-    _particular: bool
-    # What the arena knows of this scope, once it has served it; what it puts back when the block is
-    # left.
-    _account: object | None
-    _served: object | None
-    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered
-    # set.
-    _entries: dict[Entry, None]
-    # The scope that this one was opened under, as the user sees it; and what lay in the context
-    # variable, which can differ.
-    _outer: DisposeScope | None
-    _below: DisposeScope | None
-    # Open, and nothing about generators to think of: the test on the hot path of every birth.
-    _direct: bool
-    _state: int
-    # The frame of the generator whose block this is, as long as the scope is open.
-    _frame: FrameType | None
-    _passed_over: tuple[DisposeScope, ...]
+    # What the compiled `__enter__` and `__exit__` call where anything is unusual.
+    _end = end
+    _explain = staticmethod(explain)
+    _leave_the_stack = leave_the_stack
+    _raise_what_failed = raise_what_failed
+    _resolve = resolve
 
     @property
     def closed(self) -> bool:
@@ -490,7 +444,7 @@ class DisposeScope:
         outer = self._outer
         while outer is not None and outer._state == CLOSED:
             outer = outer._outer
-        return outer
+        return cast("DisposeScope | None", outer)
 
     @property
     def live(self) -> tuple[Any, ...]:
@@ -499,7 +453,7 @@ class DisposeScope:
         The snapshot holds them: they live at least as long as it does.
         """
         self._check_open("live")
-        if DEAD_COMPOSITES or UNSEEN:
+        if DEAD_COMPOSITES or KINDS.finders:
             catch_up(self)
         resources = (entry() for entry in list(self._entries))
         return tuple(resource for resource in resources if resource is not None)
@@ -511,23 +465,32 @@ class DisposeScope:
         return self._nbytes()
 
     def _nbytes(self) -> int:
-        if DEAD_COMPOSITES or UNSEEN:
+        if DEAD_COMPOSITES or KINDS.finders:
             catch_up(self)
         found: dict[Hashable, int] = {}
         for entry in list(self._entries):
             storages_of(entry, found)
         total = sum(found.values())
         if self._account is not None:
-            total += MEMORY[0].nbytes(self)
+            total += HOOKS.memory.nbytes(self)
         return total
+
+    @property
+    def escaped(self) -> EscapedResources:
+        """What was held when the block of a scope with ``escapes="keep"`` ended, as far as it is alive: a tuple.
+
+        The tuple holds the resources. Its ``repr`` describes them, with the lines where they were
+        born while a leak detector is open.
+        """
+        return escaped_of(self)
 
     @property
     def arena(self) -> ArenaUse | None:
         """What the arena serves for this scope; None where NumPy's own allocator serves it."""
-        return MEMORY[0].use(self) if MEMORY and self._arena else None
+        return HOOKS.memory.use(self) if self._arena else None
 
     def __len__(self) -> int:
-        if DEAD_COMPOSITES or UNSEEN:
+        if DEAD_COMPOSITES or KINDS.finders:
             catch_up(self)
         return len(self._entries)
 
@@ -537,11 +500,11 @@ class DisposeScope:
     def __contains__(self, resource: object) -> bool:
         if DEAD_COMPOSITES:
             settle()
-        if type(resource) in UNSEEN:
+        if KINDS.finders and finder_of(resource) is not None:
             find_births_of((resource,), self)
         entry = standing_of(resource)
         if entry is None:
-            return self._account is not None and MEMORY[0].owner(resource) is self
+            return self._account is not None and HOOKS.memory.owner(resource) is self
         return owner_of_entry(entry) is self
 
     def __repr__(self) -> str:
@@ -565,7 +528,7 @@ class DisposeScope:
                 f"{verb}: {self._called()} has not been entered; open it with a with statement first", scope=repr(self)
             )
 
-    def _take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry, /) -> None:
         self._entries[entry] = None
         if self._state == CLOSED and self._entries.pop(entry, 0) is None:
             # Closed by another thread a moment ago: the entry goes where the next birth would.
@@ -573,7 +536,7 @@ class DisposeScope:
                 return
             entry.owner = outer = self.outer
             if outer is None:
-                LOCAL.ledger.detached += 1
+                thread_ledger().detached += 1
                 let_go(entry)
             else:
                 outer._take(entry)
@@ -648,23 +611,56 @@ class DisposeScope:
             hand_over(self, entries, other, plain)
         return tree
 
-    def detach(self, tree: T) -> T:
-        """Give up what this scope owns in a tree: it becomes unowned and lives by reference count.
+    def keep(self, tree: T) -> T:
+        """Take what this scope owns in a tree out of every scope, for good: it lives by reference count from now on.
 
-        Returns `tree`.
+        `detach` is the same method. What this scope does not own, or has been disposed, is left as
+        it is (in a strict scope: `NotOwnedError`).
 
-        Otherwise as `move_to_outer`.
+        Parameters
+        ----------
+        tree : T
+            As for `move_to_outer`.
+
+        Returns
+        -------
+        T
+            `tree` itself.
+
+        Raises
+        ------
+        ScopeClosedError, ScopeNestingError
+            This scope is closed, or has not been entered.
+        UnknownKindError
+            An object of unknown type in the tree hides a resource that this scope owns. Nothing has
+            changed.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> with ds.dispose_scope("epoch"):
+        ...     with ds.dispose_scope("step") as step:
+        ...         best = step.keep(ds.zeros(3))
+        >>> ds.is_disposed(best), ds.owner_of(best)
+        (False, None)
         """
-        self._check_open("detach")
+        self._check_open("keep")
         plain: list[object] = []
-        hand_over(self, owned_in(self, tree, "detach", plain), None, plain)
+        hand_over(self, owned_in(self, tree, "keep", plain), None, plain)
         return tree
+
+    detach = keep
 
     def attach(self, tree: T) -> T:
         """Take over the resources in a tree, whoever owned them before; this scope will dispose them. Returns `tree`.
 
-        Objects of the user's own with a method ``dispose()`` get known to the library here. One
-        that cannot be weakly referenced is held until it is disposed or detached.
+        Of a model (a ``torch.nn.Module``, a metric, an optimizer) it takes over what other scopes
+        own, and neither parameters nor buffers.
+
+        Objects of your own kinds (a method ``dispose()``, or `register_kind`) get known to the
+        library here. The scope holds them until they are released or kept, so that
+        ``scope.attach(Handle())`` needs no variable. None, and containers with nothing or only None
+        in them, are attached without effect.
 
         Raises
         ------
@@ -675,15 +671,33 @@ class DisposeScope:
         DeviceMismatchError
             The members of a composite live on different devices.
         UnknownKindError
-            An object of unknown type hides a resource. Nothing has been attached, in this case as
-            in the others.
+            An object of unknown type hides a resource, or there is something in the tree and none
+            of it is a resource. Nothing has been attached, in this case as in the others.
+
+        Examples
+        --------
+        >>> import disposescope as ds
+        >>> class Handle:
+        ...     def dispose(self):
+        ...         print("released")
+        >>> with ds.dispose_scope() as scope:
+        ...     _ = scope.attach(Handle())
+        released
         """
+        if not self._attach(tree):
+            refuse_without_resources(tree, "attach")
+        return tree
+
+    def _attach(self, tree: object) -> bool:
+        """Take over the resources in a tree, and return whether there are any."""
         self._check_open("attach")
         plain: list[object] = []
-        take_over(self, resources_in(tree, finding_births(is_tracked), "the tree given to attach()", plain))
+        hides = finding_births(is_tracked)
+        resources = resources_in(tree, hides, "the tree given to attach()", plain, is_owned=finding_births(is_owned))
+        take_over(self, resources)
         for array in plain:
-            MEMORY[0].move(array, MEMORY[0].owner(array), self)
-        return tree
+            HOOKS.memory.move(array, HOOKS.memory.owner(array), self)
+        return bool(resources or plain)
 
     def dispose_everything(self) -> None:
         """Release all that this scope owns now; the scope stays open.
@@ -694,7 +708,7 @@ class DisposeScope:
             Releases failed. All others were done.
         """
         self._check_open("dispose_everything")
-        if DEAD_COMPOSITES or UNSEEN:
+        if DEAD_COMPOSITES or KINDS.finders:
             catch_up()
         failures = release_all_but(self, set())
         if failures:
@@ -714,7 +728,7 @@ class DisposeScope:
             Releases failed. All others were done.
         """
         self._check_open("dispose_everything_but")
-        if DEAD_COMPOSITES or UNSEEN:
+        if DEAD_COMPOSITES or KINDS.finders:
             catch_up()
         kept = set(owned_in(self, tree, "dispose_everything_but", [], check_strict=False))
         failures = release_all_but(self, kept)
@@ -722,54 +736,30 @@ class DisposeScope:
             raise_failures(failures, f"dispose_everything_but() of {self._called()}", None)
         return tree
 
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        strict: bool = False,
-        graph: GraphOption = "keep",
-        keep_pages: bool = False,
-        arena: bool = True,
-        budget: int | str | None = None,
-    ) -> None:
-        if name is not None and type(name) is not str:
+    def _check_options(self) -> None:
+        """Check the options that a scope was made with: what the compiled `__init__` calls where there are any."""
+        name: object = self.name
+        if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             if callable(name):
                 raise TypeError("dispose_scope is called before it decorates: write @dispose_scope() with parentheses")
-            if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-                raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
-        if graph != "keep":
-            check_graph_option(graph)
-        self.name = name
-        self.strict = strict
-        self.graph = graph
-        self.keep_pages = keep_pages
-        self.budget = None
-        self._arena = arena
-        self._particular = not arena
-        self._account = self._served = None
-        if budget is not None:
-            self._set_budget(budget)
-        self._entries = {}
-        self._state = UNOPENED
-        self._direct = False
-        self._frame = None
-        self._passed_over = ()
-
-    if TYPE_CHECKING:
-        # Compiled: see `install_compiled`.
-        def __enter__(self) -> Self: ...
-        def __exit__(
-            self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
-        ) -> Literal[False]: ...
+            raise TypeError(f"dispose_scope: name must be a str, not {name!r}")
+        check_graph_option(self.graph)
+        check_escapes_option(self.escapes)
+        if self.budget is not None:
+            self.budget = parse_budget(self.budget)
+            if not self._arena:
+                raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
     def _enter(self) -> Self:
         """Enter the scope, whatever is unusual about that: what the compiled `__enter__` calls where anything is."""
         if self._state:
             self._refuse_to_enter()
-        if AWAITED and len(modules) != modules_seen[0]:
+        if modules_were_imported():
             install_imported()
         below = CURRENT.get()
         code = _getframe(1).f_code
+        if self._origin is None:
+            self._origin = _origin_at(self.name, _getframe(1))
         if (below is None or below._direct) and not code.co_flags & ANY_GENERATOR and code.co_name not in ENTERING:
             self._below = self._outer = below
             self._direct = True
@@ -779,12 +769,14 @@ class DisposeScope:
             self._state = OPEN
             if self.keep_pages:
                 keep_pages(self)
+            if self.escapes != "dispose":
+                note_block(self, _getframe(1))
             set_current(self)
-            if MEMORY and (below is None or not below._arena or not self._direct or self._particular):
-                MEMORY[0].entered(self)
+            if below is None or not below._arena or not self._direct or self._particular:
+                HOOKS.memory.entered(self)
             for entered in HOOKS.entered:
                 entered(self)
-            for listener in LISTENERS:
+            for listener in HOOKS.listeners:
                 listener.opened(self)
             return self
         except BaseException as error:
@@ -808,7 +800,7 @@ class DisposeScope:
             `KeyboardInterrupt`, is raised as itself.
         """
         if self._state != CLOSED:
-            leave(self, "closing", None)
+            self._leave("closing", None)
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -830,14 +822,18 @@ class DisposeScope:
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        return DisposeScope(
+        fresh = DisposeScope(
             self.name,
             strict=self.strict,
             graph=self.graph,
             keep_pages=self.keep_pages,
             arena=self._arena,
             budget=self.budget,
+            escapes=self.escapes,
         )
+        # Told by the first line of the function, or where that has none by who calls it.
+        fresh._origin = self._origin or _origin_at(self.name, _getframe(1))
+        return fresh
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to its caller's scope; inputs stay in place, also if strict."""
@@ -849,15 +845,10 @@ class DisposeScope:
             plain,
             what="what a decorated function returned or yielded",
             check_strict=False,
+            is_result=True,
         )
         hand_over(self, entries, self.outer, plain)
         return result
-
-    def _set_budget(self, budget: int | str) -> None:
-        self.budget = parse_budget(budget)
-        self._particular = True
-        if not self._arena:
-            raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
     def _refuse_to_enter(self) -> None:
         state = "is closed" if self._state == CLOSED else "is still open"
@@ -867,11 +858,6 @@ class DisposeScope:
             scope=repr(self),
         )
 
-
-install_compiled(DisposeScope)
-
-# What refers to a scope does not hide what the scope owns.
-add_leaf_types(DisposeScope)
 
 # One call in a scope of its own.
 

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+import dis
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from types import CodeType, FrameType
 from typing import Any, Final, final
 
 __all__ = [
-    "GENERATED",
-    "KEEPER",
-    "LIBRARY",
-    "PASSING",
-    "THROUGH",
-    "USER",
+    "CALLS",
     "Mark",
+    "Role",
     "Site",
     "add_judge",
     "add_library",
+    "called_by",
     "is_inside",
     "mark_of",
+    "name_of_call",
     "rank_of",
     "site_of",
 ]
+
+
+@final
+class Role(IntEnum):
+    """What code is to a person who looks for the line of a birth.
+
+    Attributes
+    ----------
+    USER
+        Their own: its lines are birth sites.
+    GENERATED
+        Generated for their own, such as a dataclass's ``__init__``: the line of its caller is one.
+    LIBRARY
+        A library's: the line of its caller is the birth site.
+    KEEPER
+        A library's that keeps what it makes for itself: what it makes is in no report.
+    THROUGH
+        Code that, together with its caller, only passes a call on.
+    PASSING
+        Code that passes a call on by itself, such as a constructor: its caller is what makes the resource.
+    """
+
+    # The numbers are those of `leaks/births/src/places.c`.
+    USER = 0
+    GENERATED = 1
+    LIBRARY = 2
+    KEEPER = 3
+    THROUGH = 4
+    PASSING = 5
+
 
 Mark = tuple[CodeType, int]
 """A code object and the offset of an instruction in it: what is kept at a birth, because formatting costs."""
@@ -31,20 +62,10 @@ Mark = tuple[CodeType, int]
 _OURS: Final = __name__.partition(".")[0]
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
 # Of these all modules are libraries', of the others those alone.
-_packages: Final = {_OURS, "copy"}
+_packages: Final = {_OURS, "contextlib", "copy"}
 _modules: Final[set[str]] = set()
-USER: Final = 0
-GENERATED: Final = 1
-LIBRARY: Final = 2
-KEEPER: Final = 3
-THROUGH: Final = 4
-PASSING: Final = 5
-"""What code is to a person who looks for a line: theirs; generated for theirs; a library's; a library's that keeps what
-it makes for itself, so that it makes no births; code that, with its caller, only passes a call on;
-code that passes a call on by itself.
-"""
 
-_judges: Final[list[Callable[[CodeType, str], int | None]]] = []
+_judges: Final[list[Callable[[CodeType, str], Role | None]]] = []
 
 
 def add_library(*packages: str, module: str) -> None:
@@ -55,12 +76,13 @@ def add_library(*packages: str, module: str) -> None:
     _ranks.clear()
 
 
-def add_judge(judge: Callable[[CodeType, str], int | None]) -> None:
+def add_judge(judge: Callable[[CodeType, str], Role | None]) -> None:
     """Ask a function what code of a library's is, given with the name of its module; None is nothing to say."""
-    _judges.append(judge)
+    if judge not in _judges:
+        _judges.append(judge)
 
 
-_ranks: Final[dict[str, int]] = {}
+_ranks: Final[dict[str, Role]] = {}
 
 
 @final
@@ -83,14 +105,15 @@ class Site:
     function: str
 
     def __str__(self) -> str:
-        where = f"{shown(self.file)}:{self.line}"
+        cell = _cell(self.file)
+        where = f"{shown(self.file)}:{self.line}" if cell is None else f"In [{cell}], line {self.line}"
         return where if self.function == "<module>" else f"{where} in {self.function}()"
 
 
 def mark_of(frame: FrameType | None) -> Mark | None:
-    """The innermost place in user code, at or above a frame: not in this package, nor inside an array library."""
-    # This is the hot path of a birth under the detector.
-    ranks = _ranks
+    """Return the innermost place in user code, at or above a frame: not in this package, nor in an array library."""
+    # Called at each birth under a detector.
+    ranks, user, generating = _ranks, Role.USER, Role.GENERATED
     generated: Mark | None = None
     outermost: Mark | None = None
     while frame is not None:
@@ -98,17 +121,17 @@ def mark_of(frame: FrameType | None) -> Mark | None:
         rank = ranks.get(code.co_filename)
         if rank is None:
             rank = _rank(code.co_filename, frame.f_globals)
-        if rank == USER:
+        if rank is user:
             return code, frame.f_lasti
         outermost = code, frame.f_lasti
-        if rank == GENERATED and generated is None:
+        if rank is generating and generated is None:
             generated = outermost
         frame = frame.f_back
     return generated or outermost
 
 
 def site_of(mark: Mark | None) -> Site | None:
-    """The site that a mark stands for."""
+    """Return the site of a mark."""
     if mark is None:
         return None
     code, instruction = mark
@@ -116,7 +139,7 @@ def site_of(mark: Mark | None) -> Site | None:
 
 
 def line_of(code: CodeType, instruction: int) -> int:
-    """The line of an instruction, 0 where it belongs to none."""
+    """Return the line of an instruction, 0 where it belongs to none."""
     for start, end, line in code.co_lines():
         if start <= instruction < end:
             return line or 0
@@ -124,12 +147,12 @@ def line_of(code: CodeType, instruction: int) -> int:
 
 
 def is_inside(frame: FrameType) -> bool:
-    """Whether a frame runs code of this package."""
+    """Return whether a frame runs code of this package."""
     return _top_package(frame.f_globals) == _OURS and not frame.f_code.co_filename.startswith("<doctest")
 
 
 def shown(file: str) -> str:
-    """A path as a person would write it: relative where it is under the working directory."""
+    """Return a path relative to the working directory where it is under that, and unchanged otherwise."""
     if not os.path.isabs(file):
         return file
     try:
@@ -139,12 +162,21 @@ def shown(file: str) -> str:
     return file[len(below) :] if file.startswith(below) else file
 
 
-def rank_of(code: CodeType, namespace: dict[str, Any]) -> int:
-    """What code is to a person who looks for a line, given with the globals that it runs with."""
+def _cell(file: str) -> int | None:
+    """Return the number of the notebook's cell, or of IPython's input, of a file; None for other files."""
+    ipython: Any = sys.modules.get("IPython")
+    shell: Any = None if ipython is None else ipython.get_ipython()
+    # The public way to it is the traceback that IPython prints.
+    cells: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return cells.get(file)
+
+
+def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
+    """Return the role of code, given with the globals that it runs with."""
     rank = _ranks.get(code.co_filename)
     if rank is None:
         rank = _rank(code.co_filename, namespace)
-    if rank == LIBRARY and _judges:
+    if rank is Role.LIBRARY and _judges:
         name: object = namespace.get("__name__")
         for judge in _judges:
             verdict = judge(code, name) if type(name) is str else None
@@ -153,14 +185,15 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> int:
     return rank
 
 
-def _rank(file: str, namespace: dict[str, Any]) -> int:
+def _rank(file: str, namespace: dict[str, Any]) -> Role:
     if file.startswith("<doctest"):
-        rank = USER
+        rank = Role.USER
     elif file == "<string>" or file.startswith("<attrs generated"):
-        # Generated methods, such as a dataclass's __init__: their caller tells a person more.
-        rank = GENERATED
+        # Generated methods, such as a dataclass's __init__: the line of their caller says more.
+        rank = Role.GENERATED
     else:
-        rank = LIBRARY if _is_library(namespace) or _runs_programs(file, namespace) else USER
+        is_library = _is_library(namespace) or _runs_programs(file, namespace)
+        rank = Role.LIBRARY if is_library else Role.USER
     _ranks[file] = rank
     return rank
 
@@ -170,7 +203,7 @@ def _is_library(namespace: dict[str, Any]) -> bool:
 
 
 def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:
-    """Whether code runs a program, and is no part of it: ``python -m``, and our command, by its name or as a module."""
+    """Return whether code runs a program and is no part of it: ``python -m``, and the command of this package."""
     if file == "<frozen runpy>" or os.path.basename(file) in _COMMANDS:
         return True
     package: object = namespace.get("__package__")
@@ -180,3 +213,87 @@ def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:
 def _top_package(namespace: dict[str, Any]) -> str:
     name: object = namespace.get("__name__")
     return name.partition(".")[0] if type(name) is str else ""
+
+
+# What an instruction of some code calls, by the name that the code has for it.
+
+CALLS: Final = ("CALL", "PRECALL")
+"""What the names of instructions begin with that call something."""
+_BEFORE_CALLS: Final = frozenset({"KW_NAMES", "PRECALL"})
+_JUMPS: Final = frozenset((*dis.hasjrel, *dis.hasjabs))
+# Operators, by the functions of PyTorch behind them.
+_OPERATORS: Final = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floor_divide", "%": "remainder", "@": "matmul", "**": "pow",
+    "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor", "<<": "bitwise_left_shift", ">>": "bitwise_right_shift",
+    "<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "gt", ">=": "ge", "[]": "__getitem__",
+}  # fmt: skip
+_INSTRUCTIONS: Final = {
+    "BINARY_SLICE": "__getitem__",
+    "BINARY_SUBSCR": "__getitem__",
+    "STORE_SLICE": "__setitem__",
+    "STORE_SUBSCR": "__setitem__",
+    "UNARY_INVERT": "bitwise_not",
+    "UNARY_NEGATIVE": "neg",
+    "UNARY_POSITIVE": "positive",
+}
+
+
+def called_by(code: CodeType, last: int) -> tuple[dis.Instruction, str | None]:
+    """Return an instruction, and the name of what it calls or looks up, where it has one."""
+    instructions = _until(code, last)
+    asked = instructions[-1]
+    if not asked.opname.startswith(CALLS):
+        return asked, asked.argval if isinstance(asked.argval, str) else None
+    return asked, _loaded_name(_until_callee(instructions))
+
+
+def _until(code: CodeType, last: int) -> list[dis.Instruction]:
+    return [instruction for instruction in dis.get_instructions(code) if instruction.offset <= last]
+
+
+def _until_callee(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
+    """Return the instructions up to the one that loads the callee of a call, which is the last; empty if unknown."""
+    instructions = instructions.copy()
+    call = instructions.pop()
+    argument = call.arg or 0
+    # The arguments lie on the stack above what is called: what loads that comes right before what
+    # loads them.
+    above = 1 + (argument & 1) if call.opname == "CALL_FUNCTION_EX" else argument + (call.opname == "CALL_KW")
+    while instructions and instructions[-1].opname in _BEFORE_CALLS:
+        instructions.pop()
+    while instructions and above > 0 and instructions[-1].opcode not in _JUMPS:
+        instruction = instructions.pop()
+        above -= dis.stack_effect(instruction.opcode, instruction.arg, jump=False)
+    while instructions and instructions[-1].opname == "PUSH_NULL":
+        instructions.pop()
+    return instructions if above == 0 else []
+
+
+def _loaded_name(instructions: list[dis.Instruction]) -> str | None:
+    """Return the name that the last of some instructions loads something by."""
+    if not instructions or not instructions[-1].opname.startswith("LOAD_") or instructions[-1].opname == "LOAD_CONST":
+        return None
+    value = instructions[-1].argval
+    return value if isinstance(value, str) else None
+
+
+def name_of_call(code: CodeType, last: int) -> str | None:
+    """Return the name of an instruction that made a tensor: that of a function or of an operator's.
+
+    ``relu`` for ``torch.relu(x)`` and ``x.relu()``, ``matmul`` for ``x @ w``, ``mT`` for ``x.mT``,
+    and ``grad`` for ``jax.grad(f)(x)``. None where the instruction does not show it.
+    """
+    instructions = _until(code, last)
+    instruction = instructions[-1]
+    opname = instruction.opname
+    if opname in _INSTRUCTIONS:
+        return _INSTRUCTIONS[opname]
+    if opname in ("BINARY_OP", "COMPARE_OP"):
+        operator = instruction.argrepr.removeprefix("bool(").removesuffix(")")
+        in_place = opname == "BINARY_OP" and operator.endswith("=")
+        return _OPERATORS.get(operator.removesuffix("=") if in_place else operator)
+    while instructions and instructions[-1].opname.startswith(CALLS):
+        # What a call returned may be what is called.
+        instructions = _until_callee(instructions)
+    is_name = opname.startswith((*CALLS, "LOAD_ATTR", "LOAD_METHOD"))
+    return _loaded_name(instructions) if is_name else None

@@ -8,9 +8,10 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast, final
 from weakref import WeakSet
 
+from ..scopes.compiled import with_undo
 from ..scopes.context import UNOPENED
-from ..scopes.extension import COMPILED
 from ..scopes.identity import raise_with_context, united
+from ..scopes.keeping import EscapesOption
 from ..scopes.scope import DisposeScope, again
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
 T = TypeVar("T")
 
 
-def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBatches[T]:
-    """The batches of any iterable, each in a scope of its own that is current in the loop body.
+def scoped_batches(
+    loader: Iterable[T], name: str | None = "batch", *, escapes: EscapesOption = "dispose"
+) -> ScopedBatches[T]:
+    """Return the batches of any iterable, each in a scope of its own that is current in the loop body.
 
     ``for batch in scoped_batches(loader):`` disposes a batch, and all that the loop body made of
     it, when the next batch is asked for, at the end, when the loop breaks, returns or raises, and
@@ -36,6 +39,8 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
         A ``DataLoader``, a generator, a list, ...
     name : str, optional
         The name of each scope, for reports.
+    escapes : {"dispose", "keep", "raise"}, default "dispose"
+        What happens to what is still held when a batch's scope ends: see `dispose_scope`.
 
     Returns
     -------
@@ -48,6 +53,8 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
     ------
     TypeError
         `loader` cannot be iterated, or `name` is no str.
+    ValueError
+        `escapes` is none of the three.
 
     Notes
     -----
@@ -76,7 +83,7 @@ def scoped_batches(loader: Iterable[T], name: str | None = "batch") -> ScopedBat
     >>> [int(total) for total in kept], ds.is_disposed(batch)
     ([1, 3, 6], True)
     """
-    return ScopedBatches(loader, name)
+    return ScopedBatches(loader, name, escapes)
 
 
 class _Closing(ABC):
@@ -111,24 +118,27 @@ class _Closing(ABC):
 class ScopedBatches(_Closing, Generic[T]):
     """What `scoped_batches` makes: an iterable of batches, and a context manager that closes their scopes."""
 
-    __slots__ = ("__weakref__", "_iterators", "_loader", "_name")
+    __slots__ = ("__weakref__", "_escapes", "_iterators", "_loader", "_name")
 
     _loader: Iterable[T]
+    _escapes: EscapesOption
     _name: str | None
     # Weak, so that an iterator dies with its loop.
     _iterators: WeakSet[BatchIterator[T]]
 
-    def __init__(self, loader: Iterable[T], name: str | None = "batch") -> None:
+    def __init__(self, loader: Iterable[T], name: str | None = "batch", escapes: EscapesOption = "dispose") -> None:
         given = cast(object, loader)
         if not isinstance(given, Iterable) and not hasattr(type(given), "__getitem__"):
             raise TypeError(f"scoped_batches: expected an iterable of batches, not {loader!r}")
-        DisposeScope(name)  # which refuses what is no name, here and not at the first batch
+        # Which refuses what is no name, and no option, here and not at the first batch.
+        DisposeScope(name, escapes=escapes)
         self._loader = loader
         self._name = name
+        self._escapes = escapes
         self._iterators = WeakSet()
 
     def __iter__(self) -> BatchIterator[T]:
-        iterator = BatchIterator(iter(self._loader), self._name)
+        iterator = BatchIterator(iter(self._loader), self._name, self._escapes)
         self._iterators.add(iterator)
         return iterator
 
@@ -156,16 +166,18 @@ class BatchIterator(_Closing, Iterator[T]):
     Closes the scope of its batch when it is advanced, exhausted, closed, or dies.
     """
 
-    __slots__ = ("__weakref__", "_name", "_scope", "_source")
+    __slots__ = ("__weakref__", "_escapes", "_name", "_scope", "_source")
 
     _source: Iterator[T] | None
     _scope: DisposeScope | None
     _name: str | None
+    _escapes: EscapesOption
 
-    def __init__(self, source: Iterator[T], name: str | None) -> None:
+    def __init__(self, source: Iterator[T], name: str | None, escapes: EscapesOption) -> None:
         self._source = source
         self._scope = None
         self._name = name
+        self._escapes = escapes
 
     def __next__(self) -> T:
         self._leave(None)
@@ -176,12 +188,12 @@ class BatchIterator(_Closing, Iterator[T]):
         except StopIteration:
             self._source = None
             raise
-        self._scope = scope = DisposeScope(self._name)
+        self._scope = scope = DisposeScope(self._name, escapes=self._escapes)
         # Entered here and not in a with block: it stays open in the context of whoever asked for
         # the batch.
         scope.__enter__()
         try:
-            scope.attach(batch)
+            scope._attach(batch)
         except BaseException as error:
             self._leave(error)
             raise
@@ -207,7 +219,7 @@ class BatchIterator(_Closing, Iterator[T]):
 
 # The traceback of what is raised keeps the iterator, which otherwise would close the scope when it
 # dies. mypy takes no method for another, and these are called as the ones they wrap.
-_wrapped: Final = COMPILED.with_undo
+_wrapped: Final = with_undo
 BatchIterator.__next__ = _wrapped((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]  # same
 BatchIterator.__del__ = _wrapped((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]  # same
 _Closing.__exit__ = _wrapped((_Closing.__exit__, _Closing._close))  # type: ignore[method-assign]  # same signature

@@ -11,13 +11,14 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final
 
 import numpy as np
 
+from ..scopes.keeping import EscapesOption, check_escapes_option
 from ..scopes.kinds import kind_of
 from ..scopes.scope import DisposeScope
 from ..scopes.tree_walk import resources_in
 from ..tensors.numpy.alignment import served
-from ..tensors.tensor.tensor import wrap
-from .inputs import Array, array_of, has_torch, is_tensor_like, is_torch, is_torch_packed
-from .pack import check_flag, pack_arrays
+from .adapter import Array, Block, array_of, has_torch, is_tensor_like, is_torch, is_torch_packed
+from .array_adapter import ArrayAdapter
+from .pack import adapter_of, check_flag, check_lengths, pack_sequence
 from .packed import PackedSequence
 
 __all__ = [
@@ -47,11 +48,16 @@ class ScopedCollate(Generic[P, R]):
     function : callable
         The collate function; called with whatever this is called with. One that is wrapped already
         is not wrapped again.
+    escapes : {"dispose", "keep", "raise"}, default "dispose"
+        What happens to what is still held when a call ends, such as a cache of the function's: see
+        `dispose_scope`.
 
     Raises
     ------
     TypeError
         `function` cannot be called.
+    ValueError
+        `escapes` is none of the three.
 
     Notes
     -----
@@ -74,18 +80,21 @@ class ScopedCollate(Generic[P, R]):
     """
 
     function: Callable[P, R]
+    escapes: EscapesOption
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    def __init__(self, function: Callable[P, R], *, escapes: EscapesOption = "dispose") -> None:
+        check_escapes_option(escapes)
         if isinstance(function, ScopedCollate):
             function = function.function
         if not callable(function):
             raise TypeError(f"ScopedCollate: expected a collate function, not {function!r}")
         functools.update_wrapper(self, function, updated=())
         self.function = function
+        self.escapes = escapes
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Collate in a scope of its own, and move the batch out of it."""
-        with DisposeScope("collate") as scope:
+        with DisposeScope("collate", escapes=self.escapes) as scope:
             batch = self.function(*args, **kwargs)
             for resource in resources_in(batch) if has_torch() else ():
                 if is_torch_packed(resource):
@@ -106,7 +115,7 @@ class ScopedCollate(Generic[P, R]):
             found = getattr(found, part, None)
         if found is self:
             return str(name)
-        return ScopedCollate, (self.function,)
+        return functools.partial(ScopedCollate, escapes=self.escapes), (self.function,)
 
 
 # The common collate function: fields that vary in length packed, the others stacked.
@@ -116,12 +125,15 @@ Path = tuple[str, ...]
 Names = Collection[str | int]
 
 _LISTED: Final = (str, bytes, type(None))
+_NUMBERS: Final = (bool, int, float, complex, np.generic)
 
 
 def pack_collate(
     pack: Names | Literal["varying", "all"] = "varying", *, stack: Names = (), enforce_sorted: bool = False
 ) -> PackCollate:
-    """A collate function: what varies in length is packed, the rest stacked, in the structure of one sample.
+    """Return a collate function that packs what varies in length and stacks the rest.
+
+    The batch has the structure of one sample.
 
     Samples are arrays, Tensors, numbers, or any nesting of tuples, lists, namedtuples, dicts,
     dataclasses and attrs classes of them. In the batch,
@@ -224,14 +236,14 @@ class PackCollate:
         self._varied = set()
 
     def __call__(self, samples: Iterable[Any]) -> Any:
-        """The batch of the samples: see `pack_collate`."""
+        """Return the batch of some samples: see `pack_collate`."""
         with DisposeScope("collate") as scope:
             given = list(samples)
             if not given:
                 raise ValueError("pack_collate: there are no samples to make a batch of")
             met: set[Path] = set()
-            of_torch = has_torch() and any(map(is_torch, resources_in(given[0])))
-            batch = self._field((), given, met, of_torch)
+            tensor = next(filter(is_torch, resources_in(given[0])), None) if has_torch() else None
+            batch = self._field((), given, met, adapter_of(tensor))
             named = self._stack if isinstance(self._pack, str) else self._stack | self._pack
             for path in sorted(named - met):
                 known = ", ".join(sorted(map(_called, met))) or "none"
@@ -240,29 +252,31 @@ class PackCollate:
                 )
             return scope.move_to_outer(batch)
 
-    def _field(self, path: Path, values: list[Any], met: set[Path], of_torch: bool) -> Any:
-        """The batch of one field, whatever it is; `met` gets the paths of the fields of arrays."""
+    def _field(self, path: Path, values: list[Any], met: set[Path], numbers: ArrayAdapter) -> Any:
+        """Return the batch of one field, whatever it is.
+
+        Adds the paths of the fields of arrays to `met`; `numbers` makes the batches of numbers.
+        """
         first = values[0]
         if is_torch_packed(first) or isinstance(first, PackedSequence):
             raise TypeError(
                 f"{_where(path, 0)} is a PackedSequence, which is a batch already; "
                 "let the dataset give the sequences themselves, or unpack_sequence() them first"
             )
-        if is_torch(first):
-            _check_each(path, values, is_torch)
-            met.add(path)
-            return self._tensors(path, values)
         if isinstance(first, _LISTED):
             _check_each(path, values, lambda value: isinstance(value, _LISTED))
             return values
-        if isinstance(first, (bool, int, float, complex, np.generic)):
-            _check_each(path, values, lambda value: isinstance(value, (bool, int, float, complex, np.generic)))
-            numbers = served(_numbers, path, values)
-            return _torch_tensor_of(numbers) if of_torch else wrap(numbers)
-        if is_tensor_like(first):
-            _check_each(path, values, is_tensor_like)
+        if isinstance(first, _NUMBERS):
+            _check_each(path, values, lambda value: isinstance(value, _NUMBERS))
+            return numbers.tensor(served(_array_of_numbers, path, values))
+        belongs = next((test for test in (is_torch, is_tensor_like) if test(first)), None)
+        if belongs is not None:
+            _check_each(path, values, belongs)
             met.add(path)
-            return self._arrays(path, [array_of(value, _where(path, at)) for at, value in enumerate(values)])
+            adapter = adapter_of(first)
+            return self._blocks(
+                path, adapter, [adapter.block(value, _where(path, at)) for at, value in enumerate(values)]
+            )
         children = _children(first)
         if children is None:
             raise _not_understood(path, first)
@@ -279,53 +293,34 @@ class PackCollate:
                     )
                 )
         batches = {
-            name: self._field((*path, str(name)), [fields[name] for fields in given], met, of_torch)
-            for name in children
+            name: self._field((*path, str(name)), [fields[name] for fields in given], met, numbers) for name in children
         }
         return _rebuilt(first, batches)
 
-    def _arrays(self, path: Path, arrays: list[Array]) -> Any:
-        """The batch of a field of arrays: packed or stacked."""
-        first = arrays[0]
-        for at, array in enumerate(arrays):
-            if array.ndim != first.ndim or array.shape[1:] != first.shape[1:]:
-                raise ValueError(f"{_where(path, at)} has shape {array.shape}, where sample 0 has {first.shape}")
-        dtype = np.result_type(*{array.dtype for array in arrays})
-        odd = next((at for at, array in enumerate(arrays) if array.shape != first.shape), None)
+    def _blocks(self, path: Path, adapter: ArrayAdapter, blocks: list[Block]) -> Any:
+        """Return the batch of a field of arrays or of PyTorch's tensors: packed or stacked."""
+        blocks = adapter.of_one_dtype(blocks, [_where(path, at) for at in range(len(blocks))])
+        shapes = [tuple(block.shape) for block in blocks]
+        first = shapes[0]
+        for at, shape in enumerate(shapes):
+            if len(shape) != len(first) or shape[1:] != first[1:]:
+                raise ValueError(f"{_where(path, at)} has shape {shape}, where sample 0 has {first}")
+        odd = next((at for at, shape in enumerate(shapes) if shape != first), None)
         if odd is not None and self._pack == "varying":
             self._varied.add(path)
-        if not self._is_packed(path, first.ndim):
+        if not self._is_packed(path, len(first)):
             if odd is not None:
                 raise ValueError(
-                    f"{_where(path, odd)} has shape {arrays[odd].shape}, where sample 0 has {first.shape}, "
+                    f"{_where(path, odd)} has shape {shapes[odd]}, where sample 0 has {first}, "
                     "and the field is stacked; name it in pack= to have it packed"
                 )
-            return wrap(served(np.stack, arrays, dtype=dtype))
-        for at, array in enumerate(arrays):
-            if array.ndim == 0 or array.size == 0:
-                raise ValueError(f"{_where(path, at)} has shape {array.shape}, and an empty sequence cannot be packed")
-        what = f"pack_collate: {_called(path)}"
-        return PackedSequence._of(served(pack_arrays, arrays, self._enforce_sorted, what, dtype))
-
-    def _tensors(self, path: Path, tensors: list[Any]) -> Any:
-        """The batch of a field of PyTorch's tensors: packed or stacked, as that of a field of arrays."""
-        from .torch_adapter import packed, stacked, trailing_shapes
-
-        shapes = trailing_shapes(tensors, [_where(path, at) for at in range(len(tensors))])
-        odd = next((at for at, shape in enumerate(shapes) if shape != shapes[0]), None)
-        if odd is not None and self._pack == "varying":
-            self._varied.add(path)
-        if self._is_packed(path, len(shapes[0])):
-            for at, shape in enumerate(shapes):
-                if not shape or 0 in shape:
-                    raise ValueError(f"{_where(path, at)} has shape {shape}, and an empty sequence cannot be packed")
-            return packed(tensors, self._enforce_sorted, f"pack_collate: {_called(path)}")
-        if odd is not None:
-            raise ValueError(
-                f"{_where(path, odd)} has shape {shapes[odd]}, where sample 0 has {shapes[0]}, "
-                "and the field is stacked; name it in pack= to have it packed"
-            )
-        return stacked(tensors)
+            return adapter.stacked(blocks)
+        for at, shape in enumerate(shapes):
+            if not shape or 0 in shape:
+                raise ValueError(f"{_where(path, at)} has shape {shape}, and an empty sequence cannot be packed")
+        if self._enforce_sorted:
+            check_lengths(np.array([shape[0] for shape in shapes]), f"pack_collate: {_called(path)}")
+        return pack_sequence(blocks, self._enforce_sorted)
 
     def _is_packed(self, path: Path, ndim: int) -> bool:
         if path in self._stack:
@@ -344,12 +339,6 @@ class PackCollate:
         packed = self._pack if isinstance(self._pack, str) else sorted(".".join(path) for path in self._pack)
         stacked = sorted(".".join(path) for path in self._stack)
         return f"pack_collate(pack={packed!r}, stack={stacked!r}, enforce_sorted={self._enforce_sorted!r})"
-
-
-def _torch_tensor_of(numbers: Array) -> Any:
-    from .torch_adapter import tensor_of
-
-    return tensor_of(numbers)
 
 
 def _paths_of(names: object, option: str) -> frozenset[Path]:
@@ -379,7 +368,7 @@ def _check_each(path: Path, values: list[Any], belongs: Callable[[Any], bool]) -
             )
 
 
-def _numbers(path: Path, values: list[Any]) -> Array:
+def _array_of_numbers(path: Path, values: list[Any]) -> Array:
     array: Array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         raise TypeError(
@@ -389,7 +378,7 @@ def _numbers(path: Path, values: list[Any]) -> Array:
 
 
 def _children(value: Any) -> dict[Any, Any] | None:
-    """The fields of a container by key, name or index; None for what is no container."""
+    """Return the fields of a container by key, name or index; None for other objects."""
     if isinstance(value, Mapping):
         return {**value}
     if isinstance(value, (tuple, list)):
@@ -398,38 +387,26 @@ def _children(value: Any) -> dict[Any, Any] | None:
         return dict(zip(names, items, strict=True))
     if isinstance(value, type) or kind_of(value) is not None:
         return None
-    fields = _field_names(value)
-    return None if fields is None else {name: getattr(value, name) for name in fields}
-
-
-def _field_names(value: Any) -> list[str] | None:
-    if dataclasses.is_dataclass(value):
-        return [field.name for field in dataclasses.fields(value)]
     attributes = getattr(cast(Any, type(value)), "__attrs_attrs__", None)
-    return None if attributes is None else [attribute.name for attribute in attributes]
+    fields: Any = dataclasses.fields(value) if dataclasses.is_dataclass(value) else attributes
+    return None if fields is None else {field.name: getattr(value, field.name) for field in fields}
 
 
 def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
-    """A container like that of the first sample around the batches of its fields."""
+    """Return a container like that of the first sample around the batches of its fields."""
     cls = cast(Any, type(first))
-    if cls is dict:
+    if cls is dict or (isinstance(first, Mapping) and not isinstance(first, MutableMapping)):
         return batches
-    if isinstance(first, Mapping):
-        if not isinstance(first, MutableMapping):
-            return batches
-        clone: Any = copy.copy(cast(Any, first))
-        for name, batch in batches.items():
-            clone[name] = batch
-        return clone
-    if isinstance(first, tuple):
+    if isinstance(first, (tuple, list)):
         return cls._make(batches.values()) if hasattr(cls, "_make") else cls(batches.values())
-    if isinstance(first, list):
-        return cls(batches.values())
     # A copy, so that what __init__ checks of a sample is not asked of a batch; past the lock of a
     # frozen class.
-    clone = copy.copy(first)
+    clone: Any = copy.copy(cast(Any, first))
     for name, batch in batches.items():
-        object.__setattr__(clone, name, batch)
+        if isinstance(first, MutableMapping):
+            clone[name] = batch
+        else:
+            object.__setattr__(clone, name, batch)
     return clone
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import final
 
 from ..scopes.framework import Framework, register
-from ..scopes.kinds import Kind
+from ..scopes.kinds import Kind, kind_of_type
+from ..tensors import torch as torch_room  # noqa: F401  # pyright: ignore[reportUnusedImport]  # registered before
 
 __all__ = [
     "TorchSequences",
@@ -24,16 +26,19 @@ class TorchSequences(Framework):
 
     @property
     def kinds(self) -> Sequence[Kind]:
-        """The kind of ``torch.nn.utils.rnn.PackedSequence``."""
+        """The kind of ``torch.nn.utils.rnn.PackedSequence``; none where scopes do not own PyTorch's tensors."""
+        if kind_of_type(sys.modules["torch"].Tensor) is None:
+            return []
         from .torch_adapter import TORCH_PACKED_SEQUENCE
 
         return [TORCH_PACKED_SEQUENCE]
 
     def install(self) -> None:
         """See packed sequences made from now on, on every thread."""
-        from .torch_adapter import see_births
+        if self.kinds:
+            from .torch_adapter import see_births
 
-        see_births()
+            see_births()
 
 
 register(TorchSequences())

@@ -2,53 +2,84 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..tensors.numpy.alignment import served
-from .compiled import BATCH_FIRST, PACKED, SEQUENCES, TIME_FIRST, count_above, move_rows
-from .inputs import Array, array_of, arrays_of, is_torch, lengths_of, listed
-from .packed import PackedSequence, inverse_of
+from .adapter import Block, Integers, has_torch, is_tensor_like, is_torch, is_torch_packed
+from .array_adapter import ARRAYS, ArrayAdapter
+from .rows import Rows, counts_above, move, rows_of_packed, rows_of_padded, rows_of_sequences
 
 if TYPE_CHECKING:
     import torch
     from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
 
-    from .inputs import TensorLike
+    from .adapter import TensorLike
+    from .packed import PackedSequence
 
 __all__ = [
-    "batch_sizes_of",
+    "adapter_of",
     "check_flag",
-    "descending_order",
-    "fitted",
-    "pack_arrays",
+    "check_lengths",
+    "check_padded",
+    "listed",
     "pack_padded_sequence",
     "pack_sequence",
+    "sequences_in",
 ]
 
 
-def descending_order(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The indices that sort lengths from the longest to the shortest; those of one length keep their order."""
-    # The complement reverses the order of all int64, where a minus would overflow at the smallest.
-    return np.argsort(~lengths, kind="stable")
+def adapter_of(thing: object) -> ArrayAdapter:
+    """Return the adapter of a tensor, an array or a packed sequence; that of arrays for any other object."""
+    if is_torch(thing) or is_torch_packed(thing):
+        from .torch_adapter import TENSORS
+
+        return TENSORS
+    return ARRAYS
 
 
-def batch_sizes_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many sequences reach each time step, given their lengths in descending order; its own inverse."""
-    batch_sizes = np.empty(int(lengths[0]), np.int64)
-    count_above(batch_sizes, lengths)
-    return batch_sizes
+def listed(sequences: Any, what: str) -> tuple[ArrayAdapter, Any]:
+    """Return the adapter of a list of sequences, and the sequences: an iterator as a list.
+
+    Parameters
+    ----------
+    sequences : object
+        What the user gave.
+    what : str
+        The function, for the message.
+
+    Raises
+    ------
+    TypeError
+        Only some of them are PyTorch's tensors.
+    """
+    if is_torch(sequences):
+        return adapter_of(sequences), list(sequences)
+    if is_tensor_like(sequences) or not isinstance(sequences, Iterable):
+        return ARRAYS, sequences
+    given: list[Any] = list(cast(Any, sequences))
+    classes = set(map(type, given))
+    theirs = {cls for cls in classes if has_torch() and issubclass(cls, sys.modules["torch"].Tensor)}
+    if theirs and theirs != classes:
+        own = [type(sequence) in theirs for sequence in given]
+        torch_at, other_at = own.index(True), own.index(False)
+        cls = cast("type[object]", type(given[other_at]))
+        raise TypeError(
+            f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a "
+            f"{cls.__module__}.{cls.__qualname__}; give sequences of one kind: torch.from_numpy(array) makes a tensor "
+            "of an array, tensor.numpy() an array of a tensor"
+        )
+    return adapter_of(given[0] if given else None), given
 
 
 @overload
 def pack_sequence(sequences: Iterable[TensorLike], enforce_sorted: bool = True) -> PackedSequence: ...
 @overload
 def pack_sequence(sequences: Iterable[torch.Tensor], enforce_sorted: bool = True) -> TorchPackedSequence: ...
-def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence | TorchPackedSequence:
-    """A packed sequence of a list of sequences of different lengths.
+def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> Any:
+    """Return a packed sequence of a list of sequences of different lengths.
 
     As ``torch.nn.utils.rnn.pack_sequence``, without padding in between. Given PyTorch's tensors,
     PyTorch's packed sequence, with gradients.
@@ -86,15 +117,8 @@ def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence
     >>> packed.data.tolist(), packed.batch_sizes.tolist(), packed.sorted_indices.tolist()
     ([3, 1, 4, 2, 5], [2, 2, 1], [1, 0])
     """
-    sequences, tensors = listed(sequences, "pack_sequence")
-    if tensors is not None:
-        from . import torch_adapter
-
-        return torch_adapter.pack_sequence(tensors, enforce_sorted)
-    arrays = arrays_of(sequences, "pack_sequence", TypeError)
-    if not arrays:
-        raise RuntimeError("pack_sequence: received an empty list of sequences")
-    return PackedSequence._of(served(pack_arrays, arrays, enforce_sorted, "pack_sequence"))
+    adapter, given = listed(sequences, "pack_sequence")
+    return adapter.call("pack_sequence", _pack_sequence, given, enforce_sorted)
 
 
 @overload
@@ -111,13 +135,8 @@ def pack_padded_sequence(
     batch_first: bool = False,
     enforce_sorted: bool = True,
 ) -> TorchPackedSequence: ...
-def pack_padded_sequence(
-    input: Any,
-    lengths: Any,
-    batch_first: bool = False,
-    enforce_sorted: bool = True,
-) -> PackedSequence | TorchPackedSequence:
-    """A packed sequence of a padded batch.
+def pack_padded_sequence(input: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> Any:
+    """Return a packed sequence of a padded batch.
 
     As ``torch.nn.utils.rnn.pack_padded_sequence``. Given PyTorch's tensor, PyTorch's packed
     sequence, with gradients.
@@ -160,97 +179,98 @@ def pack_padded_sequence(
     >>> packed.data.tolist(), packed.batch_sizes.tolist(), packed.unsorted_indices.tolist()
     ([4, 1, 3, 5, 2, 6], [3, 2, 1], [1, 2, 0])
     """
-    if is_torch(input):
-        from . import torch_adapter
+    adapter = adapter_of(input)
+    return adapter.call("pack_padded_sequence", _pack_padded_sequence, input, lengths, batch_first, enforce_sorted)
 
-        return torch_adapter.pack_padded_sequence(input, lengths, batch_first, enforce_sorted)
-    what = "pack_padded_sequence"
-    array = array_of(input, f"{what}: input")
-    counts = lengths_of(lengths, what)
+
+def _pack_sequence(adapter: ArrayAdapter, what: str, sequences: Any, enforce_sorted: Any) -> Any:
+    blocks, lengths = sequences_in(adapter, adapter.blocks(sequences, what, TypeError), what, IndexError)
+    if 0 in blocks[0].shape[1:] or not lengths.any():
+        raise RuntimeError(f"{what}: cannot pack empty sequences, of shape {tuple(blocks[0].shape)}")
+    order = None if enforce_sorted else adapter.descending(lengths)
+    if order is not None:
+        lengths = lengths[order]
+        blocks = [blocks[place] for place in order.tolist()]
+    return _packed(adapter, rows_of_sequences(blocks, int(lengths.max())), lengths, order, blocks[0].shape[1:], what)
+
+
+def _pack_padded_sequence(
+    adapter: ArrayAdapter, what: str, input: Any, lengths: Any, batch_first: Any, enforce_sorted: Any
+) -> Any:
+    padded = adapter.block(input, f"{what}: input")
+    numbers = adapter.lengths(lengths, what)
+    if numbers.dtype.kind == "f" and not (np.abs(numbers) < 2.0**63).all():
+        raise RuntimeError(f"{what}: lengths must be finite and fit into int64, but got {numbers.tolist()}")
+    counts = numbers.astype(np.int64)
     check_flag(batch_first, what)
-    if array.ndim < 2:
-        raise IndexError(
-            f"{what}: input must have at least two dimensions, time and batch, but has shape {array.shape}"
-        )
-    batch_axis = 0 if batch_first else 1
-    batch = array.shape[batch_axis]
-    order: NDArray[np.int64] | None = None
+    check_padded(padded, what)
+    batch, order = padded.shape[0 if batch_first else 1], None
     if not enforce_sorted:
         if counts.ndim > 1:
             raise IndexError(f"{what}: lengths must have one dimension, not shape {counts.shape}")
         if counts.ndim:
-            if counts.size > batch:
-                raise RuntimeError(f"{what}: got {counts.size} lengths for {batch} sequences")
-            order = served(descending_order, counts)
+            if len(counts) > batch:
+                raise RuntimeError(f"{what}: got {len(counts)} lengths for {batch} sequences")
+            order = adapter.descending(counts)
             counts = counts[order]
             # PyTorch selects by the order, so that with fewer lengths than sequences the rest is
             # left out.
-            batch = counts.size
+            batch = len(counts)
     if counts.ndim != 1:
         raise RuntimeError(f"{what}: lengths must have one dimension, not shape {counts.shape}")
-    if array.size == 0 or batch == 0:
-        raise RuntimeError(f"{what}: cannot pack an empty input, of shape {array.shape}")
-    if counts.size != batch:
-        raise RuntimeError(f"{what}: expected as many lengths as sequences, but got {counts.size} (batch size {batch})")
-    _check_lengths(counts, what)
-    batch_sizes = served(batch_sizes_of, counts)
-    # A length beyond the input adds a step to batch_sizes and no rows, as it does in PyTorch.
-    kept = np.minimum(counts, array.shape[1 - batch_axis])
-    data = served(np.empty, (int(kept.sum()), *array.shape[2:]), array.dtype)
-    padded = np.ascontiguousarray(array[:batch] if batch_first else array[:, :batch])
-    layout = BATCH_FIRST if batch_first else TIME_FIRST
-    move_rows((data,), PACKED, (padded,), layout, kept, order, data[0].nbytes, None)
-    return PackedSequence._of((data, batch_sizes, order, None if order is None else served(inverse_of, order)))
-
-
-def pack_arrays(
-    arrays: list[Array], enforce_sorted: bool, what: str, dtype: np.dtype[Any] | None = None
-) -> tuple[Array, Array, Array | None, Array | None]:
-    """The four fields of the packed sequence of at least one array; `dtype` is that of the first where left out."""
-    shapes = [array.shape for array in arrays]
-    if () in shapes:
-        raise IndexError(f"{what}: sequence {shapes.index(())} has no dimensions, where a sequence has a length")
-    first = arrays[0]
-    trailing = first.shape[1:]
-    parts = [
-        array if shape[1:] == trailing else fitted(array, trailing, index, what)
-        for index, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
-    ]
-    counts = np.array([shape[0] for shape in shapes], dtype=np.int64)
-    if 0 in trailing or not counts.any():
-        raise RuntimeError(f"{what}: cannot pack empty sequences, of shape {first.shape}")
-    order = None if enforce_sorted else descending_order(counts)
+    if 0 in padded.shape or batch == 0:
+        raise RuntimeError(f"{what}: cannot pack an empty input, of shape {tuple(padded.shape)}")
+    if len(counts) != batch:
+        raise RuntimeError(f"{what}: expected as many lengths as sequences, but got {len(counts)} (batch size {batch})")
+    (padded,) = adapter.alike([padded], what)
+    source = rows_of_padded(padded, batch_first)
     if order is not None:
-        counts = counts[order]
-    _check_lengths(counts, what)
-    data = np.empty((int(counts.sum()), *trailing), first.dtype if dtype is None else dtype)
-    # PyTorch too copies each sequence into the dtype of the first.
-    sequences = tuple(np.ascontiguousarray(part, data.dtype) for part in parts)
-    move_rows((data,), PACKED, sequences, SEQUENCES, counts, order, data[0].nbytes, None)
-    return data, batch_sizes_of(counts), order, None if order is None else inverse_of(order)
+        source = source._replace(starts=source.starts[order])
+    return _packed(adapter, source, counts, order, padded.shape[2:], what)
 
 
-def fitted(array: Array, trailing: tuple[int, ...], index: int, what: str) -> Array:
-    """A sequence with the trailing shape of the first, broadcast where that is possible.
+def _packed(
+    adapter: ArrayAdapter, source: Rows, lengths: Integers, order: Integers | None, row: tuple[int, ...], what: str
+) -> Any:
+    """Return the packed sequence of some rows; the sequences are given in descending order, which `order` has made."""
+    check_lengths(lengths, what)
+    batch_sizes = counts_above(lengths)
+    # A length beyond the input adds a step to batch_sizes and no rows, as it does in PyTorch.
+    lengths = np.minimum(lengths, len(source.steps))
+    data = adapter.empty((int(lengths.sum()), *row), source.blocks[0])
+    move(rows_of_packed(data, batch_sizes, np.arange(len(lengths))), source, lengths, row)
+    return adapter.packed(data, batch_sizes, order, None if order is None else np.argsort(order))
+
+
+def sequences_in(
+    adapter: ArrayAdapter, blocks: list[Block], what: str, first_refusal: type[Exception]
+) -> tuple[list[Block], Integers]:
+    """Return contiguous sequences like the first, at least one, and their lengths.
 
     Raises
     ------
     RuntimeError
-        It is not.
+        There is none, or one does not fit the first.
     IndexError
-        It has no dimensions.
+        A sequence has no dimensions; `first_refusal` where it is the first one.
     """
-    if array.shape[1:] == trailing and array.ndim:
-        return array
-    if array.ndim == 0:
-        raise IndexError(f"{what}: sequence {index} has no dimensions, where a sequence has a length")
-    try:
-        return np.broadcast_to(array, (array.shape[0], *trailing))
-    except ValueError:
-        raise RuntimeError(
-            f"{what}: sequence {index} has shape {array.shape}, "
-            f"which does not fit the trailing shape {trailing} of sequence 0"
-        ) from None
+    if not blocks:
+        raise RuntimeError(f"{what}: received an empty list of sequences")
+    shapes = [block.shape for block in blocks]
+    if () in shapes:
+        place = shapes.index(())
+        if place:
+            raise IndexError(f"{what}: sequence {place} has no dimensions, where a sequence has a length")
+        raise first_refusal(f"{what}: sequence 0 has no dimensions, where a sequence has a length")
+    return adapter.alike(blocks, what), np.array([shape[0] for shape in shapes])
+
+
+def check_padded(padded: Block, what: str) -> None:
+    """Raise `IndexError` where a padded batch has less than two dimensions."""
+    if padded.ndim < 2:
+        raise IndexError(
+            f"{what}: the batch must have at least two dimensions, time and batch, but has shape {tuple(padded.shape)}"
+        )
 
 
 def check_flag(flag: object, what: str, name: str = "batch_first") -> None:
@@ -259,11 +279,14 @@ def check_flag(flag: object, what: str, name: str = "batch_first") -> None:
         raise TypeError(f"{what}: {name} must be a bool, not {flag!r}")
 
 
-def _check_lengths(counts: NDArray[np.int64], what: str) -> None:
-    if (counts[1:] > counts[:-1]).any():
+def check_lengths(lengths: Integers, what: str) -> None:
+    """Raise `RuntimeError` where lengths are not sorted from the longest to the shortest, or one is not positive."""
+    if (lengths[1:] > lengths[:-1]).any():
         raise RuntimeError(
             f"{what}: the sequences must be sorted by length, longest first, when enforce_sorted is True; "
             "pass enforce_sorted=False to have them sorted"
         )
-    if counts[-1] <= 0:
-        raise RuntimeError(f"{what}: every sequence must have a length greater than 0, but one has length {counts[-1]}")
+    if lengths[-1] <= 0:
+        raise RuntimeError(
+            f"{what}: every sequence must have a length greater than 0, but one has length {lengths[-1]}"
+        )

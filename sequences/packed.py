@@ -2,37 +2,51 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, SupportsIndex, TypeAlias, cast, overload
+from collections.abc import Iterable, Iterator, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Self,
+    SupportsIndex,
+    TypeAlias,
+    cast,
+    final,
+    overload,
+)
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ..scopes.functions import dispose
 from ..scopes.identity import disposed_error
-from ..scopes.kinds import Kind, add_kind, device_name
+from ..scopes.kinds import Kind, add_kind
 from ..scopes.ownership import born_together
 from ..tensors.numpy.alignment import aligned
-from ..tensors.tensor.tensor import TENSOR, unborn
-from .compiled import invert_permutation
-from .inputs import Array, array_of, is_tensor_like
+from ..tensors.tensor.tensor import TENSOR, device_of_numpy, unborn
+from .adapter import Array, array_of, is_tensor_like
 
 if TYPE_CHECKING:
     from ..tensors.tensor.tensor import Tensor
-    from .inputs import TensorLike
+    from .adapter import TensorLike
 
 __all__ = [
     "PACKED_SEQUENCE",
     "PackedSequence",
     "arrays_in",
-    "inverse_of",
 ]
 
 # The class has methods of these names, which a type checker takes its annotations for.
 _Int: TypeAlias = int
 
-_FIELDS: Final = ("data", "batch_sizes", "sorted_indices", "unsorted_indices")
+
+class _Fields(NamedTuple):
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
 
 
 class PackedSequence(Sequence["Tensor | None"]):
@@ -86,25 +100,14 @@ class PackedSequence(Sequence["Tensor | None"]):
     (True, True)
     """
 
-    __slots__ = (
-        "__dict__",
-        "__weakref__",
-        "_batch_sizes",
-        "_data",
-        "_disposed",
-        "_sorted_indices",
-        "_unsorted_indices",
-    )
-    __match_args__ = _FIELDS
+    __slots__ = ("__dict__", "__weakref__", "_disposed", "_tuple")
+    __match_args__ = ("data", "batch_sizes", "sorted_indices", "unsorted_indices")
 
-    _fields: ClassVar[tuple[str, ...]] = _FIELDS
+    _fields: ClassVar[tuple[str, ...]] = _Fields._fields
     _field_defaults: ClassVar[dict[str, Any]] = {}
 
-    _data: Tensor
-    _batch_sizes: Tensor
-    _sorted_indices: Tensor | None
-    _unsorted_indices: Tensor | None
     _disposed: bool
+    _tuple: _Fields
 
     def __init__(
         self,
@@ -121,28 +124,20 @@ class PackedSequence(Sequence["Tensor | None"]):
         ordered = None if unsorted_indices is None else array_of(unsorted_indices, "PackedSequence: unsorted_indices")
         if ordered is None and unordered is not None:
             ordered = _checked_inverse(unordered)
-        self._adopt(
-            array_of(data, "PackedSequence: data"),
-            array_of(batch_sizes, "PackedSequence: batch_sizes"),
-            unordered,
-            ordered,
-        )
+        rows = array_of(data, "PackedSequence: data")
+        self._adopt((rows, array_of(batch_sizes, "PackedSequence: batch_sizes"), unordered, ordered))
 
-    def _adopt(
-        self, data: Array, batch_sizes: Array, sorted_indices: Array | None, unsorted_indices: Array | None
-    ) -> None:
+    def _adopt(self, arrays: Iterable[Array | None]) -> None:
+        fields: Any = [None if array is None else unborn(array) for array in arrays]
         self._disposed = False
-        self._data = unborn(data)
-        self._batch_sizes = unborn(batch_sizes)
-        self._sorted_indices = None if sorted_indices is None else unborn(sorted_indices)
-        self._unsorted_indices = None if unsorted_indices is None else unborn(unsorted_indices)
+        self._tuple = _Fields._make(fields)
         born_together(self, PACKED_SEQUENCE)
 
     @classmethod
     def _of(cls, arrays: Iterable[Array | None]) -> Self:
-        """One around arrays that are known to fit."""
+        """Return one around four arrays that are known to fit."""
         self = cls.__new__(cls)
-        self._adopt(*arrays)  # type: ignore[arg-type]  # four of them: fields that may be None are those that take it
+        self._adopt(arrays)
         return self
 
     # ------------------------------------------------------------------ the fields
@@ -150,7 +145,7 @@ class PackedSequence(Sequence["Tensor | None"]):
     @property
     def data(self) -> Tensor:
         """The elements, shape (sum of lengths, *). A member of this packed sequence."""
-        return self._data
+        return self._tuple.data
 
     @property
     def batch_sizes(self) -> Tensor:
@@ -158,7 +153,7 @@ class PackedSequence(Sequence["Tensor | None"]):
 
         A member of this packed sequence.
         """
-        return self._batch_sizes
+        return self._tuple.batch_sizes
 
     @property
     def sorted_indices(self) -> Tensor | None:
@@ -166,7 +161,7 @@ class PackedSequence(Sequence["Tensor | None"]):
 
         A member of this packed sequence.
         """
-        return self._sorted_indices
+        return self._tuple.sorted_indices
 
     @property
     def unsorted_indices(self) -> Tensor | None:
@@ -174,54 +169,51 @@ class PackedSequence(Sequence["Tensor | None"]):
 
         A member of this packed sequence.
         """
-        return self._unsorted_indices
-
-    def _tuple(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        return self._data, self._batch_sizes, self._sorted_indices, self._unsorted_indices
+        return self._tuple.unsorted_indices
 
     # ------------------------------------------------------------------ as a namedtuple
 
     def __len__(self) -> _Int:
-        return len(_FIELDS)
+        return len(self._tuple)
 
     def __iter__(self) -> Iterator[Tensor | None]:
-        return iter(self._tuple())
+        return iter(self._tuple)
 
     @overload
     def __getitem__(self, index: SupportsIndex, /) -> Tensor | None: ...
     @overload
     def __getitem__(self, index: slice, /) -> tuple[Tensor | None, ...]: ...
     def __getitem__(self, index: SupportsIndex | slice, /) -> Tensor | tuple[Tensor | None, ...] | None:
-        return self._tuple()[index]
+        return self._tuple[index]
 
     def __contains__(self, value: object) -> bool:
-        return any(_same(field, value) for field in self._tuple())
+        return any(_same(field, value) for field in self._tuple)
 
     def index(self, value: object, start: SupportsIndex = 0, stop: SupportsIndex = 4) -> _Int:
-        """The place of the first field that is, or equals, `value`.
+        """Return the place of the first field that is, or equals, `value`.
 
         Raises
         ------
         ValueError
             There is none, or the comparison with a field has no single answer.
         """
-        for place in range(len(_FIELDS))[start:stop]:
-            if _same(self._tuple()[place], value):
+        for place in range(len(self._tuple))[start:stop]:
+            if _same(self._tuple[place], value):
                 return place
         raise ValueError(f"{value!r} is not in the {type(self).__qualname__}")
 
     def count(self, value: object) -> _Int:
-        """How many fields are, or equal, `value`."""
-        return sum(_same(field, value) for field in self._tuple())
+        """Return how many fields are, or equal, `value`."""
+        return sum(_same(field, value) for field in self._tuple)
 
     def __add__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self._tuple() + (other._tuple() if isinstance(other, PackedSequence) else other)
+        return self._tuple + _tuple_of(other)
 
     def __radd__(self, other: tuple[Any, ...]) -> tuple[Any, ...]:
-        return other + self._tuple()
+        return other + self._tuple
 
     def __mul__(self, times: SupportsIndex) -> tuple[Any, ...]:
-        return self._tuple() * times
+        return self._tuple * times
 
     __rmul__ = __mul__
 
@@ -231,47 +223,39 @@ class PackedSequence(Sequence["Tensor | None"]):
         if not isinstance(other, (tuple, PackedSequence)):
             return NotImplemented
         others = cast("Sequence[Any]", other)
-        return len(others) == len(_FIELDS) and all(map(_same, self._tuple(), others))
+        return len(others) == len(self._tuple) and all(map(_same, self._tuple, others))
 
     def __lt__(self, other: Any) -> bool:
-        return self._compared(other, operator.lt)
+        return self._tuple < _tuple_of(other)
 
     def __le__(self, other: Any) -> bool:
-        return self._compared(other, operator.le)
+        return self._tuple <= _tuple_of(other)
 
     def __gt__(self, other: Any) -> bool:
-        return self._compared(other, operator.gt)
+        return self._tuple > _tuple_of(other)
 
     def __ge__(self, other: Any) -> bool:
-        return self._compared(other, operator.ge)
-
-    def _compared(self, other: Any, compare: Callable[[Any, Any], bool]) -> bool:
-        mine: Any = self._tuple()
-        return compare(mine, other._tuple() if isinstance(other, PackedSequence) else other)
+        return self._tuple >= _tuple_of(other)
 
     def __hash__(self) -> _Int:
-        return hash(self._tuple())
+        return hash(self._tuple)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={value!r}" for name, value in zip(_FIELDS, self._tuple(), strict=True))
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._asdict().items())
         return f"{type(self).__qualname__}({fields})"
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:
-        """One from four fields in order."""
+        """Return one made of four fields in order."""
         return cls(*iterable)
 
     def _asdict(self) -> dict[str, Tensor | None]:
-        """The fields by name."""
-        return dict(zip(_FIELDS, self._tuple(), strict=True))
+        """Return the fields by name."""
+        return self._tuple._asdict()
 
     def _replace(self, **fields: Any) -> Self:
-        """Another one with some fields replaced; the others share their memory with this one."""
-        unknown = [name for name in fields if name not in _FIELDS]
-        if unknown:
-            raise ValueError(f"Got unexpected field names: {unknown!r}")
-        given: dict[str, Any] = {**self._asdict(), **fields}
-        return type(self)(**given)
+        """Return another one with some fields replaced; the others share their memory with this one."""
+        return type(self)(*self._tuple._replace(**fields))
 
     # ------------------------------------------------------------------ the life
 
@@ -306,7 +290,9 @@ class PackedSequence(Sequence["Tensor | None"]):
     # ------------------------------------------------------------------ conversions
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """A packed sequence whose data has another dtype, or is on another device; itself where nothing changes.
+        """Return a packed sequence whose data has another dtype, or is on another device.
+
+        It is this one where nothing changes.
 
         Called as ``torch.Tensor.to``: ``to(dtype)``, ``to(device)``, ``to(device, dtype)``,
         ``to(other)``, each with ``non_blocking=False, copy=False``.
@@ -412,13 +398,17 @@ class PackedSequence(Sequence["Tensor | None"]):
         return self.to(dtype=np.uint8)
 
 
+def _tuple_of(other: Any) -> tuple[Any, ...]:
+    return other._tuple if isinstance(other, PackedSequence) else other
+
+
 def _same(field: object, value: object) -> bool:
-    """Whether a field is, or equals, a value, as tuples compare their elements; None equals nothing else."""
+    """Return whether a field is, or equals, a value, as tuples compare their elements; None equals nothing else."""
     return field is value or (field is not None and value is not None and bool(field == value))
 
 
 def arrays_in(packed: PackedSequence) -> tuple[Array, Array, Array | None, Array | None]:
-    """The arrays of the four fields.
+    """Return the arrays of the four fields.
 
     Raises
     ------
@@ -427,39 +417,45 @@ def arrays_in(packed: PackedSequence) -> tuple[Array, Array, Array | None, Array
     """
     if packed._disposed:
         raise disposed_error(packed, PACKED_SEQUENCE)
-    before, after = packed._sorted_indices, packed._unsorted_indices
+    data, batch_sizes, before, after = packed._tuple
     return (
-        packed._data._array,
-        packed._batch_sizes._array,
+        data._array,
+        batch_sizes._array,
         None if before is None else before._array,
         None if after is None else after._array,
     )
 
 
-def _release(packed: PackedSequence) -> None:
-    packed._disposed = True
+@final
+class PackedSequenceKind(Kind):
+    """The kind of `PackedSequence`: a composite of its fields."""
+
+    cls = PackedSequence
+    name = "PackedSequence"
+
+    def release(self, resource: Any, /) -> None:
+        """Record the release; the members are released by themselves."""
+        resource._disposed = True
+
+    def device(self, resource: Any, /) -> object:
+        """Return the device of its data."""
+        return TENSOR.device(resource._tuple.data)
+
+    def describe(self, resource: Any, /) -> str:
+        """Return shape, dtype and name of its data."""
+        return f"PackedSequence of {TENSOR.describe(resource._tuple.data)}"
+
+    def members(self, resource: Any, /) -> dict[str, object]:
+        """Return the fields that it has, by name."""
+        return {name: member for name, member in resource._asdict().items() if member is not None}
+
+    def is_disposed(self, resource: Any, /) -> bool:
+        """Return whether it was released."""
+        disposed: bool = resource._disposed
+        return disposed
 
 
-def _members(packed: PackedSequence) -> dict[str, object]:
-    return {name: member for name, member in packed._asdict().items() if member is not None}
-
-
-def _describe(packed: PackedSequence) -> str:
-    return f"PackedSequence of {TENSOR.describe(packed._data)}"
-
-
-PACKED_SEQUENCE: Final = Kind(
-    cls=PackedSequence,
-    name="PackedSequence",
-    release=_release,
-    storages=lambda _packed: (),
-    device=lambda packed: TENSOR.device(packed._data),
-    describe=_describe,
-    members=_members,
-    is_disposed=lambda packed: packed._disposed,
-)
-"""The kind of `PackedSequence`: a composite of its fields."""
-
+PACKED_SEQUENCE: Final = PackedSequenceKind()
 add_kind(PACKED_SEQUENCE)
 
 
@@ -472,19 +468,6 @@ def _rebuilt(
     return packed
 
 
-def inverse_of(permutation: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The inverse of a permutation.
-
-    Raises
-    ------
-    ValueError
-        It is none.
-    """
-    inverse = np.empty(permutation.size, np.int64)
-    invert_permutation(inverse, np.ascontiguousarray(permutation, np.int64))
-    return inverse
-
-
 def _checked_inverse(permutation: Array) -> NDArray[np.int64]:
     if permutation.ndim != 1:
         raise IndexError(f"PackedSequence: sorted_indices must have one dimension, not shape {permutation.shape}")
@@ -494,16 +477,15 @@ def _checked_inverse(permutation: Array) -> NDArray[np.int64]:
     outside = permutation[(permutation < 0) | (permutation >= count)]
     if outside.size:
         raise RuntimeError(f"PackedSequence: sorted_indices has index {outside[0]}, out of bounds for size {count}")
-    try:
-        return inverse_of(permutation)
-    except ValueError:
-        raise RuntimeError("PackedSequence: sorted_indices has an index twice, which is no permutation") from None
+    if len(set(permutation.tolist())) < count:
+        raise RuntimeError("PackedSequence: sorted_indices has an index twice, which is no permutation")
+    return np.argsort(permutation)
 
 
 def _parse_to(
     *args: Any,
     device: object = None,
-    dtype: DTypeLike | None = None,
+    dtype: Any = None,
     non_blocking: bool = False,
     copy: bool = False,
     other: object = None,
@@ -512,34 +494,29 @@ def _parse_to(
     given = list(args)
     if given and (given[0] is None or _is_device(given[0])):
         device = given.pop(0)
-        if given and not isinstance(given[0], bool):
-            dtype = given.pop(0)
-    elif given:
-        other_or_dtype = given.pop(0)
-        if is_tensor_like(other_or_dtype):
-            other = other_or_dtype
-        else:
-            dtype = other_or_dtype
-    if given:
-        non_blocking = given.pop(0)
-    if given:
-        copy = given.pop(0)
-    flags: list[Any] = [non_blocking, copy]
-    if given or not all(isinstance(flag, bool) for flag in flags):
+    if given and not isinstance(given[0], bool):
+        dtype = given.pop(0)
+    flags: list[Any] = [*given, *(non_blocking, copy)[len(given) :]]
+    if len(flags) != 2 or not all(isinstance(flag, bool) for flag in flags):
         raise TypeError("to: expected (dtype), (device, dtype) or (other), then non_blocking and copy as bool")
     if other is not None:
-        dtype = array_of(other, "to: other").dtype
+        dtype = other
+    if is_tensor_like(dtype):
+        dtype = array_of(dtype, "to: other").dtype
     if device is not None:
-        _check_device(device)
+        try:
+            device_of_numpy(device)
+        except ValueError:
+            raise _no_device(device) from None
     if dtype is None:
-        return None, copy
+        return None, flags[1]
     try:
         wanted: np.dtype[Any] = np.dtype(dtype)
     except TypeError as error:
         raise TypeError(f"to: {dtype!r} is neither a NumPy dtype nor a device") from error
     if wanted.kind not in "biufc":
         raise TypeError(f"to: dtype {wanted} does not hold numbers")
-    return wanted, copy
+    return wanted, flags[1]
 
 
 def _is_device(thing: object) -> bool:
@@ -550,18 +527,6 @@ def _is_device(thing: object) -> bool:
     except TypeError:
         return True
     return False
-
-
-def _check_device(device: object) -> None:
-    # By type first: the name of another device may ask its framework, which may have none.
-    if str(device).strip().lower().partition(":")[0] != "cpu":
-        raise _no_device(device)
-    try:
-        name = device_name(device)
-    except ValueError:
-        raise _no_device(device) from None
-    if name != "cpu:0":
-        raise _no_device(device)
 
 
 def _no_device(device: object) -> RuntimeError:

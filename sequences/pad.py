@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import index as index_of
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..tensors.numpy.alignment import served
-from ..tensors.tensor.tensor import wrap
-from .compiled import BATCH_FIRST, LEFT, PACKED, SEQUENCES, TIME_FIRST, move_rows
-from .inputs import Array, array_of, arrays_of, is_tensor_like, is_torch, is_torch_packed, listed, padding_of
-from .pack import batch_sizes_of, check_flag, fitted
-from .packed import PackedSequence, arrays_in, inverse_of
+from .adapter import Integers
+from .array_adapter import ArrayAdapter
+from .pack import adapter_of, check_flag, check_padded, listed, sequences_in
+from .rows import Rows, counts_above, move, rows_of_packed, rows_of_padded, rows_of_sequences
 
 if TYPE_CHECKING:
     import torch
     from torch.nn.utils.rnn import PackedSequence as TorchPackedSequence
 
     from ..tensors.tensor.tensor import Tensor
-    from .inputs import TensorLike
+    from .adapter import TensorLike
+    from .packed import PackedSequence
 
 __all__ = [
     "pad_packed_sequence",
@@ -46,12 +44,9 @@ def pad_sequence(
     padding_side: str = "right",
 ) -> torch.Tensor: ...
 def pad_sequence(
-    sequences: Any,
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    padding_side: str = "right",
-) -> Tensor | torch.Tensor:
-    """A padded batch of a list of sequences of different lengths.
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> Any:
+    """Return a padded batch of a list of sequences of different lengths.
 
     As ``torch.nn.utils.rnn.pad_sequence``.
 
@@ -90,36 +85,8 @@ def pad_sequence(
     >>> ds.pad_sequence([np.array([1, 2]), np.array([3])], batch_first=True, padding_value=-1).tolist()
     [[1, 2], [3, -1]]
     """
-    what = "pad_sequence"
-    sequences, tensors = listed(sequences, what)
-    if tensors is not None:
-        from . import torch_adapter
-
-        return torch_adapter.pad_sequence(tensors, batch_first, padding_value, padding_side)
-    arrays = arrays_of(sequences, what, RuntimeError)
-    check_flag(batch_first, what)
-    if not isinstance(cast(object, padding_side), str):
-        raise TypeError(f"{what}: padding_side must be a str, not {padding_side!r}")
-    if padding_side not in ("left", "right"):
-        raise RuntimeError(f"{what}: padding_side must be 'left' or 'right', not {padding_side!r}")
-    if not arrays:
-        raise RuntimeError(f"{what}: received an empty list of sequences")
-    first = arrays[0]
-    fill = padding_of(padding_value, first.dtype, what, as_float=True)
-    if first.ndim == 0:
-        raise RuntimeError(f"{what}: sequence 0 has no dimensions, where a sequence has a length")
-    trailing = first.shape[1:]
-    parts = [fitted(array, trailing, index, what) for index, array in enumerate(arrays)]
-    longest = max(part.shape[0] for part in parts)
-    shape = (len(parts), longest) if batch_first else (longest, len(parts))
-    padded = served(np.empty, (*shape, *trailing), first.dtype)
-    if padded.size:
-        layout = (BATCH_FIRST if batch_first else TIME_FIRST) | (LEFT if padding_side == "left" else 0)
-        filled = np.full(trailing, fill, first.dtype)
-        whole = tuple(np.ascontiguousarray(part, first.dtype) for part in parts)
-        lengths = np.array([part.shape[0] for part in parts], np.int64)
-        move_rows((padded,), layout, whole, SEQUENCES, lengths, None, filled.nbytes, filled)
-    return wrap(padded)
+    adapter, given = listed(sequences, "pad_sequence")
+    return adapter.call("pad_sequence", _pad_sequence, given, batch_first, padding_value, padding_side)
 
 
 @overload
@@ -137,12 +104,9 @@ def pad_packed_sequence(
     total_length: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]: ...
 def pad_packed_sequence(
-    sequence: PackedSequence | TorchPackedSequence,
-    batch_first: bool = False,
-    padding_value: float = 0.0,
-    total_length: int | None = None,
-) -> tuple[Tensor, Tensor] | tuple[torch.Tensor, torch.Tensor]:
-    """A padded batch of a packed sequence, and the lengths, in the order in which the batch was packed.
+    sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
+) -> Any:
+    """Return a padded batch of a packed sequence, and the lengths, in the order in which it was packed.
 
     As ``torch.nn.utils.rnn.pad_packed_sequence``.
 
@@ -183,41 +147,16 @@ def pad_packed_sequence(
     >>> padded.tolist(), lengths.tolist()
     ([[0, 1, 2, 0], [0, 1, 0, 0]], [3, 2])
     """
-    if is_torch_packed(sequence):
-        from . import torch_adapter
-
-        return torch_adapter.pad_packed_sequence(sequence, batch_first, padding_value, total_length)
-    what = "pad_packed_sequence"
-    data, longest, lengths, places = _opened(sequence, what)
-    if total_length is not None:
-        total = _whole(total_length, f"{what}: total_length")
-        if total < longest:
-            raise ValueError(
-                f"{what}: total_length must be at least the length of the longest sequence, {longest}, but is {total}"
-            )
-        longest = total
-    check_flag(batch_first, what)
-    fill = padding_of(padding_value, data.dtype, what)
-    shape = (lengths.size, longest) if batch_first else (longest, lengths.size)
-    padded = served(np.empty, (*shape, *data.shape[1:]), data.dtype)
-    order = _order_of(places, lengths.size)
-    if padded.size:
-        filled = np.full(data.shape[1:], fill, data.dtype)
-        layout = BATCH_FIRST if batch_first else TIME_FIRST
-        move_rows((padded,), layout, (data,), PACKED, lengths, order, filled.nbytes, filled)
-    if places is not None:
-        lengths = lengths[places]
-        if order is None:
-            padded = served(padded.take, places, axis=0 if batch_first else 1)
-    return wrap(padded), wrap(lengths)
+    adapter = adapter_of(sequence)
+    return adapter.call("pad_packed_sequence", _pad_packed_sequence, sequence, batch_first, padding_value, total_length)
 
 
 @overload
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]: ...
 @overload
 def unpack_sequence(packed_sequences: TorchPackedSequence) -> list[torch.Tensor]: ...
-def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> list[Tensor] | list[torch.Tensor]:
-    """The list of sequences that was packed, in its order.
+def unpack_sequence(packed_sequences: Any) -> Any:
+    """Return the list of sequences that was packed, in its order.
 
     As ``torch.nn.utils.rnn.unpack_sequence``, without padding in between.
 
@@ -248,19 +187,7 @@ def unpack_sequence(packed_sequences: PackedSequence | TorchPackedSequence) -> l
     >>> [sequence.tolist() for sequence in ds.unpack_sequence(packed)]
     [[0, 1], [0, 1, 2]]
     """
-    if is_torch_packed(packed_sequences):
-        from . import torch_adapter
-
-        return torch_adapter.unpack_sequence(packed_sequences)
-    data, _, lengths, places = _opened(packed_sequences, "unpack_sequence")
-    order = _order_of(places, lengths.size)
-    counts = (lengths if order is None or places is None else lengths[places]).tolist()
-    unpacked: list[Array] = served(lambda: [np.empty((count, *data.shape[1:]), data.dtype) for count in counts])
-    if data.size:
-        move_rows(tuple(unpacked), SEQUENCES, (data,), PACKED, lengths, order, data[0].nbytes, None)
-    if order is None and places is not None:
-        unpacked = [served(unpacked[place].copy) for place in cast("list[int]", places.tolist())]
-    return [wrap(sequence) for sequence in unpacked]
+    return adapter_of(packed_sequences).call("unpack_sequence", _unpack_sequence, packed_sequences)
 
 
 @overload
@@ -275,12 +202,8 @@ def unpad_sequence(
     lengths: torch.Tensor | TensorLike | Sequence[float],
     batch_first: bool = False,
 ) -> list[torch.Tensor]: ...
-def unpad_sequence(
-    padded_sequences: Any,
-    lengths: Any,
-    batch_first: bool = False,
-) -> list[Tensor] | list[torch.Tensor]:
-    """The list of sequences in a padded batch.
+def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: bool = False) -> Any:
+    """Return the list of sequences in a padded batch.
 
     As ``torch.nn.utils.rnn.unpad_sequence``; the padded batch is not transposed in place.
 
@@ -319,85 +242,118 @@ def unpad_sequence(
     >>> [sequence.tolist() for sequence in ds.unpad_sequence(np.array([[1, 2], [3, 0]]), [2, 1])]
     [[1, 3], [2]]
     """
-    if is_torch(padded_sequences):
-        from . import torch_adapter
-
-        return torch_adapter.unpad_sequence(padded_sequences, lengths, batch_first)
-    what = "unpad_sequence"
-    array = array_of(padded_sequences, f"{what}: padded_sequences")
-    one_each: Sequence[Any] = lengths
-    given: Array = np.asarray(
-        [array_of(length, f"{what}: lengths") if is_tensor_like(length) else length for length in one_each]
-        if isinstance(lengths, (list, tuple))
-        else array_of(lengths, f"{what}: lengths")
-    )
-    if array.ndim < 2:
-        raise IndexError(
-            f"{what}: the batch must have at least two dimensions, time and batch, but has shape {array.shape}"
-        )
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "biuf"):
-        raise TypeError(
-            f"{what}: lengths must be real numbers in one dimension, not {given.dtype} of shape {given.shape}"
-        )
-    by_sequence = array if batch_first else array.swapaxes(0, 1)
-    if given.size != by_sequence.shape[0]:
-        raise ValueError(f"{what}: got {given.size} lengths for {by_sequence.shape[0]} sequences")
-    # How many of the steps 0, 1, ... are less than each length: a fraction counts as a whole step,
-    # NaN as none.
-    steps = np.arange(by_sequence.shape[1], dtype=np.int64)
-    counts = np.searchsorted(steps, np.where(np.isnan(given), 0, given), side="left").tolist()
-    return [wrap(row[:count].copy()) for row, count in zip(by_sequence, counts, strict=True)]
+    adapter = adapter_of(padded_sequences)
+    return adapter.call("unpad_sequence", _unpad_sequence, padded_sequences, lengths, batch_first)
 
 
-def _opened(packed: object, what: str) -> tuple[Array, int, NDArray[np.int64], NDArray[Any] | None]:
-    """The rows of the sequences, how many steps there are, the lengths by place, and each sequence's place, checked."""
-    if not isinstance(packed, PackedSequence):
-        raise TypeError(
-            f"{what}: expected a PackedSequence, not a {type(packed).__module__}.{type(packed).__qualname__}"
-        )
-    data, batch_sizes, _, places = arrays_in(packed)
+def _pad_sequence(
+    adapter: ArrayAdapter, what: str, sequences: Any, batch_first: Any, padding_value: Any, padding_side: Any
+) -> Any:
+    given = adapter.blocks(sequences, what, RuntimeError)
+    check_flag(batch_first, what)
+    if not isinstance(padding_side, str):
+        raise TypeError(f"{what}: padding_side must be a str, not {padding_side!r}")
+    if padding_side not in ("left", "right"):
+        raise RuntimeError(f"{what}: padding_side must be 'left' or 'right', not {padding_side!r}")
+    blocks, lengths = sequences_in(adapter, given, what, RuntimeError)
+    row, time = blocks[0].shape[1:], int(lengths.max())
+    shape = _padded_shape(batch_first, len(blocks), time, row)
+    padded = adapter.full(shape, blocks[0], padding_value, what, True)
+    target = rows_of_padded(padded, batch_first)
+    if padding_side == "left":
+        target = target._replace(starts=target.starts + (time - lengths) * (1 if batch_first else len(blocks)))
+    move(target, rows_of_sequences(blocks, time), lengths, row)
+    return adapter.tensor(padded)
+
+
+def _pad_packed_sequence(
+    adapter: ArrayAdapter, what: str, sequence: Any, batch_first: Any, padding_value: Any, total_length: Any
+) -> tuple[Any, Any]:
+    source, lengths, row = _opened(adapter, sequence, what)
+    time = len(source.steps)
+    if total_length is not None:
+        total = _index(total_length, f"{what}: total_length")
+        if total < time:
+            raise ValueError(
+                f"{what}: total_length must be at least the length of the longest sequence, {time}, but is {total}"
+            )
+        time = total
+    check_flag(batch_first, what)
+    shape = _padded_shape(batch_first, len(lengths), time, row)
+    padded = adapter.full(shape, source.blocks[0], padding_value, what, False)
+    move(rows_of_padded(padded, batch_first), source, lengths, row)
+    return adapter.tensor(padded), adapter.tensor(lengths)
+
+
+def _unpack_sequence(adapter: ArrayAdapter, what: str, packed_sequences: Any) -> list[Any]:
+    return _separated(adapter, *_opened(adapter, packed_sequences, what))
+
+
+def _unpad_sequence(
+    adapter: ArrayAdapter, what: str, padded_sequences: Any, lengths: Any, batch_first: Any
+) -> list[Any]:
+    padded = adapter.block(padded_sequences, f"{what}: padded_sequences")
+    numbers = adapter.lengths(lengths, what)
+    if numbers.ndim != 1:
+        raise TypeError(f"{what}: lengths must have one dimension, not shape {numbers.shape}")
+    check_padded(padded, what)
+    batch, time = padded.shape[:2] if batch_first else padded.shape[1::-1]
+    if len(numbers) != batch:
+        raise ValueError(f"{what}: got {len(numbers)} lengths for {batch} sequences")
+    (padded,) = adapter.alike([padded], what)
+    # How many of the steps 0, 1, ... are below a length: a fraction counts as a whole step, NaN as none.
+    steps = np.ceil(np.clip(numbers.astype(np.float64), 0, time))
+    counts = np.nan_to_num(steps).astype(np.int64)
+    return _separated(adapter, rows_of_padded(padded, batch_first), counts, padded.shape[2:])
+
+
+def _separated(adapter: ArrayAdapter, source: Rows, lengths: Integers, row: tuple[int, ...]) -> list[Any]:
+    blocks = [adapter.empty((length, *row), source.blocks[0]) for length in lengths.tolist()]
+    move(rows_of_sequences(blocks, len(source.steps)), source, lengths, row)
+    return [adapter.tensor(block) for block in blocks]
+
+
+def _padded_shape(batch_first: bool, batch: int, time: int, row: tuple[int, ...]) -> tuple[int, ...]:
+    return (batch, time, *row) if batch_first else (time, batch, *row)
+
+
+def _opened(adapter: ArrayAdapter, packed: Any, what: str) -> tuple[Rows, Integers, tuple[int, ...]]:
+    """Return where the rows of a packed sequence are, its lengths, in the order given, and the shape of a row.
+
+    Raises
+    ------
+    RuntimeError, IndexError
+        The fields do not belong together.
+    """
+    data, batch_sizes, places = adapter.fields(packed, what)
     if batch_sizes.ndim != 1 or batch_sizes.dtype != np.int64:
         raise RuntimeError(
             f"{what}: batch_sizes must be int64 in one dimension, not {batch_sizes.dtype} of shape {batch_sizes.shape}"
         )
-    if batch_sizes.size == 0:
+    if not len(batch_sizes):
         raise RuntimeError(f"{what}: batch_sizes must not be empty")
-    if (batch_sizes[1:] > batch_sizes[:-1]).any() or batch_sizes[-1] < 0:
+    if batch_sizes[-1] < 0 or (batch_sizes[1:] > batch_sizes[:-1]).any():
         raise RuntimeError(f"{what}: batch_sizes must not be negative, nor grow from one step to the next")
-    rows = int(batch_sizes.sum())
+    rows, batch = sum(batch_sizes.tolist()), int(batch_sizes[0])
     if data.ndim == 0 or data.shape[0] < rows:
-        raise RuntimeError(f"{what}: batch_sizes tell of {rows} rows, but data has shape {data.shape}")
-    # How many steps reach beyond each place: the same arithmetic, which is its own inverse.
-    lengths = batch_sizes_of(np.ascontiguousarray(batch_sizes))
+        raise RuntimeError(f"{what}: batch_sizes have {rows} rows, but data has shape {tuple(data.shape)}")
+    ranks, lengths = np.arange(batch), counts_above(batch_sizes)
     if places is not None:
-        _check_places(places, lengths.size, what)
-    return np.ascontiguousarray(data[:rows]), batch_sizes.size, lengths, places
+        if places.ndim != 1:
+            raise IndexError(f"{what}: unsorted_indices must have one dimension, not shape {places.shape}")
+        if places.dtype != np.int64 and places.dtype != np.int32:
+            raise RuntimeError(f"{what}: unsorted_indices must be int64 or int32, not {places.dtype}")
+        outside = places[(places < 0) | (places >= batch)]
+        if len(outside):
+            raise RuntimeError(f"{what}: unsorted_indices has index {outside[0]}, out of bounds for {batch} sequences")
+        ranks = places.astype(np.int64)
+        lengths = lengths[ranks]
+    (data,) = adapter.alike([data], what)
+    return rows_of_packed(data, batch_sizes, ranks), lengths, data.shape[1:]
 
 
-def _order_of(places: NDArray[Any] | None, batch: int) -> NDArray[np.int64] | None:
-    """Which sequence stands at each place; None where all stand as given, and where `places` is no permutation."""
-    if places is None or places.size != batch:
-        return None
+def _index(number: Any, what: str) -> int:
     try:
-        return inverse_of(places)
-    except ValueError:
-        return None
-
-
-def _check_places(places: Array, batch: int, what: str) -> None:
-    if places.ndim != 1:
-        raise IndexError(f"{what}: unsorted_indices must have one dimension, not shape {places.shape}")
-    if places.dtype != np.int64 and places.dtype != np.int32:
-        raise RuntimeError(f"{what}: unsorted_indices must be int64 or int32, not {places.dtype}")
-    outside = places[(places < 0) | (places >= batch)]
-    if outside.size:
-        raise RuntimeError(f"{what}: unsorted_indices has index {outside[0]}, out of bounds for {batch} sequences")
-
-
-def _whole(number: object, what: str) -> int:
-    if is_tensor_like(number):
-        number = array_of(number, what).item()
-    try:
-        return index_of(number)  # type: ignore[arg-type]  # what is no integer is refused here
+        return index_of(number.item() if hasattr(number, "item") else number)
     except TypeError:
         raise TypeError(f"{what} must be an int, not {number!r}") from None

@@ -1,7 +1,10 @@
 """Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
 
 # Each of these registers itself when it is imported.
+from . import libraries as named_libraries  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
+from . import torch as torch_room  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
 from .jax import install as jax_install  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
 from .numpy import storage as numpy_storage  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
 from .tensor import arena_service as tensor_arena_service  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
-from .torch import install as torch_install  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
+from .tensor import buffers as tensor_buffers  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
+from .tensor import framework as tensor_framework  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect

@@ -1,11 +1,12 @@
-"""What holds after every test: no scope is current, nobody listens, NumPy has its handler, counters start from zero."""
+"""Check after every test that no scope is current and no listener left, and reset the counters."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from hypothesis import HealthCheck, settings
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Snapshot, assert_no_leaks
-from disposescope.scopes.context import CURRENT
+from disposescope.leaks.holders.search import Garbage, Search
+from disposescope.scopes.context import CURRENT, HOOKS
 from disposescope.scopes.identity import LIVE, release
-from disposescope.scopes.listeners import LISTENERS
 
-SEARCH_LIMITS = {"time_limit_s": 60.0, "object_limit": 10**8}
+SEARCH_LIMITS = {"object_limit": 10**8}
 
 # How long an example takes is a matter of the machine, and asserted nowhere.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +34,27 @@ for function in (LeakDetector.report, Snapshot.report, assert_no_leaks):
     defaults.update({name: limit for name, limit in SEARCH_LIMITS.items() if name in defaults})
 
 handler_name: Any = np._core.multiarray.get_handler_name
+
+
+def without_coverage_where_much_is_walked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Walk untraced where tests have imported much: with coverage it takes half a minute, and short walks cover it."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        trace = sys.gettrace()
+        if trace is None or len(gc.get_objects()) + gc.get_freeze_count() < 200_000:
+            return function(*args, **kwargs)
+        sys.settrace(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.settrace(trace)
+
+    return run
+
+
+for walking, name in ((Search, "from_roots"), (Garbage, "__init__")):
+    setattr(walking, name, without_coverage_where_much_is_walked(getattr(walking, name)))
 
 
 modules_when_frozen = [0]
@@ -69,6 +91,11 @@ def no_other_thread_computes() -> None:
         time.sleep(0.001)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of the detector first: its searches go through what all tests before have imported."""
+    items.sort(key=lambda item: "/tests/leaks/" not in item.path.as_posix())
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     no_other_thread_computes()
@@ -81,6 +108,6 @@ def nothing_is_left_behind() -> Iterator[None]:
     for entry in list(LIVE.values()):
         release(entry)
     ds.reset_statistics()
-    before = CURRENT.get(), list(LISTENERS), handler_name()
+    before = CURRENT.get(), list(HOOKS.listeners), handler_name()
     yield
-    assert (CURRENT.get(), list(LISTENERS), handler_name()) == before
+    assert (CURRENT.get(), list(HOOKS.listeners), handler_name()) == before

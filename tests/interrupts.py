@@ -16,19 +16,20 @@ from typing import Any
 import numpy as np
 
 import disposescope as ds
-from disposescope.scopes import options as _pages
+from disposescope.scopes import process as _pages
 from disposescope.scopes.context import CURRENT, OPEN
 from disposescope.scopes.identity import LIVE
-from disposescope.tensors.arena.budgets import BUDGETED
+from disposescope.tensors.arena.budgets import BUDGETS
 
 ROOMS = [
     str(Path(importlib.import_module(f"disposescope.{room}").__path__[0]).resolve())
-    for room in ("scopes", "leaks", "sequences", "tensors")
+    for room in ("scopes", "leaks", "planner", "sequences", "tensors")
 ]
 
 handler_name: Any = np._core.multiarray.get_handler_name
 
 _interrupting = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+_STEP = 5
 _inside: dict[str, bool] = {}
 _handlers: dict[CodeType, list[Any]] = {}
 _first: dict[CodeType, dict[int | None, int]] = {}
@@ -128,7 +129,7 @@ def _state() -> dict[str, object]:
         "known resources": len(LIVE),
         "handler": handler_name(),
         "arena": ds.arena_statistics().live_nbytes,
-        "with a budget": len(BUDGETED),
+        "with a budget": len(BUDGETS.scopes),
         "keeping pages": len(_pages._askers),
     }
 
@@ -141,7 +142,10 @@ def interrupt_everywhere(
     only_gone: bool = False,
     state: Callable[[], object] = lambda: None,
 ) -> int:
-    """Interrupt a program at each place of the package, and see that nothing of its scopes is left.
+    """Interrupt a program at every fifth place of the package, and see that nothing of its scopes is left.
+
+    Programs with names of different lengths are interrupted at different ones. The stress program
+    interrupts at random places.
 
     Parameters
     ----------
@@ -169,12 +173,12 @@ def interrupt_everywhere(
     gc.collect()
     gc.freeze()
     wrong: Counter[str] = Counter()
-    number = 0
+    number = -(len(program.__name__) % _STEP)
     while True:
         gc.collect()
         ds.reset_statistics()
         before = _state(), state()
-        number += 1
+        number += _STEP
         interruption = Interruption(number, error, lines=lines)
         raised, ignored = interruption.run(lambda: program(born))
         if interruption.place is None:
@@ -203,7 +207,7 @@ def interrupt_everywhere(
             wrong[f"{interruption.place}: {'; '.join(found)}"] += 1
         assert len(wrong) < 10, "\n".join(wrong)
     assert not wrong, "\n".join(wrong)
-    return number - 1
+    return number - _STEP
 
 
 def _is_open(thing: object) -> bool:

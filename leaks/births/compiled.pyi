@@ -1,11 +1,8 @@
-"""The birth log, compiled: what is known of every resource and every piece of memory that was seen to be born.
-
-It is the one log of the process. Elsewhere it is imported as ``log.LOG``.
-"""
+"""The log of births, compiled: what is known of everything that was seen to be born and is there still."""
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 from weakref import ref
 
 from ...scopes.identity import Entry
@@ -14,12 +11,6 @@ from ...scopes.kinds import Kind
 SiteRow: TypeAlias = tuple[str, str, str | None, tuple[tuple[CodeType, int], ...], int, float, int, int]
 """What is known of a site: kind, device, the call, its places (innermost first), how many were born,
 how many live, their bytes now, and the most at once."""
-
-api: object
-"""A capsule for the compiled parts of other rooms: see ``src/api.h``."""
-
-disposals: dict[Entry, Any]
-"""What somebody keeps of disposed resources; the log takes out those that have died."""
 
 @final
 class Row:
@@ -59,131 +50,171 @@ class Row:
     def weight(self) -> float: ...
 
 @final
-class Sighting(ref[Any]):
-    """A weak reference to what stands for memory, with what is known of its birth."""
+class MemoryReference(ref[Any]):
+    """A weak reference to what stands for memory whose birth is known. Compared by identity."""
 
-# ------------------------------------------------------------------ the log as a whole
+@final
+class Log:
+    """What is known of everything that was seen to be born and is there still. The one instance is `LOG`.
 
-def describe_kind(
-    kind: Kind,
-    name: str,
-    weigh: Callable[[Any], int] | None,
-    memory: Callable[[Any], object] | None,
-    device: str,
-    backed: bool,
-    /,
-) -> None:
-    """Say what is to be known of the births of a kind, which lives as long as the process.
-
-    Parameters
+    Attributes
     ----------
-    kind, name : Kind, str
-        The kind, and the name that reports use for it.
-    weigh : callable, optional
-        Returns the bytes of an instance, in one quick call. Left out, they are those of its storages.
-    memory : callable, optional
-        Returns the object that stands for the memory of an instance, whose birth is recorded instead.
-    device : str
-        The device of all instances; used with `weigh` alone.
-    backed : bool
-        Whether its bytes are those of memory that is seen to be born by itself.
+    c_api : object
+        A capsule for compiled code that records births: see ``scopes/src/birth_log.h``.
+    disposals : dict
+        What somebody keeps of disposed resources, by their entries; the log takes out those that have died.
     """
 
-def open(frames: int, sample_nbytes: int, /) -> None:
-    """Record births from now on, with so many frames; every one, or one for so many bytes."""
+    @property
+    def c_api(self) -> object: ...
+    @property
+    def disposals(self) -> dict[Entry, Any]: ...
 
-def close() -> None:
-    """Record no more births. Deaths of what is known are still recorded."""
+    # ------------------------------------------------------------------ the log as a whole
 
-def clear() -> None:
-    """Forget everything."""
+    def describe_kind(
+        self,
+        kind: Kind,
+        name: str,
+        weigh: Callable[[Any], int] | None,
+        memory: Callable[[Any], object] | None,
+        device: str,
+        backed: bool,
+        /,
+    ) -> None:
+        """Register what the log records of the births of a kind, which lives as long as the process.
 
-def cleared_at() -> int:
-    """Return the number of the last birth that was forgotten with everything else."""
+        Parameters
+        ----------
+        kind, name : Kind, str
+            The kind, and the name that reports use for it.
+        weigh : callable, optional
+            Returns the bytes of an instance, in one quick call. Left out, they are those of its storages.
+        memory : callable, optional
+            Returns the object that stands for the memory of an instance, whose birth is recorded instead.
+        device : str
+            The device of all instances; used with `weigh` alone.
+        backed : bool
+            Whether its bytes are those of memory that is seen to be born by itself.
+        """
 
-def counts() -> tuple[int, int, int, int]:
-    """Return the number of the last birth, passes and closings of scopes until now, and how many births are known."""
+    def open(self, frames: int, sample_nbytes: int, /) -> None:
+        """Record births from now on, with so many frames; every one, or one for so many bytes."""
 
-# ------------------------------------------------------------------ births and deaths
+    def close(self) -> None:
+        """Record no more births. Deaths of what is known are still recorded."""
 
-def born(entry: Entry, /) -> None:
-    """Record the birth of a resource."""
+    def clear(self) -> None:
+        """Forget everything."""
 
-def died(entry: Entry, /) -> None:
-    """Forget a resource."""
+    def cleared_at(self) -> int:
+        """Return the number of the last birth that was forgotten with everything else."""
 
-def released(entry: Entry, /) -> bool:
-    """Record that a resource was disposed: it has no bytes any more. Return whether it is known."""
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return what was counted until now.
 
-def sight(anchor: object, op: str | None, nbytes: int, kind: str, device: str | None, /) -> bool:
-    """Record the birth of memory, whose end is that of `anchor`; once. Return whether it is known now."""
+        Returns
+        -------
+        tuple of int
+            The number of the last birth, passes that are over, scopes that were closed, and the births
+            that are known.
+        """
 
-def exclude(anchor: object, /) -> bool:
-    """Report some memory no more. Return whether it was reported until now."""
+    # ------------------------------------------------------------------ births and deaths
 
-def escape(memory: object, /) -> None:
-    """Record that the tensor of some memory was disposed.
+    def born(self, entry: Entry, /) -> None:
+        """Record the birth of a resource."""
 
-    The memory is given by what stands for it, or by the address of a block.
-    """
+    def died(self, entry: Entry, /) -> None:
+        """Forget a resource."""
 
-def let_out(memory: object, /) -> None:
-    """Record that some memory was moved out under another name than that of its tensor: it does not escape."""
+    def released(self, entry: Entry, /) -> bool:
+        """Record that a resource was disposed: it has no bytes any more. Return whether it is known."""
 
-def escapes() -> int:
-    """Return how often `escape` was called of memory that is known."""
+    def record_memory(self, anchor: object, op: str | None, nbytes: int, kind: str, device: str | None, /) -> bool:
+        """Record the birth of memory, whose end is that of `anchor`; once. Return whether it is known now."""
 
-def has_escaped(memory: object, /) -> bool:
-    """Return whether the tensor of some memory was disposed, and the memory was not moved out."""
+    def record_owner(self, owner: object, kind: str, device: str, frames: int, /) -> bool:
+        """Record the birth of what owns memory, at a line outside of so many frames; also where births are sampled."""
 
-# ------------------------------------------------------------------ what is known of births
+    def exclude(self, anchor: object, /) -> bool:
+        """Report some memory no more. Return whether it was reported until now."""
 
-def recall(key: Entry, /) -> Row | None:
-    """Return what is known of a resource."""
+    def escape(self, memory: object, /) -> None:
+        """Record that the tensor of some memory was disposed.
 
-def recall_block(address: int, /) -> Row | None:
-    """Return what is known of a block of the arena."""
+        The memory is given by what stands for it, or by the address of a block.
+        """
 
-def recall_memory(anchor: object, /) -> Row | None:
-    """Return what is known of memory."""
+    def let_out(self, memory: object, /) -> None:
+        """Record that some memory was moved out under another name than that of its tensor: it does not escape."""
 
-def is_in_use(address: int, number: int, /) -> bool:
-    """Return whether a block of the arena is still the one of that birth."""
+    def escapes(self) -> int:
+        """Return how often `escape` was called of memory that is known."""
 
-def entries(after: int, until: int, /) -> tuple[list[Entry], list[Row]]:
-    """Return the known resources of a window of births, in the order of birth, and their rows."""
+    def has_escaped(self, memory: object, /) -> bool:
+        """Return whether the tensor of some memory was disposed, and the memory was not moved out."""
 
-def blocks(after: int, until: int, /) -> tuple[list[int], list[Row]]:
-    """Return the same for blocks of the arena, by address."""
+    # ------------------------------------------------------------------ what is known of births
 
-def sightings(after: int, until: int, /) -> tuple[list[Sighting], list[Row]]:
-    """Return the same for memory that an object stands for."""
+    def recall(self, key: Entry, /) -> Row | None:
+        """Return what is known of a resource."""
+
+    def recall_block(self, address: int, /) -> Row | None:
+        """Return what is known of a block of the arena."""
+
+    def recall_memory(self, anchor: object, /) -> Row | None:
+        """Return what is known of memory."""
+
+    def is_in_use(self, address: int, number: int, /) -> bool:
+        """Return whether a block of the arena is still the one of that birth."""
+
+    def entries(self, after: int, until: int, /) -> tuple[list[Entry], list[Row]]:
+        """Return the known resources of a window of births, in the order of birth, and their rows."""
+
+    def blocks(self, after: int, until: int, /) -> tuple[list[int], list[Row]]:
+        """Return the same for blocks of the arena, by address."""
+
+    def recorded_memory(self, after: int, until: int, /) -> tuple[list[MemoryReference], list[Row]]:
+        """Return the same for memory that an object stands for."""
+
+    # ------------------------------------------------------------------ sites and passes
+
+    def closing(self) -> int:
+        """Record that a scope was closed. Return how many scopes were closed."""
+
+    def mark(self, name: str, /) -> int:
+        """Record the end of a pass. Return how many passes of that name there were."""
+
+    def passes(self) -> dict[str, int]:
+        """Return how many passes of each name there were."""
+
+    def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
+        """Call a function at births 16, 32, 64 and so on from now, where the main thread runs Python code.
+
+        It returns whether it looked; where it did not, it is called again at the next birth. None ends that.
+        """
+
+    def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
+        """Return pass, live count and live bytes of a site over the passes of a name; what lives now is the last.
+
+        Without a name each birth since the log was cleared is a pass.
+        """
+
+    def site(self, number: int, /) -> SiteRow:
+        """Return what is known of a site."""
+
+    def site_count(self) -> int:
+        """Return how many sites there are, numbered from 0."""
+
+    def live_nbytes(self) -> dict[str, int]:
+        """Return the live bytes of each device."""
+
+    def place(self) -> tuple[CodeType, int] | None:
+        """Return the innermost place in user code of the calling thread."""
+
+LOG: Final[Log]
+"""The log of this process."""
 
 def untrack(objects: list[Any], /) -> None:
     """Have the garbage collector pass over objects that cannot be part of a cycle: it would go through millions."""
-
-# ------------------------------------------------------------------ sites and passes
-
-def closing() -> int:
-    """Record that a scope was closed. Return how many were."""
-
-def mark(name: str, /) -> int:
-    """Record that a pass is over. Return how many by that name were."""
-
-def passes() -> dict[str, int]:
-    """Return how many passes of each name there were."""
-
-def series(site: int, name: str, /) -> list[tuple[int, int, int]]:
-    """Return pass, live count and live bytes of a site over the passes of a name; what lives now is the last."""
-
-def site(number: int, /) -> SiteRow:
-    """Return what is known of a site."""
-
-def site_count() -> int:
-    """Return how many sites there are, numbered from 0."""
-
-def live_nbytes() -> dict[str, int]:
-    """Return the live bytes of each device."""
-
-def place() -> tuple[CodeType, int] | None:
-    """Return the innermost place in user code of the calling thread."""

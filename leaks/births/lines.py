@@ -1,9 +1,9 @@
-"""The births of one line among those of a snapshot, and the totals of a line."""
+"""The births of one line in a snapshot, and the totals of a line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from ...scopes.sites import Site, site_of
@@ -11,16 +11,42 @@ from ..report.live import LiveSite
 from .log import LOG, Row, Sites
 
 __all__ = [
+    "Beginning",
     "Births",
     "with_totals",
 ]
 
-# The births of one line, among those of a snapshot.
+
+@final
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What the log had when a detector was opened: it may have watched for others before.
+
+    Attributes
+    ----------
+    after : int
+        The number of the last birth before.
+    passes : mapping of str to int
+        How many passes of each name there were.
+    births : mapping of int to int
+        How many births of each site there were.
+    """
+
+    after: int = 0
+    passes: Mapping[str, int] = field(default_factory=dict[str, int])
+    births: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    @classmethod
+    def now(cls, births: int) -> Beginning:
+        """Return what the log has now, with the number of its last birth."""
+        if not births:
+            return cls(0, LOG.passes())
+        return cls(births, LOG.passes(), {number: LOG.site(number)[4] for number in range(LOG.site_count())})
 
 
 @final
 class Births:
-    """The births of what is there of one line.
+    """The births of one line whose results are in a snapshot.
 
     Parameters
     ----------
@@ -28,11 +54,14 @@ class Births:
         What the log knew of them, in the order of birth; None where nobody saw one.
     sites : Sites
         What is known of the lines.
+    beginning : Beginning
+        What the log had when the detector was opened.
     """
 
-    __slots__ = ("_rows", "_sites", "site_number")
+    __slots__ = ("_beginning", "_rows", "_sites", "site_number")
 
-    def __init__(self, rows: Iterable[Row | None], sites: Sites) -> None:
+    def __init__(self, rows: Iterable[Row | None], sites: Sites, beginning: Beginning) -> None:
+        self._beginning = beginning
         self._rows = [row for row in rows if row is not None]
         self._sites = sites
         # None where no detector saw them.
@@ -40,39 +69,51 @@ class Births:
 
     @property
     def made(self) -> int:
-        """How many the line had made when the snapshot was taken."""
-        return 0 if self.site_number is None else self._sites(self.site_number).made
+        """Return the number of births of the line under the detector when the snapshot was taken."""
+        if self.site_number is None:
+            return 0
+        return self._sites(self.site_number).made - self._beginning.births.get(self.site_number, 0)
+
+    @property
+    def function(self) -> str:
+        """Return the name of the function of the line, or ``""``."""
+        site = None if self.site_number is None else self._sites(self.site_number).site
+        return "" if site is None else site.function
+
+    @property
+    def live(self) -> float:
+        """Return how many of the line were alive when the snapshot was taken."""
+        return 0.0 if self.site_number is None else self._sites(self.site_number).live
 
     @property
     def is_known_still(self) -> bool:
-        """Whether the log has not forgotten them since."""
+        """Return whether the log still has these births."""
         return bool(self._rows) and self._rows[0].number > LOG.cleared_at()
 
-    def numbers(self, after: int) -> list[int]:
-        """Return their numbers, counted from a birth on, in order."""
-        return [row.number - after for row in self._rows]
+    def numbers(self) -> list[int]:
+        """Return the numbers of the births, in order, counted from the beginning."""
+        return [row.number - self._beginning.after for row in self._rows]
 
     def scopes(self) -> set[str | None]:
-        """Return the names of their scopes."""
+        """Return the names of the scopes of the births."""
         return {row.scope for row in self._rows}
 
     def weights(self) -> list[float]:
-        """Return how many births each stands for; empty where each stands for itself."""
+        """Return how many births each stands for; empty if each stands for itself."""
         weights = [row.weight for row in self._rows]
         return weights if any(weight != 1.0 for weight in weights) else []
 
 
-# What a line made in all, and the most that it had at once, beside what lives of it.
-
-
-def with_totals(sites: Iterable[LiveSite]) -> tuple[LiveSite, ...]:
-    """The sites with their births and their peaks, as the log counted them."""
+def with_totals(sites: Iterable[LiveSite], beginning: Beginning) -> tuple[LiveSite, ...]:
+    """Return the sites with their births and peaks, as the log counted them since a beginning."""
     totals: dict[tuple[Site | None, str, str], tuple[int, int]] = {}
     for number in range(LOG.site_count()):
         kind, device, _, places, births, _, _, peak_nbytes = LOG.site(number)
         key = (site_of(places[0] if places else None), kind, device)
         before = totals.get(key, (0, 0))
-        totals[key] = before[0] + births, before[1] + peak_nbytes
+        earlier = beginning.births.get(number, 0)
+        # The peak of a line that made some before may be of that time.
+        totals[key] = before[0] + births - earlier, before[1] + (0 if earlier else peak_nbytes)
     found: list[LiveSite] = []
     for site in sites:
         births, peak_nbytes = totals.get((site.site, site.kind, site.device), (0, 0))

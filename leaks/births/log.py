@@ -1,19 +1,19 @@
 """The log of births of this process: what was born, where, in which scope, and what became of it.
 
-The log itself is compiled: `LOG`, whose functions ``compiled.pyi`` describes. Here stand what is
-kept of a disposal, the facts that all births of a site share, and memory that was seen to be born.
+The log itself is compiled: `LOG`, which ``compiled.pyi`` describes. Here stand what is kept of a
+disposal, the facts that all births of a site share, and memory that was seen to be born.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, final
 
-from ...scopes.forks import at_forks
+from ...scopes.framework import Escape, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.identity import Entry
+from ...scopes.process import at_forks
 from ...scopes.sites import Mark, Site, site_of
-from . import compiled as LOG
-from .compiled import Row
+from .compiled import LOG, Row, untrack
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
@@ -22,18 +22,15 @@ __all__ = [
     "DISPOSALS",
     "LOG",
     "Disposal",
-    "Escape",
     "Escaping",
     "Row",
     "Rows",
-    "Seen",
+    "RecordedMemory",
     "SiteFacts",
     "Sites",
     "Subject",
-    "Told",
     "UnheldMemory",
-    "is_referenced",
-    "see",
+    "find_recorded_memory",
 ]
 
 Rows: TypeAlias = Sequence[Row]
@@ -49,14 +46,17 @@ The log takes out what has died.
 
 
 class Disposal(NamedTuple):
-    """What a detector keeps of a disposal; the layout, because the resource itself may not know it any more."""
+    """What a detector keeps of a disposal.
+
+    It includes the layout, which the disposed resource itself may no longer know.
+    """
 
     mark: Mark | None
     closings: int
     layout: Layout | None
 
 
-# Births in the parent are the parent's to report.
+# The parent process reports its own births.
 at_forks(in_child=LOG.clear)
 
 
@@ -64,7 +64,7 @@ at_forks(in_child=LOG.clear)
 
 
 class SiteFacts(NamedTuple):
-    """What is known of a site.
+    """The facts about a site.
 
     Attributes
     ----------
@@ -78,6 +78,8 @@ class SiteFacts(NamedTuple):
         The call that makes it, where that is known.
     made : int
         How many were born there when this was asked.
+    live : float
+        How many of them were there then.
     """
 
     site: Site | None
@@ -86,11 +88,12 @@ class SiteFacts(NamedTuple):
     device: str
     op: str | None
     made: int
+    live: float
 
 
 @final
 class Sites:
-    """The facts of sites, each asked of the log once."""
+    """The facts about sites, each read from the log once."""
 
     __slots__ = ("_known", "_lines")
 
@@ -99,12 +102,12 @@ class Sites:
         self._lines: dict[Mark, Site | None] = {}
 
     def __call__(self, number: int) -> SiteFacts:
-        """Return the facts of the site of a number."""
+        """Return the facts about the site with this number."""
         facts = self._known.get(number)
         if facts is None:
-            kind, device, op, places, made, *_ = LOG.site(number)
+            kind, device, op, places, made, live, *_ = LOG.site(number)
             frames = tuple(site for place in places if (site := self.line(place)) is not None)
-            facts = SiteFacts(frames[0] if frames else None, frames, kind, device, op, made)
+            facts = SiteFacts(frames[0] if frames else None, frames, kind, device, op, made, live)
             self._known[number] = facts
         return facts
 
@@ -121,49 +124,45 @@ class Sites:
 
 # ------------------------------------------------------------------ memory that was seen to be born
 
-Escape = Literal["due", "disposed"]
-"""How memory escaped: it outlived its scope (due), or its tensor, which was disposed."""
-
-Told = tuple[Hashable, int]
-"""The identity of some memory, as the storages of a kind give it, and its bytes."""
-
-Escaping = Callable[["Seen", Any], "Escape | None"]
+Escaping = Callable[["RecordedMemory", Any], "Escape | None"]
 """Returns how some memory, given with its reference, has escaped."""
 
 
 class UnheldMemory(Protocol):
-    """Memory that was seen to be born, known by itself: a plain array's, or the storage of a tensor that is gone.
+    """Memory whose birth was recorded and that no resource stands for.
+
+    It is a plain array's, or the storage of a dead tensor.
 
     It is not kept alive. Called, it returns itself while the memory is there, and then None.
     """
 
     @property
     def identity(self) -> Hashable:
-        """As `Kind.storages` gives it for a tensor that uses the memory."""
+        """Return the identity that `Kind.storages` gives for a tensor that uses the memory."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
+        """Return the bytes of the memory."""
         ...
 
     @property
     def kind(self) -> str:
-        """The name of the kind of tensor that it was born as."""
+        """Return the name of the kind of tensor that the memory was born as."""
         ...
 
     @property
     def device(self) -> str:
-        """Where it is."""
+        """Return the device of the memory."""
         ...
 
     @property
     def escape(self) -> Escape | None:
-        """How it has escaped; None where it has not, or was moved out."""
+        """Return how the memory has escaped; None if it has not, or was moved out."""
         ...
 
     def __call__(self) -> object:
-        """Return itself, or None where it is gone."""
+        """Return this object, or None if the memory is gone."""
         ...
 
 
@@ -172,8 +171,8 @@ Subject: TypeAlias = Entry | UnheldMemory
 
 
 @final
-class Seen:
-    """Memory that was seen to be born and is there: known by itself, whatever refers to it.
+class RecordedMemory:
+    """Memory whose birth was recorded and that is still there, whatever refers to it.
 
     It is not kept alive.
 
@@ -189,9 +188,22 @@ class Seen:
         Its bytes.
     number : int
         The number of its birth: two are the same that have the same.
+    model : ModelFacts or None
+        What is reported of a model, which stands for all that belongs to it; None for other memory.
     """
 
-    __slots__ = ("__weakref__", "_escape", "_lives", "_reference", "device", "identity", "kind", "nbytes", "number")
+    __slots__ = (
+        "__weakref__",
+        "_escape",
+        "_lives",
+        "_reference",
+        "device",
+        "identity",
+        "kind",
+        "model",
+        "nbytes",
+        "number",
+    )
 
     key: Final = None
 
@@ -205,6 +217,7 @@ class Seen:
         reference: Any,
         lives: Callable[[Any, int], bool],
         escape: Escaping | None = None,
+        model: ModelFacts | None = None,
     ) -> None:
         self.identity = identity
         self.kind = kind
@@ -214,18 +227,19 @@ class Seen:
         self._reference = reference
         self._lives = lives
         self._escape = escape
+        self.model = model
 
     @property
     def escape(self) -> Escape | None:
-        """How it has escaped: to be asked while it is there."""
+        """Return how the memory has escaped. Ask only while the memory is there."""
         return None if self._escape is None else self._escape(self, self._reference)
 
-    def __call__(self) -> Seen | None:
-        """Return this object as long as the memory is there, and then None, as a weak reference does."""
+    def __call__(self) -> RecordedMemory | None:
+        """Return this object while the memory is there, and then None, as a weak reference does."""
         return self if self._lives(self._reference, self.number) else None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Seen) and other.number == self.number and other.identity == self.identity
+        return isinstance(other, RecordedMemory) and other.number == self.number and other.identity == self.identity
 
     def __hash__(self) -> int:
         return self.number
@@ -234,52 +248,41 @@ class Seen:
         return f"<{self.nbytes} bytes of {self.kind} on {self.device}>"
 
 
-def is_referenced(reference: Callable[[], object], _number: int) -> bool:
-    """Return whether what a weak reference is of is there."""
-    return reference() is not None
-
-
-def see(
-    kind: str,
-    but: Container[Hashable],
-    identify: Callable[[Any], Told | None] | None,
-    lives: Callable[[Any, int], bool],
-    references: Sequence[Any],
-    rows: Rows,
-    escape: Escaping | None = None,
-) -> tuple[list[Seen], list[Row]]:
-    """Return what was seen of the memory of one kind that is there now, and the rows of its births.
+def find_recorded_memory(memory: LiveMemory, left_out: Container[Hashable]) -> tuple[list[RecordedMemory], list[Row]]:
+    """Return the living memory of one kind whose birth was recorded, and the rows of its births.
 
     Parameters
     ----------
-    kind : str
-        The name of the kind; what the log has of other kinds is left out.
-    but : container of hashable
-        Identities that are left out.
-    identify : callable, optional
-        Given what a reference gives, returns its identity and its bytes, or None for what has gone.
-        Left out, the references are identities themselves, and the bytes are those of the row.
-    lives : callable
-        Given a reference and the number of its birth, returns whether the memory is there.
-    references, rows : sequence, Rows
-        What the log has.
-    escape : callable, optional
-        Given the memory and a reference, returns how it has escaped.
+    memory : LiveMemory
+        What the log has of it, from the framework of the kind.
+    left_out : container of hashable
+        Identities of memory that is not wanted.
     """
     sites = Sites()
-    pieces: list[Seen] = []
+    pieces: list[RecordedMemory] = []
     kept: list[Row] = []
-    for reference, row in zip(references, rows, strict=True):
+    for reference, row in zip(memory.references, memory.rows, strict=True):
         facts = sites(row.site)
-        if facts.kind != kind:
+        if facts.kind != memory.kind:
             continue
-        found: Told | None = (reference, row.nbytes)
-        if identify is not None:
+        found: MemoryFacts | None = (reference, row.nbytes)
+        model: ModelFacts | None = None
+        device = facts.device
+        if memory.identify is not None:
             thing = reference()
-            found = None if thing is None else identify(thing)
-        if found is None or found[0] in but:
+            found = None if thing is None else memory.identify(thing)
+            if found is not None and memory.describe is not None:
+                model = memory.describe(thing)
+                device = model.device
+            del thing
+        if found is None or found[0] in left_out:
             continue
-        pieces.append(Seen(found[0], kind, facts.device, found[1], row.number, reference, lives, escape))
+        number = row.number
+        pieces.append(
+            RecordedMemory(
+                found[0], memory.kind, device, found[1], number, reference, memory.lives, memory.escape, model
+            )
+        )
         kept.append(row)
-    LOG.untrack(pieces)
+    untrack(pieces)
     return pieces, kept

@@ -1,4 +1,4 @@
-"""The scopes that are open, with the place where each was entered, while a detector is open."""
+"""The scopes that are open while a detector is open, with the place where each was entered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...scopes.context import OPEN
 from ...scopes.sites import Mark, is_inside
 
 if TYPE_CHECKING:
-    from ...scopes.scope import DisposeScope
+    from ...scopes.compiled import ScopeState
 
 __all__ = [
     "OPENINGS",
@@ -25,7 +25,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A scope that was entered while a detector was open.
+    """The entry of a scope while a detector was open.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Opening:
         The code of that frame.
     """
 
-    reference: ref[DisposeScope]
+    reference: ref[ScopeState]
     name: str
     at_s: float
     mark: Mark | None
@@ -53,7 +53,7 @@ class Opening:
 
 @final
 class Openings:
-    """The scopes that were entered while any detector is open. The one instance is `OPENINGS`."""
+    """The scopes that were entered while a detector was open. The one instance is `OPENINGS`."""
 
     __slots__ = ("_known",)
 
@@ -61,11 +61,11 @@ class Openings:
         self._known: dict[int, Opening] = {}
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all scopes."""
         self._known.clear()
 
-    def add(self, scope: DisposeScope) -> None:
-        """Add a scope that is being entered by the calling thread."""
+    def add(self, scope: ScopeState) -> None:
+        """Add a scope that the calling thread is entering."""
         frame = _user_frame(sys._getframe(1))
         self._known[id(scope)] = Opening(
             ref(scope),
@@ -76,12 +76,12 @@ class Openings:
             None if frame is None else frame.f_code,
         )
 
-    def remove(self, scope: DisposeScope) -> None:
+    def remove(self, scope: ScopeState) -> None:
         """Forget a scope that was closed."""
         self._known.pop(id(scope), None)
 
     def open_scopes(self) -> list[Opening]:
-        """Return the scopes that were entered and not closed, and are there still."""
+        """Return the scopes that were entered, are not closed, and are still alive."""
         found: list[Opening] = []
         for key, opening in list(self._known.items()):
             scope = opening.reference()
@@ -92,7 +92,10 @@ class Openings:
         return found
 
     def stacks(self) -> list[list[Opening]]:
-        """Return each innermost open scope with those around it, outermost first; the oldest come first."""
+        """Return each innermost open scope with those around it, outermost first.
+
+        The stacks that were opened first come first.
+        """
         found = {id(scope): opening for opening in self.open_scopes() if (scope := opening.reference()) is not None}
         around: dict[int, list[int]] = {}
         for key, opening in found.items():
@@ -113,7 +116,7 @@ OPENINGS: Final = Openings()
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that is not this library's, nor that of a context manager around it."""
+    """Return the innermost frame of neither this library nor a context manager around it."""
     while frame is not None and (is_inside(frame) or frame.f_globals.get("__name__") == "contextlib"):
         frame = frame.f_back
     return frame

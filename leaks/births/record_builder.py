@@ -1,4 +1,4 @@
-"""Builds records of what is there: of resources, and of memory that no resource stands for."""
+"""Build records of what is alive: of resources, and of memory that no resource stands for."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from ...scopes.errors import DisposedError
 from ...scopes.identity import DEAD, LIVE, Entry, device_of_entry, storages_of
-from ..report.records import Record
-from .log import DISPOSALS, LOG, Disposal, Row, Rows, Seen, SiteFacts, Sites
+from ..report.records import DRAFT_OF_RECORD, Record
+from .compiled import untrack
+from .log import DISPOSALS, Disposal, RecordedMemory, Row, Rows, SiteFacts, Sites
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
@@ -22,7 +23,7 @@ __all__ = [
 
 @final
 class RecordBuilder:
-    """Where the records of one snapshot are made.
+    """Builds the records of one snapshot.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class RecordBuilder:
     def build_records(
         self, entries: Sequence[Entry], rows: Sequence[Row | None]
     ) -> tuple[list[Record], list[Entry], list[Row | None]]:
-        """Return records of those of some entries whose resources are there, with entry and row of each.
+        """Return the records of living resources among some entries, with entries and rows.
 
         Members of composites are left out.
         """
@@ -65,11 +66,11 @@ class RecordBuilder:
                 records.append(record)
                 subjects.append(entry)
                 kept.append(row)
-        LOG.untrack(records)
+        untrack(records)
         return records, subjects, kept
 
     def _record(self, entry: Entry, row: Row | None) -> Record | None:
-        """Return the record of one resource; None where it is not there, or belongs to a composite that is."""
+        """Return the record of a resource; None if it is gone, or part of a living composite."""
         alive = LIVE.get(entry.key) is entry
         if (not alive and DEAD.get(entry.key) is not entry) or _belongs_to_composite(entry):
             return None
@@ -87,12 +88,12 @@ class RecordBuilder:
                 storages_of(entry, storages)
             elif alive:
                 storages.update(kind.storages(resource))
-            if alive and kind.layout is not None:
+            if alive:
                 layout = kind.layout(resource)
             if alive:
                 device = device_of_entry(entry) if facts is None else facts.device
         except DisposedError:
-            # Another thread disposes it at this moment.
+            # Another thread is disposing it.
             alive = False
             storages.clear()
         del resource
@@ -118,16 +119,16 @@ class RecordBuilder:
             op=None if facts is None else facts.op,
         )
 
-    def build_memory_records(self, pieces: Sequence[Seen], rows: Rows) -> list[Record]:
-        """Return records of some memory that is there."""
+    def build_memory_records(self, pieces: Sequence[RecordedMemory], rows: Rows) -> list[Record]:
+        """Return the records of the memory that is still there."""
         records = [self._memory_record(piece, row) for piece, row in zip(pieces, rows, strict=True)]
-        LOG.untrack(records)
+        untrack(records)
         return records
 
-    def _memory_record(self, piece: Seen, row: Row) -> Record:
+    def _memory_record(self, piece: RecordedMemory, row: Row) -> Record:
         facts = self.sites(row.site)
-        return Record(
-            kind=piece.kind,
+        record = DRAFT_OF_RECORD(
+            kind=piece.kind if piece.model is None else piece.model.name,
             shape=None,
             dtype=None,
             nbytes=piece.nbytes,
@@ -143,18 +144,17 @@ class RecordBuilder:
             device=piece.device,
             op=facts.op,
         )
+        record.__class__ = Record
+        return record
 
     def _number_of(self, identity: Hashable) -> int:
         return self.numbers.setdefault(identity, len(self.numbers))
 
 
 def layout_of(entry: Entry) -> Layout | None:
-    """Return shape, dtype and own bytes of a resource, where its kind knows them."""
-    layout = entry.kind.layout
-    if layout is None:
-        return None
+    """Return the shape, dtype and own bytes of a resource, or None if its kind has none."""
     resource = entry()
-    return None if resource is None else layout(resource)
+    return None if resource is None else entry.kind.layout(resource)
 
 
 def _disposal_of(entry: Entry) -> Disposal | None:

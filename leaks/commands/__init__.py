@@ -1,4 +1,4 @@
-"""``leak-report``: run a program and tell what it leaked. One file for each verb."""
+"""The command ``leak-report``: run a program and report what it leaked. One file for each verb."""
 
 from .parser import main
 

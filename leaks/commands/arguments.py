@@ -1,4 +1,4 @@
-"""What the commands share: numbers on the command line, reading reports, and writing without overwriting."""
+"""Shared by the commands: parse numbers, read reports, and write files without overwriting."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import argparse
 import math
 import os
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
-from ...scopes.options import parse_budget
-from ...scopes.out_of_memory import bytes_text
+from ...scopes.process import bytes_text, parse_budget
 from ..report.report import Report
-from ..reporters.json_report import ReportFileError, read_report
+from ..reporters.json_report import ReportFileError, is_report, read_report
 
 __all__ = [
+    "ALL",
+    "REPORT",
     "add_output_arguments",
+    "add_report_argument",
     "check_output",
+    "count_of_text",
     "growth_of_text",
     "nbytes_of_text",
+    "reader_may_leave",
     "report_in",
+    "report_output",
     "seconds_of_text",
     "write_output",
 ]
@@ -27,7 +35,7 @@ __all__ = [
 
 
 def nbytes_of_text(text: str) -> int:
-    """Bytes, or a number with a unit: ``"512KiB"``."""
+    """Return the bytes that a text gives as a number, with or without a unit: ``"512KiB"``."""
     try:
         return parse_budget(int(text) if text.isdecimal() else text)
     except ValueError:
@@ -35,7 +43,7 @@ def nbytes_of_text(text: str) -> int:
 
 
 def growth_of_text(text: str) -> int:
-    """Bytes per pass: ``"1MiB/pass"``; 0 is none at all."""
+    """Return the bytes per pass that a text gives: ``"1MiB/pass"``; 0 tolerates no growth."""
     number = text.removesuffix("/pass")
     if number.strip() == "0":
         return 0
@@ -46,7 +54,7 @@ def growth_of_text(text: str) -> int:
 
 
 def seconds_of_text(text: str) -> float:
-    """A positive number of seconds."""
+    """Return the positive number of seconds that a text gives."""
     try:
         seconds = float(text)
     except ValueError:
@@ -56,22 +64,51 @@ def seconds_of_text(text: str) -> float:
     return seconds
 
 
-# Reading the reports that a verb is given.
+def count_of_text(text: str) -> int:
+    """Return the positive number that a text gives, with or without separators: ``"20_000_000"``."""
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isdecimal() or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of objects, such as 20_000_000")
+    return int(digits)
+
+
+# Read the reports that a verb is given.
+
+
+ALL: Final = "list all that is held, also less than 1 kB and more than ten rows"
+"""The help of ``--all``."""
+
+REPORT: Final = "leak-report.json"
+"""Where `run` keeps its report without ``-o``, and where the other verbs look for it."""
+
+
+def add_report_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the file with a report; the last report that `run` kept where it is left out."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default=REPORT,
+        help=f"a report that `leak-report run` wrote, - for standard input (default: {REPORT})",
+    )
 
 
 def report_in(file: str, parser: argparse.ArgumentParser) -> Report:
-    """The report in a file, or on the standard input for ``"-"``; what cannot be read ends the program in one line."""
+    """Return the report in a file, or on the standard input for ``"-"``.
+
+    A file that cannot be read ends the program with one line.
+    """
     try:
         return read_report(file)
     except ReportFileError as error:
         parser.error(str(error))
 
 
-# Writing what a verb makes: never over a file that is there, unless that was asked for.
+# Write the output of a verb. A file that is something else is overwritten only on request.
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, *, default: str | None) -> None:
-    """``-o`` and ``--force``; without a default ``-o`` must be given."""
+    """Add ``-o`` and ``--force``; without a default, ``-o`` is required."""
     parser.add_argument(
         "-o",
         "--output",
@@ -79,11 +116,26 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, default: str | None
         required=default is None,
         help="the file to write, - for standard output" + ("" if default is None else f" (default: {default})"),
     )
-    parser.add_argument("--force", action="store_true", help="overwrite OUT where it exists")
+    anew = "overwrite OUT where it exists" if default is None else "overwrite OUT, also if it is something else"
+    parser.add_argument("--force", action="store_true", help=anew)
 
 
-def check_output(output: str, force: bool, parser: argparse.ArgumentParser) -> None:
-    """End the program where a file could not, or may not, be written: before the work is done."""
+def check_output(
+    output: str, force: bool, parser: argparse.ArgumentParser, own: tuple[str, Callable[[Path], bool]] | None = None
+) -> None:
+    """End the program if a file cannot, or may not, be written, before any work is done.
+
+    Parameters
+    ----------
+    output : str
+        The file, or ``"-"``.
+    force : bool
+        Whether it may be overwritten, whatever it is.
+    parser : argparse.ArgumentParser
+        What ends the program.
+    own : tuple of str and callable, optional
+        What the verb writes, and what tells whether a file is that, which may be overwritten.
+    """
     if output == "-":
         return
     path = Path(output)
@@ -91,18 +143,35 @@ def check_output(output: str, force: bool, parser: argparse.ArgumentParser) -> N
         parser.error(f"cannot write {output!r}: it is a folder")
     if not path.parent.is_dir():
         parser.error(f"cannot write {output!r}: its folder does not exist")
-    if path.is_file() and not force:
-        parser.error(f"{output!r} exists already; --force overwrites it")
+    if path.is_file() and not force and not (own is not None and own[1](path)):
+        what = "" if own is None else f", and is no {own[0]} of leak-report"
+        parser.error(f"{output!r} exists already{what}; --force overwrites it")
+
+
+def report_output(name: str | None, force: bool, parser: argparse.ArgumentParser) -> Path | None:
+    """Return the absolute path of the file for a report, as the program may change the working directory.
+
+    A path that cannot, or may not, be written is a usage error.
+    """
+    if name is None:
+        return None
+    check_output(name, force, parser, ("report", is_report))
+    return Path(os.path.abspath(name))
 
 
 def write_output(output: str, content: str | bytes, parser: argparse.ArgumentParser) -> None:
-    """Write a file as a whole or not at all; standard output for ``"-"``, and pipes, are written to as they are."""
+    """Write a file as a whole or not at all.
+
+    The standard output (``"-"``) and pipes are written to directly.
+    """
     if isinstance(content, str):
-        # Bytes of a path that are no text have no other way into a file of text.
+        # A path may have bytes that are no text; this is how they are written to a text file.
         content = content.encode("utf-8", "backslashreplace")
     try:
         if output == "-":
-            _to_standard_output(content)
+            with reader_may_leave():
+                sys.stdout.flush()
+                sys.stdout.buffer.write(content)
             return
         path = Path(output)
         if path.exists() and not path.is_file():
@@ -114,15 +183,15 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
     print(f"leak-report: wrote {output} ({bytes_text(len(content))})", file=sys.stderr)
 
 
-def _to_standard_output(content: bytes) -> None:
+@contextmanager
+def reader_may_leave() -> Generator[None]:
+    """Print in the block: a reader of the standard output that closes the pipe early is no error."""
     try:
+        yield
         sys.stdout.flush()
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
     except OSError as error:
-        # The interpreter flushes once more at its end: into nothing.
+        # The interpreter flushes once more at its end; send that to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        # Whoever closes a pipe has seen enough.
         if not isinstance(error, BrokenPipeError):
             raise
 

@@ -7,9 +7,8 @@ import argparse
 from ..report.report import text_of
 from ..running.session import AttachError, ask
 from ..saved.files import write_report
-from .arguments import seconds_of_text
+from .arguments import report_output, seconds_of_text
 from .check import printed
-from .run import check_output
 
 __all__ = [
     "Attach",
@@ -24,17 +23,17 @@ class Attach:
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """One process."""
+        """Add the process id and the output."""
         parser.add_argument("pid", metavar="PID", type=int, help="the number of the process, or of a worker of it")
         parser.add_argument("-o", "--output", metavar="FILE", help="write the report to FILE instead of printing it")
-        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        parser.add_argument("--force", action="store_true", help="overwrite FILE, also if it is no report")
         parser.add_argument(
             "--timeout", metavar="SECONDS", type=seconds_of_text, default=30.0, help="how long to wait (30)"
         )
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Ask, and print the answer."""
-        output = check_output(options.output, options.force, parser)
+        """Ask the process, print the answer, and return the exit status."""
+        output = report_output(options.output, options.force, parser)
         try:
             report = ask(options.pid, options.timeout)
         except AttachError as error:

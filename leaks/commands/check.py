@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ...scopes.out_of_memory import bytes_text
-from ..report.report import text_of
+from ...scopes.process import bytes_text
+from ..report.report import text_of, undecided_of
+from ..reporters.github import github_of
 from ..reporters.json_report import ReportFileError, read_report
 from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline
-from ..saved.settings_file import SuppressionError, find_settings, suppressed_by, suppressions_of
-from .arguments import growth_of_text
-from .run import parse_kinds
+from ..saved.settings_file import SettingsError, find_settings, suppressed_by, suppressions_of
+from .arguments import add_report_argument, growth_of_text, reader_may_leave
+from .run import UNDECIDED, parse_kinds
 
 if TYPE_CHECKING:
     from ..report.leaks import Leak
@@ -30,17 +30,19 @@ FOUND: Final = 3
 
 
 class Check:
-    """Fail where a report has leaks that are not known: the gate for continuous integration.
+    """Fail if a report has leaks that are not tolerated: the check for continuous integration.
 
-    Exits with 0 where FILE, which `leak-report run -o FILE` wrote, has no leak but those that are
+    Exits with 0 where FILE, which `leak-report run` wrote, has no leak but those that are
     suppressed, in the baseline, or slower than --max-growth; else prints those and exits with 3.
-    Suppressions are read from .leak-report.toml or the table tool.leak-report of pyproject.toml in
+    Exits with 4 where there is none, and not everything could be judged: what, and what to do about
+    it, is printed; a suppression tolerates that of a line.
+    Options and suppressions are read from .leak-report.toml or the table tool.leak-report of pyproject.toml in
     the working directory.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """One file, and what is tolerated."""
-        parser.add_argument("file", metavar="FILE", help="a file that `leak-report run -o FILE` wrote, or -")
+        """Add the file and what is tolerated."""
+        add_report_argument(parser)
         parser.add_argument(
             "--max-growth",
             metavar="BYTES/pass",
@@ -56,10 +58,16 @@ class Check:
         parser.add_argument(
             "--update-baseline", action="store_true", help="write the leaks of the report into the baseline instead"
         )
-        parser.add_argument("--config", metavar="FILE", help="read the suppressions from this file")
+        parser.add_argument("--config", metavar="FILE", help="read options and suppressions from this file")
+        parser.add_argument(
+            "--format",
+            choices=("text", "github"),
+            default="text",
+            help="print the leaks as text, or as annotations of GitHub Actions (text)",
+        )
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Read the report, and say whether it is good enough."""
+        """Read the report, print the leaks that are not tolerated, and return the exit status."""
         if options.update_baseline and options.baseline is None:
             parser.error("--update-baseline needs --baseline FILE")
         settings = find_settings(Path.cwd()) if options.config is None else Path(options.config)
@@ -70,7 +78,7 @@ class Check:
             report = suppressed_by(report, () if settings is None else suppressions_of(settings))
             if baseline is not None and (baseline.exists() or not options.update_baseline):
                 known = read_baseline(baseline)
-        except (ReportFileError, SuppressionError) as error:
+        except (ReportFileError, SettingsError) as error:
             parser.error(str(error))
         leaks = [
             leak
@@ -92,11 +100,15 @@ class Check:
         rest = _only(report, failing)
         if not failing:
             known_too = f", {tolerated} tolerated" if tolerated else ""
+            open_questions = undecided_of(report, options.fail_on)
+            if open_questions:
+                text = "\n".join(f"undecided: {line}" for line in open_questions)
+                return printed(f"no leak found{known_too}, and not everything could be judged\n{text}", UNDECIDED)
             return printed(f"no leaks{known_too}", 0)
         worse = f", {len(difference.worse)} of them worse than in the baseline" if difference.worse else ""
         leaks_are = "leak that is" if len(failing) == 1 else "leaks that are"
         head = f"{len(failing)} {leaks_are} not known{worse}, {bytes_text(rest.nbytes)}:"
-        return printed(f"{head}\n\n{text_of(rest)}", FOUND)
+        return printed(github_of(rest) if options.format == "github" else f"{head}\n\n{text_of(rest)}", FOUND)
 
 
 def _is_slow(leak: Leak, max_growth: int | None) -> bool:
@@ -104,7 +116,7 @@ def _is_slow(leak: Leak, max_growth: int | None) -> bool:
 
 
 def _only(report: Report, leaks: list[Leak]) -> Report:
-    """The report with some of its leaks."""
+    """Return the report with these leaks alone."""
     leaks.sort(key=lambda leak: (-leak.nbytes, -leak.count))
     return replace(
         report,
@@ -117,11 +129,7 @@ def _only(report: Report, leaks: list[Leak]) -> Report:
 
 
 def printed(text: str, status: int) -> int:
-    """Print a text and return a status; a reader that has seen enough is no error."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # Whoever read it has seen enough. The interpreter flushes once more at its end: into
-        # nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Print a text and return a status; a reader that closes the pipe early is no error."""
+    with reader_may_leave():
+        print(text)
     return status

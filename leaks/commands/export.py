@@ -12,7 +12,7 @@ from ..reporters.html_page import title_of
 from ..reporters.memory_viz import memory_viz_of
 from ..reporters.perfetto import perfetto_of
 from ..reporters.speedscope import speedscope_of
-from .arguments import add_output_arguments, check_output, report_in, write_output
+from .arguments import add_output_arguments, add_report_argument, check_output, report_in, write_output
 
 __all__ = [
     "FORMATS",
@@ -33,7 +33,7 @@ FORMATS: Final[dict[str, Callable[[Report], str | bytes]]] = {
 
 
 class Export:
-    """Write a report as another program reads it.
+    """Write a report in the format of another program.
 
     speedscope: live, leaked and peak bytes as flame graphs, for https://www.speedscope.app.
     perfetto: memory, scopes, passes and leaks over time, for https://ui.perfetto.dev and
@@ -43,15 +43,13 @@ class Export:
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """A report, the format, and where to write."""
-        parser.add_argument(
-            "file", metavar="FILE", help="a file that `leak-report run -o FILE` wrote, - for standard input"
-        )
+        """Add the report, the format, and the output."""
+        add_report_argument(parser)
         parser.add_argument("--format", required=True, choices=FORMATS, help="what to write")
         add_output_arguments(parser, default=None)
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Read the file, write the other."""
+        """Read the report, write the other format, and return the exit status."""
         check_output(options.output, options.force, parser)
         write_output(options.output, FORMATS[options.format](report_in(options.file, parser)), parser)
         return 0

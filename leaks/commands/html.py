@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..reporters.html_page import html_of
-from .arguments import add_output_arguments, check_output, report_in, write_output
+from ..reporters.html_page import html_of, is_page
+from .arguments import add_output_arguments, add_report_argument, check_output, report_in, write_output
 
 __all__ = [
     "Html",
@@ -22,18 +22,16 @@ class Html:
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """A report, and where to write."""
-        parser.add_argument(
-            "file", metavar="FILE", help="the report, written by `leak-report run -o FILE`; - for standard input"
-        )
+        """Add the report and the output."""
+        add_report_argument(parser)
         add_output_arguments(parser, default="FILE with the ending .html")
         parser.add_argument("--title", metavar="TEXT", help="the heading (default: the program's command line)")
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Read the file, write the page."""
+        """Read the report, write the page, and return the exit status."""
         file: str = options.file
         default = "-" if file == "-" else str(Path(file).with_suffix(".html"))
         output: str = default if options.output is None else options.output
-        check_output(output, options.force, parser)
+        check_output(output, options.force, parser, ("page", is_page))
         write_output(output, html_of(report_in(file, parser), options.title), parser)
         return 0

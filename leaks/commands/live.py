@@ -1,15 +1,16 @@
-"""What `run --live` shows while a program runs."""
+"""The live view of ``run --live`` while a program runs."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, final
 
-from ...scopes.out_of_memory import bytes_text
+from ...scopes.process import bytes_text
 from ...scopes.sites import site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..detector.recording import Ticker
@@ -32,17 +33,17 @@ _DEPTH: Final = 6
 
 
 class LiveView(Protocol):
-    """Shows what a detector knows until it is stopped."""
+    """Shows what a detector knows until the view is stopped."""
 
     def start(self, detector: LeakDetector) -> None:
-        """Begin."""
+        """Begin to show the detector."""
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop, and leave the terminal as it was."""
 
 
 def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
-    """A table on a terminal, plain lines elsewhere."""
+    """Return a table for a terminal, or plain lines for any other stream."""
     if not stream.isatty():
         return Lines(stream)
     if find_spec("rich") is None:
@@ -51,7 +52,7 @@ def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
 
 
 def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
-    """A line for each stack of open scopes: what each is called, or its line, and for how long it has been open."""
+    """Return a line for each stack of open scopes: each scope's name or line, and its age."""
     lines = [" > ".join(_called(opening, now_s) for opening in stack[-_DEPTH:]) for stack in stacks[:_STACKS]]
     lines = [
         f"in {line}" if len(stack) <= _DEPTH else f"in ... > {line}" for line, stack in zip(lines, stacks, strict=False)
@@ -67,7 +68,7 @@ def _called(opening: Opening, now_s: float) -> str:
 
 @final
 class _Course:
-    """What is so now."""
+    """The current figures of a detector."""
 
     def __init__(self, detector: LeakDetector) -> None:
         self._detector = detector
@@ -75,21 +76,21 @@ class _Course:
         self._process: Any = import_module("psutil").Process()
 
     def __call__(self) -> tuple[float, int, tuple[LiveSite, ...]]:
-        """Seconds since the start, resident bytes, live bytes by line."""
+        """Return the seconds since the start, the resident bytes, and the live bytes by line."""
         sites = live_sites(self._detector.take_snapshot().records)
         return time.monotonic() - self._began, int(self._process.memory_info().rss), sites
 
 
 @final
 class Lines:
-    """A plain line every few seconds."""
+    """Prints a plain line every few seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._ticker: Ticker | None = None
 
     def start(self, detector: LeakDetector) -> None:
-        """Begin, the first line after the first pause."""
+        """Begin, with the first line after the first pause."""
         course = _Course(detector)
 
         def show() -> None:
@@ -114,7 +115,7 @@ class Lines:
 
 @final
 class Table:
-    """A table that is drawn over itself, below what the program prints."""
+    """Draws a table over itself, below the output of the program."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console: Any = import_module("rich.console").Console(file=stream, stderr=False)
@@ -122,10 +123,16 @@ class Table:
         self._ticker: Ticker | None = None
 
     def start(self, detector: LeakDetector) -> None:
-        """Begin to draw. What the program prints meanwhile goes above the table."""
+        """Begin to draw. Output of the program goes above the table."""
         course = _Course(detector)
+        # What the program prints to the same terminal goes through rich, which keeps it whole; what
+        # goes to a file is left alone.
         self._live = import_module("rich.live").Live(
-            console=self._console, auto_refresh=False, transient=True, redirect_stderr=False, redirect_stdout=False
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stderr=sys.stderr.isatty(),
+            redirect_stdout=sys.stdout.isatty(),
         )
         self._live.start()
 
@@ -138,7 +145,7 @@ class Table:
         self._ticker.start()
 
     def stop(self) -> None:
-        """Take the table away."""
+        """Remove the table."""
         if self._ticker is not None:
             self._ticker.stop()
             self._live.stop()

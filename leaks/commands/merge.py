@@ -14,21 +14,21 @@ __all__ = [
 
 
 class Merge:
-    """Write the reports of several processes as one: those of ranks, of xdist's workers, of a pipeline's steps.
+    """Write the reports of several processes, such as ranks or workers of xdist, as one.
 
     The program and the settings are those of the first FILE; leaks, sites, processes and time lines
     are those of all, in seconds since the start of the first. What is given twice counts once.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Reports, and where to write."""
+        """Add the reports and the output."""
         parser.add_argument(
             "files", metavar="FILE", nargs="+", help="a file that `leak-report run -o FILE` wrote, - for standard input"
         )
         add_output_arguments(parser, default=None)
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Read all, write one."""
+        """Read all reports, write one, and return the exit status."""
         files: list[str] = options.files
         if files.count("-") > 1:
             parser.error("only one FILE can be standard input")

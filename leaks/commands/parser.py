@@ -1,13 +1,18 @@
-"""The parser over all verbs."""
+"""The parser of all verbs."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Final, Protocol
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NoReturn, Protocol, cast
 
+from ..saved.settings_file import SettingsError, find_settings, options_of
 from .attach import Attach
 from .check import Check
 from .diff import Diff
@@ -22,11 +27,17 @@ __all__ = [
     "main",
 ]
 
+_SHELLS: Final = ("bash", "zsh", "tcsh")
+_FILES: Final = ("FILE", "OUT", "OLD", "NEW", "SCRIPT")
+_WITH_SETTINGS: Final = ("run", "check")
+"""The verbs that take options from a file of settings."""
 _EPILOG: Final = """\
 exit status:
   the program's own    run: what the program ended with
   0                    the others: done, and nothing was found that should not be
   3                    run --fail-on: the program succeeded, and leaked; check: there are leaks that are not known
+  4                    run --fail-on, check, diff: nothing was found, and not everything could be judged; what, and
+                       what to do about it, is in the report
   2                    usage: an unknown option or file, a file that is no report, an output that exists
 """
 
@@ -35,10 +46,10 @@ class Verb(Protocol):
     """One verb of the command line. The docstring of its class is its help."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Say what it takes."""
+        """Add the arguments of the verb to its parser."""
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Do it; returns the exit status."""
+        """Run the verb and return the exit status."""
         ...
 
 
@@ -55,7 +66,7 @@ VERBS: Final[dict[str, type[Verb]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status.
+    """Run the command line and return the exit status.
 
     Parameters
     ----------
@@ -68,6 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=_SHELLS,
+        help="print what completes the command in a shell (needs shtab)",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     parsers: dict[str, tuple[Verb, argparse.ArgumentParser]] = {}
@@ -85,11 +103,91 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsers[name] = verb, verb_parser
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] not in VERBS and os.path.isfile(words[0]):
-        # The name of a report alone.
+        if words[0].endswith((".py", ".pyc", ".pyz")):
+            parser.error(f"{words[0]!r} is a program; to run it: leak-report run {shlex.join(words)}")
+        # The name of a report alone means `show`.
         words.insert(0, "show")
     options = parser.parse_args(words)
     verb, verb_parser = parsers[options.verb]
+    if options.verb in _WITH_SETTINGS:
+        given = getattr(options, "config", None)
+        file = find_settings(Path.cwd()) if given is None else Path(given)
+        try:
+            if file is not None and _take_defaults(file, verb_parser, [parsers[name][1] for name in _WITH_SETTINGS]):
+                options = parser.parse_args(words)
+        except SettingsError as error:
+            verb_parser.error(str(error))
     return verb.run(options, verb_parser)
+
+
+class _Version(argparse.Action):
+    """Prints the version. It is looked up only here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_given: object) -> NoReturn:
+        print(f"leak-report {import_module('disposescope').__version__} (disposescope)")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints the code by which a shell completes the command."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _namespace: object, shell: object, _option: object = None
+    ) -> NoReturn:
+        if find_spec("shtab") is None:
+            parser.error("--print-completion needs shtab: pip install 'disposescope[report]'")
+        shtab: Any = import_module("shtab")
+        [verbs] = (action for action in _actions_of(parser) if action.dest == "verb")
+        for verb_parser in cast("dict[str, argparse.ArgumentParser]", verbs.choices).values():
+            for action in _actions_of(verb_parser):
+                if action.metavar in _FILES:
+                    cast("Any", action).complete = shtab.FILE
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
+def _take_defaults(file: Path, parser: argparse.ArgumentParser, parsers: Sequence[argparse.ArgumentParser]) -> bool:
+    """Set what a file of settings says as defaults of a verb; return whether it says anything.
+
+    The file may also have options of the other verbs that read it.
+    """
+    known = {name for each in parsers for name in _settable(each)}
+    options = options_of(file, known)
+    actions = _settable(parser)
+    for name, value in options.items():
+        if name in actions:
+            parser.set_defaults(**{actions[name].dest: _default(f"{str(file)!r}: {name}", actions[name], value)})
+    return bool(options)
+
+
+def _actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    # The parser of the standard library has no public list of them.
+    return cast("Any", parser)._actions  # type: ignore[no-any-return]
+
+
+def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {
+        name.removeprefix("--"): action
+        for action in _actions_of(parser)
+        for name in action.option_strings
+        if name.startswith("--") and name not in ("--help", "--config", "--force", "--update-baseline")
+    }
+
+
+def _default(where: str, action: argparse.Action, value: object) -> object:
+    """Return what an option would be if the value stood on the command line."""
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise SettingsError(f"{where} must be true or false, not {value!r}")
+        return value
+    words = cast("list[object]", value) if isinstance(value, list) else [value]
+    if not words or not all(type(word) in (str, int, float) for word in words):
+        raise SettingsError(f"{where} must be a text, a number or a list of texts, not {value!r}")
+    text = ",".join(map(str, words))
+    try:
+        return action.type(text) if callable(action.type) else text
+    except (argparse.ArgumentTypeError, ValueError) as error:
+        raise SettingsError(f"{where}: {error}") from None
 
 
 def _undented(docstring: str) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast, get_args
+from typing import TYPE_CHECKING, Final, NoReturn, cast, get_args
 
 from ..report.leaks import LeakKind
-from ..report.report import Ending, Settings
+from ..report.report import OBJECT_LIMIT, TENSOR_KINDS, Ending, Settings, undecided_of
+from ..reporters.json_report import is_report
+from ..reporters.tables import print_report
 from ..running.program import (
     Outcome,
     ProgramNotFoundError,
@@ -21,8 +25,8 @@ from ..running.program import (
     run_program,
 )
 from ..running.session import Session
-from ..saved.settings_file import SuppressionError, find_settings, suppressions_of
-from .arguments import nbytes_of_text, seconds_of_text
+from ..saved.settings_file import SettingsError, find_settings, suppressions_of
+from .arguments import ALL, REPORT, count_of_text, nbytes_of_text, report_output
 from .live import LiveView, live_view
 
 if TYPE_CHECKING:
@@ -32,14 +36,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Run",
-    "check_output",
     "leaks_of_kinds",
     "parse_kinds",
 ]
 
 LEAKED: Final = 3
 """The exit status where the program itself succeeded, and leaked what `--fail-on` names."""
+UNDECIDED: Final = 4
+"""That where it leaked nothing of it that was found, and not everything could be judged."""
 
+_LIBRARIES: Final = ("torch", "numpy", "jax")
 _KINDS: Final = cast("tuple[LeakKind, ...]", get_args(LeakKind))
 
 
@@ -49,17 +55,20 @@ class Run:
     Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by
     Ctrl-C or by os._exit, what leaked is printed to stderr, worst first, with the line that made it
     and what holds it. The program's output, arguments and exit status are its own. Processes that
-    it forks, or starts with multiprocessing (the workers of a DataLoader), are watched too.
+    it forks, or starts with multiprocessing (the workers of a DataLoader) or subprocess, are watched
+    too.
 
-    With -o the report is also written to a file, now and then while the program runs and at its
-    end: what was known is there even if the program is killed.
+    The report is also written to a file, now and then while the program runs and at its end: what
+    was known is there even if the program is killed. Options may also stand in .leak-report.toml,
+    or in the table tool.leak-report of pyproject.toml, in the working directory.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """The options come before the program; all that follows it is the program's."""
+        """Add the options, which come before the program; what follows it is the program's."""
         parser.usage = "leak-report run [OPTIONS] (SCRIPT | -m MODULE | -c CODE) [ARGS ...]"
-        parser.add_argument("-o", "--output", metavar="FILE", help="also write the report to FILE, as JSON")
-        parser.add_argument("--force", action="store_true", help="overwrite FILE")
+        parser.add_argument("-o", "--output", metavar="FILE", help=f"keep the report in FILE, as JSON ({REPORT})")
+        parser.add_argument("--force", action="store_true", help="overwrite FILE, also if it is no report")
+        parser.add_argument("--all", action="store_true", help=ALL)
         parser.add_argument("-q", "--quiet", action="store_true", help="do not print the report")
         parser.add_argument(
             "--frames", metavar="N", type=int, default=1, help="keep so many lines of the stack of each birth (1)"
@@ -70,27 +79,31 @@ class Run:
         parser.add_argument(
             "--kinds",
             metavar="KIND[,KIND]",
-            type=_names,
-            help="tell of these kinds of tensor only: torch.Tensor,Tensor",
+            type=_tensor_kinds,
+            help="report these kinds of tensor only: torch.Tensor,Tensor",
         )
         parser.add_argument(
             "--fail-on",
             metavar="KIND[,KIND]",
             type=parse_kinds,
-            help=f"exit with {LEAKED} where the program succeeded, and leaked: any, or of {', '.join(_KINDS)}",
+            help=f"exit with {LEAKED} where the program succeeded, and leaked: any, or of {', '.join(_KINDS)}; with "
+            f"{UNDECIDED} where nothing was found, and not everything could be judged",
         )
         parser.add_argument(
             "--threshold", metavar="BYTES", type=nbytes_of_text, default=0, help="leave out leaks of fewer bytes"
         )
         parser.add_argument(
-            "--time-limit",
-            metavar="SECONDS",
-            type=seconds_of_text,
-            default=5.0,
-            help="how long holders are searched for at the end (5)",
+            "--object-limit",
+            metavar="N",
+            type=count_of_text,
+            default=OBJECT_LIMIT,
+            help=f"how many objects the search for holders meets at most ({OBJECT_LIMIT:,})",
         )
+        parser.add_argument("--time-limit", nargs="?", const="", type=_no_time_limit, help=argparse.SUPPRESS)
         parser.add_argument(
-            "--config", metavar="FILE", help="read suppressions from FILE (.leak-report.toml, else pyproject.toml)"
+            "--config",
+            metavar="FILE",
+            help="read options and suppressions from FILE (.leak-report.toml, else pyproject.toml)",
         )
         parser.add_argument(
             "--live",
@@ -112,7 +125,7 @@ class Run:
         )
 
     def run(self, options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-        """Run the program, print the report."""
+        """Run the program, print the report, and return the exit status."""
         prepare: Callable[[str, list[str]], Callable[[], object]] = prepare_script
         words: list[str] = options.program
         if options.module is not None:
@@ -125,18 +138,20 @@ class Run:
             parser.error("name a program: a SCRIPT, -m MODULE, or -c CODE")
         if options.frames < 1:
             parser.error(f"--frames must be at least 1, not {options.frames}")
-        output = check_output(options.output, options.force, parser)
+        output, not_kept = (
+            _default_output() if options.output is None else (report_output(options.output, options.force, parser), "")
+        )
         settings = Settings(
             frames=options.frames,
             sample_nbytes=options.sample,
             kinds=options.kinds,
             threshold_nbytes=options.threshold,
-            time_limit_s=options.time_limit,
+            object_limit=options.object_limit,
         )
         config = find_settings(Path.cwd()) if options.config is None else Path(options.config)
         try:
             suppressions = () if config is None else suppressions_of(config)
-        except SuppressionError as error:
+        except SettingsError as error:
             parser.error(str(error))
         stderr = sys.stderr
         view: LiveView | None = live_view(stderr, parser) if options.live else None
@@ -145,50 +160,78 @@ class Run:
         except ProgramNotFoundError as error:
             parser.error(str(error))
 
-        def tell(report: Report) -> None:
-            # Where stderr has been closed there is nobody to tell.
+        def show(report: Report) -> None:
+            # The standard error may be closed; then nothing can be printed.
             with suppress(OSError, ValueError):
                 if not options.quiet:
-                    print(f"leak-report: {report}", file=stderr, flush=True)
+                    print_report(report, stderr, prefix="leak-report: ", everything=options.all)
+                    print(_where(options.output, not_kept, words[1:]), file=stderr, flush=True)
 
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
-        with Session(argv, options.module is not None, settings, output, tell, suppressions) as session:
+        with Session(argv, options.module is not None, settings, output, show, suppressions) as session:
             if view is not None:
                 view.start(session.detector)
-            outcome = run_program(program)
+            outcome = run_program(
+                program,
+                returned=lambda outcome: session.take_inventory(_ending(outcome)),
+                joined=session.complete_inventory,
+            )
             if view is not None:
                 view.stop()
-            report = session.finish(_ending(outcome), outcome.status)
+            report = session.finish(_ending(outcome), outcome.status, outcome.error)
             if session.is_worker:
-                # A child that the program forked, and that came back here: its parent tells.
+                # This is a forked child of the program that returned here; its parent prints the
+                # report.
                 return exit_as(outcome)
         del program
-        tell(report)
-        if outcome.status == 0 and leaks_of_kinds(report, options.fail_on):
-            return LEAKED
+        show(report)
+        if outcome.status == 0 and options.fail_on is not None:
+            if leaks_of_kinds(report, options.fail_on):
+                return LEAKED
+            if undecided_of(report, options.fail_on):
+                return UNDECIDED
         return exit_as(outcome)
 
 
+def _default_output() -> tuple[Path | None, str]:
+    """Return where the report is kept without ``-o``, or why it is not kept."""
+    output = Path.cwd() / REPORT
+    if output.exists() and not is_report(output):
+        return None, f"{REPORT} is no report of leak-report"
+    if not os.access(output.parent, os.W_OK):
+        return None, "the working directory cannot be written to"
+    return output, ""
+
+
+def _where(name: str | None, not_kept: str, args: list[str]) -> str:
+    """Return the last line of a report: where it is kept, and how it is seen again.
+
+    Parameters
+    ----------
+    name : str or None
+        What ``-o`` names.
+    not_kept : str
+        Why it is not kept without ``-o``, if so.
+    args : list of str
+        The program's own arguments.
+    """
+    if name is not None:
+        return f"kept in {name}; to see it as a page: leak-report html {shlex.quote(name)}"
+    passed_on = next((word for word in args if word == "-o" or word.startswith("--output")), None)
+    note = f" ({passed_on} after the program was the program's: name it before)" if passed_on else ""
+    if not_kept:
+        return f"the report is not kept, as {not_kept}; -o FILE keeps it in another file{note}"
+    return f"kept in {REPORT}; to see it as a page: leak-report html{note}"
+
+
 def _ending(outcome: Outcome) -> Ending:
+    if not outcome.ran:
+        return "not run"
     return "interrupt" if outcome.interrupted else "exception" if outcome.failed else "exit"
 
 
-def check_output(name: str | None, force: bool, parser: argparse.ArgumentParser) -> Path | None:
-    """The path of a file to be written, which the program may leave the folder of; a usage error where it cannot be."""
-    if name is None:
-        return None
-    output = Path(os.path.abspath(name))
-    if output.is_dir():
-        parser.error(f"cannot write {name!r}: it is a folder")
-    if not output.parent.is_dir():
-        parser.error(f"cannot write {name!r}: its folder is not a folder")
-    if output.is_file() and not force:
-        parser.error(f"{name!r} exists already; --force overwrites it")
-    return output
-
-
 def parse_kinds(text: str) -> tuple[LeakKind, ...]:
-    """The kinds of leak in a list; all of them for ``any``."""
+    """Return the kinds of leak in a list; all kinds for ``any``."""
     names = _names(text)
     unknown = [name for name in names if name not in _KINDS and name != "any"]
     if unknown or not names:
@@ -199,8 +242,36 @@ def parse_kinds(text: str) -> tuple[LeakKind, ...]:
 
 
 def leaks_of_kinds(report: Report, kinds: tuple[LeakKind, ...] | None) -> bool:
-    """Whether a report has leaks of some kinds; none where no kinds were asked for."""
+    """Return whether a report has leaks of these kinds; False if no kinds were asked for."""
     return kinds is not None and any(leak.kind in kinds for leak in report.leaks)
+
+
+def _no_time_limit(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError(
+        f"there is no limit of time any more (given {text!r}): --object-limit N bounds the search by objects"
+    )
+
+
+def _tensor_kinds(text: str) -> tuple[str, ...]:
+    """Return the kinds of tensor in a list; a name that can be no kind's is refused.
+
+    A program may register kinds of its own, which are known when it has ended.
+    """
+    names = _names(text)
+    for name in names:
+        known = {kind.lower(): kind for kind in TENSOR_KINDS}
+        library = name.partition(".")[0].lower()
+        if name not in TENSOR_KINDS and (
+            name.lower() in known
+            or library in _LIBRARIES
+            or ("." not in name and difflib.get_close_matches(name, TENSOR_KINDS))
+        ):
+            meant = known.get(name.lower())
+            hint = f"; it is written {meant}" if meant is not None else ""
+            raise argparse.ArgumentTypeError(
+                f"unknown kind of tensor {name!r}{hint}: known are {', '.join(TENSOR_KINDS)}"
+            )
+    return names
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The detector while a program runs: watching births, recording the course of a run, taking snapshots.
+"""The detector of a running program: it watches births, records the run, and takes snapshots.
 
-Read `detector`, `snapshot`, `watching`, `recording`.
+Read `detector`, `snapshot`, `watching`, `recording`; `freed` asks of one object why it is alive.
 """

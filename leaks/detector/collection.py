@@ -1,4 +1,4 @@
-"""The garbage collector, held off while somebody looks: what is looked at shall not go because of the looking."""
+"""Pause the garbage collector during a look at the program, so that the look frees nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from ...scopes.forks import at_forks, hold_across_forks
+from ...scopes.process import at_forks, hold_across_forks
 
 __all__ = [
     "collection_paused",
@@ -22,10 +22,12 @@ _thresholds: Final[list[tuple[int, int, int]]] = []
 
 @contextmanager
 def collection_paused() -> Generator[None, None, None]:
-    """Keep the allocations of a block from starting a collection, which would free the cycles to be reported.
+    """Keep allocations in a block from starting a garbage collection.
 
-    By the threshold: that the collector is on, or off, is the program's to say, also meanwhile and
-    on another thread.
+    A collection would free the cycles that are to be reported.
+
+    It sets the threshold and does not turn the collector off: the program may turn it on or off
+    meanwhile, also on another thread.
     """
     with _lock:
         before = _thresholds[0] if _thresholds else gc.get_threshold()
@@ -36,13 +38,13 @@ def collection_paused() -> Generator[None, None, None]:
     finally:
         with _lock:
             _thresholds.pop()
-            # What the program has set meanwhile stays.
+            # Keep what the program has set meanwhile.
             if not _thresholds and gc.get_threshold()[0] == 0:
                 gc.set_threshold(*before)
 
 
 def _begin_as_child() -> None:
-    # Whoever was looking in the parent is not there to turn the collector on again.
+    # The thread that paused the collector in the parent does not exist in the child.
     if _thresholds:
         before = _thresholds[0]
         _thresholds.clear()

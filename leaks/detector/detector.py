@@ -1,4 +1,4 @@
-"""The detector, a window on the log of births; and the assertion for tests that nothing is left."""
+"""The detector, which reads a window of the log of births, and the assertion that nothing leaks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from types import CodeType
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast, final, overload
 
 from ...scopes.errors import LeakError, LeakWarning
-from ...scopes.identity import DEAD, DEAD_COMPOSITES, LIVE, UNSEEN, Entry, catch_up
-from ...scopes.kinds import AWAITED, install_imported, load_frameworks
-from ..births.lines import with_totals
-from ..births.log import DISPOSALS, LOG, Row, Rows, Seen
-from ..holders.references import HIDDEN_TYPES
-from ..report.report import Report
+from ...scopes.framework import FRAMEWORKS
+from ...scopes.identity import DEAD, LIVE, Entry, catch_up
+from ...scopes.process import install_imported, load_frameworks
+from ..births.lines import Beginning, with_totals
+from ..births.log import DISPOSALS, LOG, RecordedMemory, Row, Rows, find_recorded_memory
+from ..holders.references import hide_types
+from ..report.report import OBJECT_LIMIT, Report
 from ..report.timeline import Timeline
 from ..verdicts.without_tensors import native_growth
 from .collection import collection_paused
 from .recording import Recorder
 from .snapshot import Snapshot, survey
-from .watching import WATCHERS, Window, counts, mark, recall
+from .watching import Window, counts, mark, recall
 
 if TYPE_CHECKING:
     from collections.abc import Container, Hashable
@@ -38,15 +39,13 @@ __all__ = [
     "take_snapshot",
 ]
 
-# The detector: a window on the log of births, and what it tells of it.
-
 
 @final
 class LeakDetector:
-    """Watches births and disposals while it is open, and tells afterwards what is still there, from which line and why.
+    """Watches births and disposals while it is open, and reports what is still alive and why.
 
     ``with LeakDetector() as detector:`` watches the block, in all threads. While any detector is
-    open, the message of a `DisposedError` tells where the resource was born and where it was
+    open, the message of a `DisposedError` says where the resource was born and where it was
     disposed. Several may be open at once, each with a memory of its own; one that is entered again
     while it is open goes on until it has been left as often, and one that is entered again later
     starts anew. What was born before is not watched.
@@ -122,25 +121,27 @@ class LeakDetector:
                 self._window.close()
 
     def take_snapshot(self) -> Snapshot:
-        """What was born under this detector and is there now: alive, or disposed under a live reference."""
-        if DEAD_COMPOSITES or UNSEEN:
-            catch_up()
+        """Return the resources that were born under this detector and are still there.
+
+        They are alive, or disposed under a live reference.
+        """
+        catch_up()
         window = self._window
         if window is None:
             return survey([], 0)
         with collection_paused():
-            return survey(_births_in(window), window.closings, lambda but: _memory_in(window, but), window.after, True)
+            return survey(
+                _births_in(window), window.closings, lambda but: _memory_in(window, but), window.beginning, True
+            )
 
-    def memory(self) -> tuple[Seen, ...]:
-        """The memory that was born under this detector and is there now, whatever refers to it."""
+    def memory(self) -> tuple[RecordedMemory, ...]:
+        """Return the memory born under this detector that is still there, whatever refers to it."""
         return () if self._window is None else tuple(seen for pieces, _ in _memory_in(self._window) for seen in pieces)
 
-    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
-        """What `take_snapshot` finds now, by site and reason, with holders: see `Snapshot.report`."""
+    def report(self, *, object_limit: int = OBJECT_LIMIT, of_program: bool = False, died: bool = False) -> Report:
+        """Return what is there now by site and reason, with holders: see `Snapshot.report`."""
         with collection_paused():
-            report = self.take_snapshot().report(
-                time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program
-            )
+            report = self.take_snapshot().report(object_limit=object_limit, of_program=of_program, died=died)
         timeline = self.timeline()
         native = native_growth(timeline)
         return replace(
@@ -148,18 +149,18 @@ class LeakDetector:
             settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
             count=report.count + len(native),
             leaks=(*report.leaks, *native),
-            sites=with_totals(report.sites),
+            sites=with_totals(report.sites, Beginning() if self._window is None else self._window.beginning),
             timeline=timeline,
         )
 
     def timeline(self) -> Timeline:
-        """The course of the run under this detector; empty where `timeline_s` was left out."""
+        """Return the memory, passes and scopes of the run over time; empty without `timeline_s`."""
         return Timeline() if self._recorder is None else self._recorder.timeline()
 
     def mark(self, name: str = "mark") -> int:
-        """A pass of a loop is over: what is live now is put down for each line.
+        """End a pass of a loop: record what is live now for each line.
 
-        What grows from pass to pass is told from what is merely there. The end of a scope is a pass
+        What grows from pass to pass is distinguished from what is merely there. The end of a scope is a pass
         as well, by the name of the scope (or its line, where it has none).
 
         Parameters
@@ -191,11 +192,13 @@ class LeakDetector:
         return f"<LeakDetector {'open' if self._depth else 'closed'}, knows {known} births>"
 
 
-HIDDEN_TYPES.add(LeakDetector)
+hide_types(LeakDetector)
 
 
 def take_snapshot() -> Snapshot:
-    """All resources of this process that are there now: alive, or disposed while something still references them.
+    """Return all resources of this process that are there now.
+
+    They are alive, or disposed under a live reference.
 
     Site, age and generation are known of what was born while a `LeakDetector` was open that still
     is.
@@ -209,16 +212,14 @@ def take_snapshot() -> Snapshot:
     ['Tensor float64 (3,)']
     """
     load_frameworks()
-    if AWAITED:
-        install_imported()
-    if DEAD_COMPOSITES or UNSEEN:
-        catch_up()
+    install_imported()
+    catch_up()
     with collection_paused():
         return _survey_process()
 
 
 def live_tensors() -> Snapshot:
-    """All resources of this process that are alive now, the largest first.
+    """Return all living resources of this process, the largest first.
 
     ``str()`` of it is a table.
 
@@ -233,11 +234,12 @@ def live_tensors() -> Snapshot:
 
 
 def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
-    """The resources that were born in a window."""
+    """Return the resources that were born in a window of the log, with their rows."""
     entries, rows = LOG.entries(window.after, window.until)
-    # Those that only their memory is known of, and those that were disposed.
+    # Some are known only by their memory, others were disposed.
     others: dict[Entry, Row] = {}
-    kinds = {id(watcher.kind) for watcher in WATCHERS if watcher.kind is not None}
+    frameworks = FRAMEWORKS.with_own("reported_by_memory")
+    kinds = {id(kind) for framework in frameworks for kind in framework.reported_by_memory}
     if kinds:
         for entry in list(LIVE.values()):
             if id(entry.kind) in kinds:
@@ -251,18 +253,43 @@ def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
 
 
 def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], Rows]:
-    """Some entries and their rows, without those that are told of already."""
+    """Return the entries, with their rows, that are not among the others."""
     for entry in entries if others else ():
         others.pop(entry, None)
     return list(others), list(others.values())
 
 
-def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[Seen], Rows]]:
-    return _memory(window.after, window.until, but)
+def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[RecordedMemory], Rows]]:
+    if window.sample_nbytes is None:
+        return _memory(window.after, window.until, but)
+    # Of a sample, the memory of a resource may be there without it: the resources stand for it.
+    by_memory = {
+        id(kind) for framework in FRAMEWORKS.with_own("reported_by_memory") for kind in framework.reported_by_memory
+    }
+    owned = {
+        identity
+        for entry in list(LIVE.values())
+        if id(entry.kind) not in by_memory and (resource := entry()) is not None
+        for identity, _ in entry.kind.storages(resource)
+    }
+    return _memory(window.after, window.until, _Either(but, owned))
 
 
-def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[Seen], Rows]]:
-    return [watcher.seen(after, until, but) for watcher in WATCHERS]
+@final
+class _Either:
+    """What is in one of two containers."""
+
+    def __init__(self, one: Container[Hashable], other: Container[Hashable]) -> None:
+        self._containers = one, other
+
+    def __contains__(self, thing: object) -> bool:
+        return any(thing in container for container in self._containers)
+
+
+def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[RecordedMemory], Rows]]:
+    found = [framework.live_memory(after, until) for framework in FRAMEWORKS.with_own("live_memory")]
+    found += [framework.live_models(after, until) for framework in FRAMEWORKS.with_own("live_models")]
+    return [find_recorded_memory(memory, but) for memory in found if memory is not None]
 
 
 def _survey_process() -> Snapshot:
@@ -285,7 +312,7 @@ def _survey_process() -> Snapshot:
     )
 
 
-# The assertion for tests: nothing that was born is still there.
+# The assertion for tests that nothing leaks.
 
 
 P = ParamSpec("P")
@@ -296,11 +323,11 @@ _ANY_GENERATOR: Final = 0x220  # inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERAT
 
 
 @overload
-def assert_no_leaks(since: LeakDetector | Snapshot, /, *, time_limit_s: float = 5.0) -> None: ...
+def assert_no_leaks(since: LeakDetector | Snapshot, /, *, object_limit: int = OBJECT_LIMIT) -> None: ...
 @overload
-def assert_no_leaks(*, time_limit_s: float = 5.0) -> NoLeaks: ...
-def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> NoLeaks | None:
-    """Raise `LeakError` where something that was born is still alive, or was disposed under a live reference.
+def assert_no_leaks(*, object_limit: int = OBJECT_LIMIT) -> NoLeaks: ...
+def assert_no_leaks(since: object = None, /, *, object_limit: int = OBJECT_LIMIT) -> NoLeaks | None:
+    """Raise `LeakError` if a resource is still alive, or was disposed under a live reference.
 
     ``with assert_no_leaks():`` watches the block, in all threads, and raises at its end; an
     exception that leaves the block passes through unchanged. ``@assert_no_leaks()`` does so for
@@ -313,8 +340,8 @@ def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> No
     since : LeakDetector or Snapshot, optional
         Look at once. Without it nothing happens before the result is entered (a `LeakWarning` tells
         if it never is).
-    time_limit_s : float, default 5.0
-        How long holders are searched for.
+    object_limit : int, default 4_000_000
+        How many objects the search for holders meets at most.
 
     Raises
     ------
@@ -338,11 +365,11 @@ def assert_no_leaks(since: object = None, /, *, time_limit_s: float = 5.0) -> No
     (1, 24)
     """
     if since is None:
-        return NoLeaks(time_limit_s)
+        return NoLeaks(object_limit)
     if isinstance(since, LeakDetector):
-        _check(since.take_snapshot(), time_limit_s)
+        _check(since.take_snapshot(), object_limit)
     elif isinstance(since, Snapshot):
-        _check(take_snapshot().since(since), time_limit_s)
+        _check(take_snapshot().since(since), object_limit)
     else:
         raise TypeError(
             f"assert_no_leaks: since must be a LeakDetector or a Snapshot, not a {type(since).__qualname__}"
@@ -357,11 +384,11 @@ class NoLeaks:
     _detector: LeakDetector | None = None
     _used = False
 
-    def __init__(self, time_limit_s: float) -> None:
-        self._time_limit_s = time_limit_s
+    def __init__(self, object_limit: int) -> None:
+        self._object_limit = object_limit
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:
-        """Decorate a function or coroutine function: each call is watched."""
+        """Decorate a function or coroutine function, so that each of its calls is watched."""
         self._used = True
         code: CodeType | None = getattr(function, "__code__", None)
         flags = 0 if code is None else code.co_flags
@@ -373,14 +400,14 @@ class NoLeaks:
 
             @functools.wraps(function)
             async def watched_coroutine(*args: P.args, **kwargs: P.kwargs) -> object:
-                with NoLeaks(self._time_limit_s):
+                with NoLeaks(self._object_limit):
                     return await cast("Awaitable[object]", function(*args, **kwargs))
 
             return cast("Callable[P, R]", watched_coroutine)
 
         @functools.wraps(function)
         def watched(*args: P.args, **kwargs: P.kwargs) -> R:
-            with NoLeaks(self._time_limit_s):
+            with NoLeaks(self._object_limit):
                 return function(*args, **kwargs)
 
         return watched
@@ -401,7 +428,7 @@ class NoLeaks:
         detector.__exit__(exc_type, exc, traceback)
         if exc_type is None:
             with collection_paused():
-                _check(detector.take_snapshot(), self._time_limit_s)
+                _check(detector.take_snapshot(), self._object_limit)
 
     def __del__(self) -> None:
         if not self._used:
@@ -414,11 +441,11 @@ class NoLeaks:
 
 
 def check_nothing_is_left(
-    detector: LeakDetector, *, allowed: Callable[[Leak], bool], time_limit_s: float = 5.0
+    detector: LeakDetector, *, allowed: Callable[[Leak], bool], object_limit: int = OBJECT_LIMIT
 ) -> None:
-    """Raise `LeakError` where what was born under a detector is there, unless it is of a leak that is allowed."""
+    """Raise `LeakError` if something born under a detector leaks and is not allowed to."""
     with collection_paused():
-        report = detector.take_snapshot().report(time_limit_s=time_limit_s)
+        report = detector.take_snapshot().report(object_limit=object_limit)
         leaks = tuple(leak for leak in report.leaks if not allowed(leak))
         if len(leaks) < len(report.leaks):
             rest = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
@@ -427,10 +454,15 @@ def check_nothing_is_left(
         _refuse(report)
 
 
-def _check(snapshot: Snapshot, time_limit_s: float) -> None:
-    _refuse(snapshot.report(time_limit_s=time_limit_s))
+def _check(snapshot: Snapshot, object_limit: int) -> None:
+    _refuse(snapshot.report(object_limit=object_limit))
 
 
 def _refuse(report: Report) -> None:
     if report.leaks:
         raise LeakError(str(report), count=report.count, nbytes=report.nbytes)
+    if report.undecided:
+        text = "; ".join(report.undecided)
+        warnings.warn(
+            f"nothing leaked that was found, and not everything could be judged: {text}", LeakWarning, stacklevel=4
+        )

@@ -1,4 +1,4 @@
-"""The course of a run as it happens: memory over time, passes and scopes, looked at now and then."""
+"""Record a run over time: memory, passes and scopes, in a size that is bounded for any length of run."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from ...scopes.forks import at_forks
+from ...scopes.framework import FRAMEWORKS
+from ...scopes.process import at_forks
 from ..births.log import LOG
 from ..report.report import LOADED_AT_S
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 
 if TYPE_CHECKING:
-    from ...scopes.scope import DisposeScope
+    from ...scopes.compiled import ScopeState
 
 __all__ = [
-    "CACHES",
     "RECORDERS",
     "Recorder",
+    "Thinned",
     "Ticker",
+    "anonymous_nbytes",
+    "cached_nbytes",
     "free_nbytes",
 ]
 
-# The course of a run, as it happens: memory over time, passes, scopes. Bounded, however long the
-# run is.
-
-
 T = TypeVar("T")
-
-CACHES: Final[list[Callable[[], int]]] = []
-"""What tells the bytes that an allocator keeps for later use."""
 
 RECORDERS: Final[list[Recorder]] = []
 """Those that record now."""
@@ -42,35 +39,50 @@ RECORDERS: Final[list[Recorder]] = []
 
 @final
 class Thinned(Generic[T]):
-    """A list that is never longer than a number: then every second item goes, and of what comes every second too."""
+    """A list of bounded length.
 
-    __slots__ = ("_items", "_met", "_stride")
+    When it is full, every second item is dropped, and from then on only every second new item is
+    kept.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    at_most : int
+        Its length.
+    stride : int
+        Of how many items the first ones are kept.
+    """
+
+    __slots__ = ("_at_most", "_items", "_met", "_stride")
+
+    def __init__(self, at_most: int = AT_MOST, stride: int = 1) -> None:
+        self._at_most = at_most
         self._items: list[T] = []
         self._met = 0
-        self._stride = 1
+        self._stride = stride
 
     def wants(self) -> bool:
-        """Whether the item that comes now is to be kept; to be asked once for each."""
+        """Return whether to keep the next item. Call it once for each item."""
         self._met += 1
         return self._met % self._stride == 0
 
     def append(self, item: T) -> None:
-        """Keep an item."""
+        """Append an item."""
         self._items.append(item)
-        if len(self._items) > AT_MOST:
+        if len(self._items) > self._at_most:
             self._stride *= 2
             del self._items[::2]
 
     def items(self) -> list[T]:
-        """What was kept, in order."""
+        """Return the items that were kept, in order."""
         return self._items.copy()
 
 
 @final
 class Recorder:
-    """Records from `start` to `stop`: memory at an interval on a thread of its own, and passes and scopes as they come.
+    """Records a run from `start` to `stop`.
+
+    It samples memory at an interval on a thread of its own, and records passes and scopes when they
+    end or begin.
 
     Parameters
     ----------
@@ -84,18 +96,18 @@ class Recorder:
         self._samples: Thinned[Sample] = Thinned()
         self._passes: Thinned[Pass] = Thinned()
         self._bands: Thinned[Band] = Thinned()
-        # By id, which is its own as long as the scope is open: of each, what is known at its
-        # beginning.
+        # What is known of each scope when it is entered, by its id, which is unique while it is
+        # open.
         self._open: dict[int, Band] = {}
 
     def start(self) -> None:
-        """Begin, with a sample."""
+        """Begin to record, with a sample."""
         RECORDERS.append(self)
         self.sample()
         self._ticker.start()
 
     def stop(self) -> None:
-        """End, with a sample."""
+        """Stop recording, with a last sample."""
         self._ticker.stop()
         self.sample()
         for index, recorder in enumerate(RECORDERS):
@@ -104,20 +116,22 @@ class Recorder:
                 break
 
     def sample(self) -> None:
-        """Put down how much memory there is now."""
-        sample = Sample(_now_s(), _resident_nbytes(), LOG.live_nbytes(), sum(tell() for tell in CACHES) + free_nbytes())
+        """Record the memory of this moment."""
+        sample = Sample(
+            _now_s(), _resident_nbytes(), LOG.live_nbytes(), cached_nbytes(), anonymous_nbytes=anonymous_nbytes()
+        )
         with self._lock:
             if self._samples.wants():
                 self._samples.append(sample)
 
     def passed(self, name: str, index: int) -> None:
-        """A pass is over."""
+        """Record the end of a pass."""
         with self._lock:
             if self._passes.wants():
                 self._passes.append(Pass(_now_s(), index, name))
 
-    def opened(self, scope: DisposeScope) -> None:
-        """A scope was entered."""
+    def opened(self, scope: ScopeState) -> None:
+        """Record that a scope was entered."""
         depth = 0
         outer = scope.outer
         while outer is not None:
@@ -128,15 +142,15 @@ class Recorder:
                 name = threading.current_thread().name
                 self._open[id(scope)] = Band(scope.name or "", _now_s(), None, depth, name)
 
-    def closed(self, scope: DisposeScope) -> None:
-        """A scope was closed."""
+    def closed(self, scope: ScopeState) -> None:
+        """Record that a scope was closed."""
         with self._lock:
             band = self._open.pop(id(scope), None)
             if band is not None:
                 self._bands.append(Band(band.name, band.from_s, _now_s(), band.depth, band.thread))
 
     def timeline(self) -> Timeline:
-        """What was recorded until now, with a sample of now while it goes on."""
+        """Return what was recorded until now, with a sample of now if recording goes on."""
         if any(recorder is self for recorder in RECORDERS):
             self.sample()
         with self._lock:
@@ -157,15 +171,36 @@ def _resident_nbytes() -> int:
     return nbytes
 
 
+_ANONYMOUS: Final = (b"RssAnon:", b"VmSwap:")
+
+
+def anonymous_nbytes() -> int | None:
+    """Return the anonymous memory of this process, with what is swapped out; None if it is unknown.
+
+    Resident memory shrinks when the system swaps, and grows with each page of a file that is read.
+    """
+    if sys.platform == "linux":
+        try:
+            status = Path("/proc/self/status").read_bytes()
+        except OSError:
+            return None
+        # https://man7.org/linux/man-pages/man5/proc_pid_status.5.html: in kB, since Linux 4.5.
+        rows = [line.split() for line in status.splitlines() if line.startswith(_ANONYMOUS)]
+        return sum(int(row[1]) * 1024 for row in rows) if len(rows) == len(_ANONYMOUS) else None
+    # On Windows, all that the process has committed for itself alone.
+    private: int | None = getattr(_process(os.getpid()).memory_info(), "private", None)
+    return private
+
+
 @cache
 def _process(pid: int) -> Any:
-    # Imported when somebody records: it takes a while.
+    # Imported only when something is recorded, because the import is slow.
     import psutil
 
     return psutil.Process(pid)
 
 
-# The free lists of the C library: memory that is resident, and that nobody uses.
+# The free lists of the C library: memory that is resident and unused.
 
 
 class _MallInfo2(ctypes.Structure):
@@ -203,11 +238,16 @@ _mallinfo: Final[Any] = _find_mallinfo()
 
 
 def free_nbytes() -> int:
-    """The bytes in the free lists of the C library; 0 where it does not tell."""
+    """Return the bytes in the free lists of the C library; 0 if they are unknown."""
     return 0 if _mallinfo is None else int(_mallinfo().fordblks)
 
 
-# Something that is done now and then while a program runs, beside it.
+def cached_nbytes() -> int:
+    """Return the bytes that allocators keep for later use: those of frameworks, and of the C library."""
+    return sum(framework.cached_nbytes() for framework in FRAMEWORKS.with_own("cached_nbytes")) + free_nbytes()
+
+
+# Calls at an interval, beside a running program.
 
 
 _SHARE: Final = 50
@@ -216,7 +256,7 @@ _SHARE: Final = 50
 
 @final
 class Ticker:
-    """Calls a function again and again, on a thread of its own, until it is stopped.
+    """Calls a function repeatedly, on a thread of its own, until it is stopped.
 
     The thread ends before the process forks and goes on after: Python warns of forks of a process
     with several threads. In the child nothing is called. The pauses become longer where the
@@ -243,13 +283,13 @@ class Ticker:
         self.failure = None
 
     def start(self) -> None:
-        """Begin, the first call after one pause."""
+        """Begin, with the first call after one pause."""
         self._pid = os.getpid()
         self._go_on()
         _RUNNING.append(self)
 
     def stop(self) -> None:
-        """No call is running when this returns, and none will be made. Idempotent."""
+        """Stop the calls. When this returns, no call is running and none will start. Idempotent."""
         if self in _RUNNING:
             _RUNNING.remove(self)
         self._pause()

@@ -1,4 +1,4 @@
-"""A snapshot of the resources that are there: what lives, and what was disposed and is still referenced."""
+"""A snapshot of the resources that are there: alive, or disposed and still referenced."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import final
 
 from ...scopes.identity import Entry
 from ...scopes.sites import Site, shown
-from ..births.log import Row, Rows, Seen, Sites
+from ..births.lines import Beginning
+from ..births.log import RecordedMemory, Row, Rows, Sites
 from ..births.record_builder import RecordBuilder
 from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
-from ..report.report import Report
+from ..report.report import OBJECT_LIMIT, Report
 from ..verdicts.classify import Inventory, report_of
 from .collection import collection_paused
 
@@ -25,9 +26,6 @@ __all__ = [
     "is_at",
     "survey",
 ]
-
-# A snapshot of the resources that are there: what lives, and what was disposed and is still
-# referenced.
 
 
 @final
@@ -46,25 +44,25 @@ class Snapshot:
     """
 
     records: tuple[Record, ...]
-    # An entry for a resource, and for memory that no resource stands for what was seen of it.
-    _entries: tuple[Entry | Seen, ...] = field(repr=False, compare=False)
-    # For what was disposed, which closing of a scope did it, where a detector saw it.
+    # The entry of each resource, or the recorded memory that no resource stands for.
+    _entries: tuple[Entry | RecordedMemory, ...] = field(repr=False, compare=False)
+    # For disposed resources, the closing of a scope that disposed each, if a detector saw it.
     _closings: dict[Entry, int] = field(repr=False, compare=False)
-    # What the log knew of each birth that was seen, and what it knew of their sites.
+    # The rows that the log had of the births, and the facts about their sites.
     _rows: tuple[Row | None, ...] = field(repr=False, compare=False)
     _sites: Sites = field(repr=False, compare=False)
-    # The number of the last birth before the detector was opened.
-    _after: int = field(default=0, repr=False, compare=False)
-    # Whether it is all that a detector knows.
+    # What the log had when the detector was opened.
+    _beginning: Beginning = field(default_factory=Beginning, repr=False, compare=False)
+    # Whether the snapshot has everything that a detector knows.
     _watched: bool = field(default=False, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all storages, each counted once."""
+        """Return the bytes of all storages, each counted once."""
         return nbytes_of(self.records)
 
     def compare_to(self, old: Snapshot) -> Comparison:
-        """What changed since an older snapshot: the resources that are new or gone, and the sites that grew.
+        """Return what changed since an older snapshot: new and gone resources, sites that grew.
 
         Examples
         --------
@@ -81,16 +79,16 @@ class Snapshot:
         return compare(self.records, self._entries, old.records, old._entries)
 
     def since(self, old: Snapshot) -> Snapshot:
-        """The part of this snapshot that was not there in an older one."""
+        """Return the part of this snapshot that is not in an older one."""
         before = set(old._entries)
         return self._where(entry not in before for entry in self._entries)
 
     def alive(self) -> Snapshot:
-        """The part of this snapshot that is alive, without what was disposed."""
+        """Return the part of this snapshot that is alive, without disposed resources."""
         return self._where(record.state == "alive" for record in self.records)
 
     def filter(self, *, site: str | None = None, kind: str | None = None, module: str | None = None) -> Snapshot:
-        """The part of this snapshot that is of some lines, of a kind, or of a module.
+        """Return the part of this snapshot that is of some lines, of a kind, or of a module.
 
         Parameters
         ----------
@@ -120,23 +118,26 @@ class Snapshot:
         )
 
     def largest_first(self) -> Snapshot:
-        """The same snapshot, ordered by bytes."""
+        """Return the same snapshot, ordered by bytes."""
         order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
         return self._picked(order)
 
-    def report(self, *, time_limit_s: float = 5.0, object_limit: int = 2_000_000, of_program: bool = False) -> Report:
-        """The same by site and reason, worst first, each with its holders.
+    def report(self, *, object_limit: int = OBJECT_LIMIT, of_program: bool = False, died: bool = False) -> Report:
+        """Return the leaks of the snapshot by site and reason, worst first, with their holders.
 
         Parameters
         ----------
-        time_limit_s : float, default 5.0
-            How long holders are searched for. What is not found by then is reported without one.
-        object_limit : int, default 2_000_000
-            How many objects are looked at.
+        object_limit : int, default 4_000_000
+            How many objects the search for holders meets at most; ten times as many references are
+            looked at. What is not found by then is reported without a holder, and is undecided. The
+            clock plays no part: the same heap gives the same report on a busy machine.
         of_program : bool, default False
             Whether this is about a whole program: what its variables lead to is there by right
-            then, and is told as ``report.kept`` instead of ``report.leaks``, unless it shows signs
+            then, and is reported as ``report.kept`` instead of ``report.leaks``, unless it shows signs
             of a leak.
+        died : bool, default False
+            Whether an exception has ended the program: what only ``sys.last_exc`` holds is no leak
+            then.
 
         Returns
         -------
@@ -144,10 +145,10 @@ class Snapshot:
             ``str(report)`` is its text.
         """
         found = Inventory(
-            self.records, self._entries, self._rows, self._sites, self._closings, self._after, self._watched
+            self.records, self._entries, self._rows, self._sites, self._closings, self._beginning, self._watched
         )
         with collection_paused():
-            return report_of(found, time_limit_s=time_limit_s, object_limit=object_limit, of_program=of_program)
+            return report_of(found, object_limit=object_limit, of_program=of_program, died=died)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -164,7 +165,7 @@ class Snapshot:
         )
 
     def _repr_html_(self) -> str:
-        return html_table(self)
+        return html_table(COLUMNS, map(cells_of, self.records), len(self.records))
 
     def _where(self, chosen: Iterable[bool]) -> Snapshot:
         return self._picked([index for index, choose in enumerate(chosen) if choose])
@@ -176,18 +177,18 @@ class Snapshot:
             self._closings,
             tuple(self._rows[index] for index in order),
             self._sites,
-            self._after,
+            self._beginning,
         )
 
 
 def survey(
     known: Sequence[tuple[list[Entry], Sequence[Row | None]]],
     closings: int,
-    memory: Callable[[Container[Hashable]], Iterable[tuple[list[Seen], Rows]]] | None = None,
-    after: int = 0,
+    memory: Callable[[Container[Hashable]], Iterable[tuple[list[RecordedMemory], Rows]]] | None = None,
+    beginning: Beginning | None = None,
     watched: bool = False,
 ) -> Snapshot:
-    """Take the snapshot of those of some entries whose resources are there now; members of composites are left out.
+    """Take a snapshot of those entries whose resources are there, without members of composites.
 
     Parameters
     ----------
@@ -198,15 +199,15 @@ def survey(
         How many scopes had been closed until now, by the count that the births were made with.
     memory : callable, optional
         Gives the memory that is there, without that of the identities which it is called with: what
-        a living resource among the entries stands for is told with that one.
-    after : int
-        The number of the last birth before the detector was opened.
+        a living resource among the entries stands for is reported with that one.
+    beginning : Beginning, optional
+        What the log had when the detector was opened; nothing where left out.
     watched : bool
         Whether it is all that a detector knows.
     """
     record_builder = RecordBuilder(closings)
     records: list[Record] = []
-    subjects: list[Entry | Seen] = []
+    subjects: list[Entry | RecordedMemory] = []
     births: list[Row | None] = []
     for entries, rows in known:
         those, there, kept = record_builder.build_records(entries, rows)
@@ -228,16 +229,19 @@ def survey(
         record_builder.disposals,
         tuple(births),
         record_builder.sites,
-        after,
+        Beginning() if beginning is None else beginning,
         watched,
     )
 
 
-# Whether a site is at a place that somebody names: a file and perhaps a line, or a module.
+# Match sites with a file and perhaps a line, or with a module.
 
 
 def is_at(site: Site | None, pattern: str) -> bool:
-    """Whether a site is where a pattern says: ``file`` or ``file:line``, by any part of the path from its end."""
+    """Return whether a site matches a pattern.
+
+    A pattern is ``file`` or ``file:line``, with any part of the path from its end.
+    """
     if site is None:
         return False
     names = {site.file, shown(site.file), os.path.basename(site.file)}
@@ -245,7 +249,7 @@ def is_at(site: Site | None, pattern: str) -> bool:
 
 
 def files_of(module: str) -> Callable[[str], bool]:
-    """What tells whether a file is of a module, or of a package and what is below it.
+    """Return a function that tells whether a file belongs to a module, or to a package.
 
     Raises
     ------

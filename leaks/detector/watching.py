@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import wraps
 from multiprocessing import queues
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from ...scopes.forks import at_forks, hold_across_forks
-from ...scopes.identity import Entry
-from ...scopes.kinds import AWAITED, install_imported, load_frameworks
-from ...scopes.listeners import add_listener, remove_listener
-from ...scopes.out_of_memory import bytes_text, tell_lines_by
+from ...scopes.context import add_listener, remove_listener
+from ...scopes.framework import FRAMEWORKS
+from ...scopes.identity import Entry, name_lines_with
+from ...scopes.process import (
+    PATCHES,
+    TESTED_PYTHON,
+    Patch,
+    at_forks,
+    bytes_text,
+    hold_across_forks,
+    install_imported,
+    load_frameworks,
+)
 from ...scopes.sites import Mark, shown, site_of
-from ..births.log import DISPOSALS, LOG, Disposal, Row, Seen
+from ..births.lines import Beginning
+from ..births.log import DISPOSALS, LOG, Disposal, Row
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
-from ..holders.references import HIDDEN_TYPES
-from ..verdicts.growth import HANDED_OVER
+from ..holders.references import hide_types
+from ..verdicts.growth import HANDED_OVER, STEP
 from .recording import RECORDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from ...scopes.kinds import Kind
+    from ...scopes.compiled import ScopeState
     from ...scopes.scope import DisposeScope
-    from ..births.log import Rows
 
 __all__ = [
-    "RELEASES",
-    "WATCHERS",
-    "Watcher",
     "Window",
-    "add_watcher",
     "counts",
     "count_handovers",
     "is_watching",
+    "look_at_passes",
     "mark",
     "recall",
 ]
@@ -46,42 +49,6 @@ __all__ = [
 #
 # While none is, nothing is hooked. What is seen outside of all scopes stays unowned.
 
-
-class Watcher(Protocol):
-    """What the floor above implements for memory that no resource stands for.
-
-    Attributes
-    ----------
-    kind : Kind or None
-        The kind whose births are put down as those of their memory alone.
-    """
-
-    kind: Kind | None
-
-    def begin(self) -> None:
-        """See births on this thread from now on."""
-
-    def end(self) -> None:
-        """See none any more."""
-
-    def look(self) -> None:
-        """Record the births that are seen and not in the log yet."""
-
-    def recall(self, entry: Entry, /) -> Row | None:
-        """What the log knows of the memory behind a live resource; None where this watcher has nothing to tell."""
-        ...
-
-    def seen(self, after: int, until: int, but: Container[Hashable], /) -> tuple[list[Seen], Rows]:
-        """The memory of a window of births that is there now, in the order of birth, without some: see `see`."""
-        ...
-
-
-WATCHERS: Final[list[Watcher]] = []
-
-RELEASES: Final[dict[int, Callable[[Entry, DisposeScope | None], object]]] = {}
-"""By ``id`` of a kind, which lives as long as the process: called when a resource that is known is about to be
-disposed, with the scope that owned it. What uses its memory from then on has escaped.
-"""
 
 _lock: Final = threading.RLock()
 hold_across_forks(_lock, 1)
@@ -99,18 +66,25 @@ class Window:
 
     Attributes
     ----------
+    beginning : Beginning
+        What the log had before it.
     after, until : int
         The number of the last birth before it, and of its own last one.
     """
 
-    __slots__ = ("__weakref__", "_closings", "_until", "after", "frames", "sample_nbytes")
+    __slots__ = ("__weakref__", "_closings", "_until", "beginning", "frames", "sample_nbytes")
 
     def __init__(self, frames: int, sample_nbytes: int | None) -> None:
         self.frames = frames
         self.sample_nbytes = sample_nbytes
         self._until: int | None = None
         self._closings = 0
-        self.after = 0
+        self.beginning = Beginning()
+
+    @property
+    def after(self) -> int:
+        """The number of the last birth before it."""
+        return self.beginning.after
 
     @property
     def until(self) -> int:
@@ -129,14 +103,13 @@ class Window:
         """Begin: watch the process, where nobody does yet."""
         global _era
         load_frameworks()
-        if AWAITED:
-            install_imported()
+        install_imported()
         with _lock:
             try:
                 _known.add(weakref.ref(self, _forget_window))
                 _open.append(self)
                 _adjust()
-                self.after = counts()[0]
+                self.beginning = Beginning.now(counts()[0])
                 if len(_open) == 1:
                     _era += 1
                     OPENINGS.clear()
@@ -156,56 +129,57 @@ class Window:
             if _open:
                 _adjust()
                 return
-            for watcher in WATCHERS:
-                watcher.end()
+            FRAMEWORKS.stop_watching()
             _leave_threads()
             remove_listener(_LISTENER)
             LOG.close()
 
 
-HIDDEN_TYPES.add(Window)
+hide_types(Window)
 
 
 def is_watching() -> bool:
-    """Whether any detector is open."""
+    """Return whether any detector is open."""
     return bool(_open)
 
 
 def counts() -> tuple[int, int, int, int]:
-    """The counts of the log, with all that was born until now: births, passes, closings, births that are known."""
-    for watcher in WATCHERS:
-        watcher.look()
+    """Return the counts of the log up to now: births, passes, closings, and births that are known."""
+    FRAMEWORKS.record_pending()
     counted: tuple[int, int, int, int] = LOG.counts()
     return counted
 
 
-def add_watcher(watcher: Watcher) -> None:
-    """Have somebody watch whenever a detector is open, from now on."""
-    with _lock:
-        WATCHERS.append(watcher)
-        if _open:
-            watcher.begin()
-
-
 def mark(name: str) -> int:
-    """A pass of a loop is over. Returns how many by that name were."""
-    for watcher in WATCHERS:
-        watcher.look()
+    """Record the end of a pass of a loop. Returns how many passes of that name there were."""
+    FRAMEWORKS.record_pending()
     count: int = LOG.mark(name)
     for recorder in RECORDERS:
         recorder.passed(name, count)
+    for look in _LOOKS:
+        look(name, count)
     return count
 
 
+_LOOKS: Final[list[Callable[[str, int], object]]] = []
+
+
+def look_at_passes(look: Callable[[str, int], object]) -> Callable[[], None]:
+    """Call a function at the end of each pass, with its name and number. Return what ends that."""
+    _LOOKS.append(look)
+    return lambda: _LOOKS.remove(look)
+
+
 def recall(entry: Entry) -> Row | None:
-    """What the log knows of the birth of a resource."""
+    """Return the row of the log for the birth of a resource; None where there is none."""
     row: Row | None = LOG.recall(entry)
     if row is None:
         disposed = DISPOSALS.get(entry)
         if disposed is not None:
             return disposed[1]
-        for watcher in WATCHERS:
-            row = watcher.recall(entry)
+        for framework in FRAMEWORKS.with_own("anchor_of"):
+            anchor = framework.anchor_of(entry)
+            row = None if anchor is None else LOG.recall_memory(anchor)
             if row is not None:
                 break
     return row
@@ -232,14 +206,14 @@ def _forget_window(
         clear_log()
 
 
-# ------------------------------------------------------------------ what the scopes tell
+# ------------------------------------------------------------------ the listener
 
 
 @final
 class _Listener:
-    """What is told of births, disposals and deaths: see `Listener`.
+    """Records births, disposals and deaths in the log: see `Listener`.
 
-    Births and deaths are the log's own business.
+    The log itself sees births and deaths.
     """
 
     __slots__ = ("born", "died")
@@ -248,32 +222,30 @@ class _Listener:
         self.born: Any = LOG.born
         self.died: Any = LOG.died
 
-    def moved(self, entry: Entry, source: DisposeScope | None, target: DisposeScope | None) -> None:
-        """What moves is alive: a release of it that was under way has failed."""
+    def moved(self, entry: Entry, source: ScopeState | None, target: ScopeState | None) -> None:
+        """Forget the disposal of a resource that moves: its release has failed."""
         DISPOSALS.pop(entry, None)
 
-    def disposed(self, entry: Entry, owner: DisposeScope | None) -> None:
-        """Remember where."""
-        for watcher in WATCHERS:
-            watcher.look()
+    def disposed(self, entry: Entry, owner: ScopeState | None) -> None:
+        """Record where a resource is disposed."""
+        FRAMEWORKS.record_pending()
         row = recall(entry)
         if row is not None:
             DISPOSALS[entry] = Disposal(LOG.place(), LOG.counts()[2], layout_of(entry)), row
             LOG.released(entry)
-            release = RELEASES.get(id(entry.kind))
-            if release is not None:
-                release(entry, owner)
+            for framework in FRAMEWORKS.with_own("disposing"):
+                framework.disposing(entry, cast("DisposeScope | None", owner))
 
-    def opened(self, scope: DisposeScope) -> None:
-        """Record it, where somebody does, and watch this thread where it runs longer than anybody watches."""
+    def opened(self, scope: ScopeState) -> None:
+        """Pass a scope on to recorders, and watch this thread if it started before the detector was opened."""
         if _here.era != _era:
             _watch_this_thread()
         OPENINGS.add(scope)
         for recorder in RECORDERS:
             recorder.opened(scope)
 
-    def closed(self, scope: DisposeScope) -> None:
-        """Count it, as a pass of the loop that it is the body of."""
+    def closed(self, scope: ScopeState) -> None:
+        """Count the end of a scope, as the end of a pass of the loop around it."""
         OPENINGS.remove(scope)
         LOG.closing()
         name = scope.name
@@ -287,8 +259,12 @@ class _Listener:
         for recorder in RECORDERS:
             recorder.closed(scope)
 
+    def stepped(self) -> None:
+        """Count a step of an optimizer, as the end of a pass."""
+        mark(STEP)
+
     def story(self, entry: Entry) -> str:
-        """Where it was born and disposed, for an error message."""
+        """Return where a resource was born and disposed, for an error message."""
         row = recall(entry)
         if row is None:
             return ""
@@ -303,7 +279,15 @@ _LISTENER: Final = _Listener()
 
 # ------------------------------------------------------------------ threads and processes
 
-_bootstrap: Final[list[Any]] = []
+_THREADS: Final = Patch(
+    library="python",
+    name="threading.Thread._bootstrap_inner",
+    why="a thread that is started while a detector is open sees births too",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="births on threads that are started while a detector is open are seen only in scopes",
+)
+PATCHES.declare(_THREADS)
 
 
 class _Here(threading.local):
@@ -312,7 +296,6 @@ class _Here(threading.local):
 
 
 _here: Final = _Here()
-_thread_class: Final[Any] = threading.Thread
 
 
 def _watch_this_thread() -> None:
@@ -322,54 +305,51 @@ def _watch_this_thread() -> None:
         try:
             if _open:
                 _here.era = _era
-                for watcher in WATCHERS:
-                    watcher.begin()
+                FRAMEWORKS.start_watching(LOG)
         finally:
             _lock.release()
 
 
 def _watch_threads() -> None:
     """Let every thread that is started from now on see births as well."""
-    original = _thread_class._bootstrap_inner
+    PATCHES.replace(_THREADS, threading.Thread, "_bootstrap_inner", _watching_from_the_start)
 
+
+def _watching_from_the_start(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    @wraps(original)
     def _bootstrap_inner(thread: threading.Thread) -> None:
         if _open:
             _watch_this_thread()
         original(thread)
 
-    _bootstrap[:] = [original, _bootstrap_inner]
-    _thread_class._bootstrap_inner = _bootstrap_inner
+    return _bootstrap_inner
 
 
 def _leave_threads() -> None:
-    if not _bootstrap:
-        return
-    original, ours = _bootstrap
-    if _thread_class._bootstrap_inner is ours:
-        _thread_class._bootstrap_inner = original
+    PATCHES.restore(_THREADS)
 
 
 def _begin_as_child() -> None:
     DISPOSALS.clear()
     for window in _open:
         # Without a look: what was made last is the parent's.
-        window.after = LOG.counts()[0]
+        window.beginning = Beginning(LOG.counts()[0])
 
 
-# What the parent knew is the parent's to tell: the log forgets it too.
+# The parent reports what it knew: the log forgets it too.
 at_forks(in_child=_begin_as_child)
 
 # What an error for want of memory says of what is live.
 
 
 def _memory_by_line() -> list[tuple[int, str]]:
-    """What a detector knows, the most bytes first."""
+    """Return the bytes born at each line that a detector knows, the most bytes first."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
     for number in range(LOG.site_count()):
         kind, device, _, places, _, live, nbytes, _ = LOG.site(number)
         if nbytes > 0:
             # A tensor and the array that is its memory, and was there before it, are of one line:
-            # told once.
+            # reported once.
             key = str(site_of(places[0] if places else None) or "<unknown>"), device
             row = nbytes, f"{bytes_text(nbytes)} in {round(live):,} {kind} on {device} at {key[0]}"
             if nbytes >= found.get(key, row)[0]:
@@ -377,7 +357,7 @@ def _memory_by_line() -> list[tuple[int, str]]:
     return sorted(found.values(), key=lambda row: (-row[0], row[1]))
 
 
-tell_lines_by(_memory_by_line)
+name_lines_with(_memory_by_line)
 
 # The passes of a worker process: what it hands over to its parent by a queue of `multiprocessing`
 # ends one.
@@ -385,24 +365,24 @@ tell_lines_by(_memory_by_line)
 # So do the batches of a DataLoader's worker and the results of a pool's.
 
 
-_counted: Final[list[bool]] = []
+_HANDOVERS: Final = Patch(
+    library="python",
+    name="put of multiprocessing.queues.Queue and SimpleQueue",
+    why="what a worker process hands over ends one of its passes",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="growth in worker processes is not reported",
+)
+PATCHES.declare(_HANDOVERS)
 
 
 def count_handovers() -> None:
-    """Count what this process, a worker, puts into queues from now on, while a detector is open.
-
-    Once in a process.
-    """
-    if _counted:
-        return
-    _counted.append(True)
+    """Count what this process, a worker, puts into queues from now on, while a detector is open."""
     for cls in (queues.Queue, queues.SimpleQueue):
-        _count(cls)
+        PATCHES.replace(_HANDOVERS, cls, "put", _counting)
 
 
-def _count(cls: Any) -> None:
-    put = cls.put
-
+def _counting(put: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(put)
     def counted(queue: Any, *args: Any, **kwargs: Any) -> Any:
         result = put(queue, *args, **kwargs)
@@ -410,4 +390,4 @@ def _count(cls: Any) -> None:
             mark(HANDED_OVER)
         return result
 
-    cls.put = counted
+    return counted

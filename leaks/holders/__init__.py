@@ -1,4 +1,4 @@
-"""Who holds a resource: the search forward from everything that a program can reach.
+"""Find what holds a resource: a search forward from everything that a program can reach.
 
 Read `references`, `roots`, `paths`, `search`; `holders` is what the other rooms call.
 """

@@ -1,18 +1,23 @@
-"""Who still holds something and in which way; what only a left-over variable names is no leak."""
+"""Find what still holds a thing, and how.
+
+A thing that only a left-over variable references is no leak.
+"""
 
 from __future__ import annotations
 
 import gc
 import re
 import sys
-import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Self, final
 
-from ...scopes.identity import AnchoredEntry, Entry, StrongEntry, anchor_entry_of
-from ...scopes.kinds import AWAITED, install_imported
-from ..births.log import LOG, Row, Subject, UnheldMemory
+from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
+from ...scopes.process import install_imported
+from ..births.log import Row, Subject, UnheldMemory
+from ..report.leaks import KnownLeak
+from .known import known_on
+from .paths import spelled
 from .references import (
     EDGES_PLAIN,
     IN_EXCEPTION,
@@ -24,23 +29,25 @@ from .references import (
     references_to,
     referents_of,
 )
+from .retained import Piece, Retained, retained_by
 from .roots import count_names, library_roots, typed_roots, user_roots
-from .search import Cycle, Search, cycle_around, tensors_with_memory
+from .search import Allowance, Cycle, Garbage, Search
 
 __all__ = [
+    "NOT_FOUND",
     "Holders",
     "Reason",
     "left_over_memory",
     "leftovers_among",
 ]
 
-# Disposed resources that only a left-over variable still names: no leak, for they hold no memory
-# and do not grow.
+# Disposed resources that only a left-over variable references are no leak: they hold no memory and
+# do not grow.
 #
-# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still names the last
-# batch, which is disposed. That is what correct code looks like. Something is reported as disposed
-# under a live reference where anything else refers to it, or where a container holds what several
-# closings of scopes disposed, which is how a history grows.
+# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still references the
+# last batch, which is disposed. Correct code looks like this. A resource is reported as disposed
+# under a live reference if anything else refers to it, or if a container holds what several
+# closings of scopes disposed, as a growing history does.
 
 
 _LEVELS: Final = 4
@@ -48,7 +55,7 @@ _LIMIT: Final = 1_000
 
 
 def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) -> set[Entry]:
-    """Those of some disposed resources that are left over.
+    """Return those of some disposed resources that only left-over variables reference.
 
     Parameters
     ----------
@@ -59,7 +66,7 @@ def leftovers_among(entries: Sequence[Entry], closings: Sequence[int | None]) ->
     """
     anchors = {entry: anchor for entry in entries if (anchor := anchor_entry_of(entry)) is not entry}
     if anchors:
-        # A tuple is rebuilt whenever it is asked for: what leads to its anchor leads to it.
+        # The tuple is rebuilt for each request, so search for its anchor instead.
         asked = {anchors.get(entry, entry): closing for entry, closing in zip(entries, closings, strict=True)}
         left = leftovers_among(list(asked), list(asked.values()))
         return {entry for entry in entries if anchors.get(entry, entry) in left}
@@ -77,7 +84,7 @@ class _Neighbourhood:
     """The containers around some resources, as far as variables explain every reference to them."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
-        # The only reference of ours to each.
+        # The search has no other reference to any of them.
         self._nodes: dict[int, object] = {}
         self._holders: dict[int, list[int]] = {}
         for entry in entries:
@@ -92,7 +99,10 @@ class _Neighbourhood:
         self._unexplained = {key: self._references(key) - names.get(key, 0) for key in self._nodes}
 
     def left_over(self, closings: dict[Entry, int | None]) -> set[Entry]:
-        """The resources to which only variables lead, through containers of what one closing disposed."""
+        """Return the resources that only variables lead to.
+
+        The way may lead through containers of what one closing disposed.
+        """
         outermost: dict[int, set[int | None]] = {}
         candidates: dict[Entry, set[int]] = {}
         for entry, closing in closings.items():
@@ -112,9 +122,12 @@ class _Neighbourhood:
         added: list[int] = []
         wanted = set(keys)
         for holder in gc.get_referrers(*things) if things else ():
-            if holder is self._nodes or not is_container(holder):
+            if holder is self._nodes:
                 continue
+            # First: a framework that is asked for the attributes of an object has it make a dict of them.
             inside = [id(child) for child in referents_of(holder) if id(child) in wanted]
+            if not is_container(holder):
+                continue
             for key in inside:
                 self._holders.setdefault(key, []).append(id(holder))
             if inside and id(holder) not in self._nodes:
@@ -138,14 +151,14 @@ class _Neighbourhood:
             yield from self._above(holder)
 
 
-# Memory that has outlived its scope, and that only a left-over variable still names: no leak at the
+# Memory that has outlived its scope and that only a left-over variable references is no leak at the
 # end of a program.
 #
-# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still names the arrays
-# of the last batch. As for resources (see `holders`), something is no more than left over where
-# variables, and containers of what was born between the same two closings, explain every reference
-# to it. Where there is a container, it must be of a scope that was not the first of its kind: a
-# list that is filled in a scope which is there once is no left-over batch.
+# After ``for batch in scoped_batches(loader): ...`` the variable ``batch`` still references the
+# arrays of the last batch. Memory is left over if variables, and containers of what was born
+# between the same two closings, account for every reference to it. A container must belong to a
+# scope that was not the first of its name: a list that is filled in a scope which is entered once
+# is no left-over batch.
 
 
 _AT_MOST: Final = 10_000
@@ -153,8 +166,8 @@ _VARIABLES: Final = ("module ", "frame ")
 _BASES: Final = (".base", "._base")
 
 
-def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row]) -> set[UnheldMemory]:
-    """Those of some memory that are left over.
+def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row], passes: Mapping[str, int]) -> set[UnheldMemory]:
+    """Return the memory that only left-over variables reference.
 
     Parameters
     ----------
@@ -162,10 +175,11 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row]) -> set[Un
         What has found who holds it, and is not closed yet.
     born : mapping
         The memory, and the row of its birth.
+    passes : mapping of str to int
+        How many passes of each name there were.
     """
     ways = {memory: way for memory in list(born)[:_AT_MOST] if (way := _way_from_variable(search, memory))}
     names = count_names({key for way in ways.values() for key in way})
-    passes: dict[str, int] = LOG.passes()
     left: set[UnheldMemory] = set()
     closings: dict[int, set[int]] = {}
     for memory, way in ways.items():
@@ -178,7 +192,7 @@ def left_over_memory(search: Search, born: Mapping[UnheldMemory, Row]) -> set[Un
 
 
 def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
-    """What leads from a variable to memory, and on to the object that the memory is of: by ``id``.
+    """Return the ids of the objects from a variable to some memory, and on to its object.
 
     Empty where it begins with no variable, or leads through a graph.
     """
@@ -190,7 +204,11 @@ def _way_from_variable(search: Search, memory: UnheldMemory) -> list[int]:
         last: object = chain[-1]
         while last is not None:
             known = framework_of(class_of(last))
-            last = None if known is None else next((one for step, one in known[0].edges(last) if step in _BASES), None)
+            last = (
+                None
+                if known is None
+                else next((one for step, one in known[0].references(last) if step in _BASES), None)
+            )
             if last is not None:
                 search.ours[id(last)] = last
                 way.append(id(last))
@@ -204,7 +222,7 @@ def _was_in_loop(birth: Row, passes: Mapping[str, int]) -> bool:
 
 
 def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) -> bool:
-    """Whether variables, and each thing on the way for the next, hold all of them and nothing else does."""
+    """Return whether variables, and the objects on the way, account for every reference."""
     for place, key in enumerate(way):
         cls = class_of(search.ours[key])
         known = framework_of(cls)
@@ -216,7 +234,7 @@ def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) 
     return True
 
 
-# Who still holds something, and in which way: the reason why it is there.
+# The holders of a subject, and the reason why it is there.
 
 
 Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
@@ -230,8 +248,8 @@ OWNED: Final = "its scope, because it cannot be weakly referenced"
 
 _CHAINS: Final = 3
 _LOOKED_AT: Final = 12
-_CYCLES: Final = 16
-_CYCLES_SHARE: Final = 0.4
+_IN_CYCLES: Final = 10
+_MOST: Final = 0.75
 _REASONS: Final[dict[int, Reason]] = {
     EDGES_PLAIN: "held",
     SUSPENDED: "suspended",
@@ -243,24 +261,23 @@ _KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-
 
 @final
 @dataclass(slots=True)
-class _Told:
+class _HeldBy:
     reason: Reason
     cycle: Cycle | None = None
 
 
 @final
 class Holders:
-    """Finds what holds some things when its block is entered, and can be asked for it until the block is left.
+    """Finds the holders of some subjects when its block is entered, and answers inside it.
 
     Parameters
     ----------
     groups : sequence of sequence of Entry or UnheldMemory
         Resources, live or disposed, and storages; those that belong together in one sequence,
         oldest first.
-    time_limit_s : float
-        When to give up.
     object_limit : int
-        How many objects are looked at.
+        How many objects are met at most; ten times as many references are looked at. No clock is
+        read, so that the answers do not depend on how busy the machine is.
     sizes : dict, optional
         Storages with their bytes, for `used_nbytes`.
     """
@@ -269,16 +286,12 @@ class Holders:
         self,
         groups: Sequence[Sequence[Subject]],
         *,
-        time_limit_s: float,
         object_limit: int,
         sizes: dict[Hashable, int] | None = None,
     ) -> None:
-        if AWAITED:
-            install_imported()
-        self._time_limit_s = time_limit_s
+        install_imported()
         self._object_limit = object_limit
-        self._started_at = time.monotonic()
-        # A tuple is rebuilt whenever it is asked for: who holds its anchor holds it.
+        # The tuple is rebuilt for each request, so search for its anchor instead.
         self._anchors: dict[Subject, Subject] = {
             subject: anchor
             for group in groups
@@ -289,11 +302,12 @@ class Holders:
         self._groups = [[anchors.get(subject, subject) for subject in group] if anchors else group for group in groups]
         self._search = Search(
             (subject for group in self._groups for subject in group),
-            self._started_at + time_limit_s,
             object_limit,
             sizes or {},
         )
-        self._told: dict[Subject, _Told] = {}
+        self._held_by: dict[Subject, _HeldBy] = {}
+        # Whether the search for cycles ended before every group was asked.
+        self._cycles_left = False
 
     def __enter__(self) -> Self:
         try:
@@ -310,54 +324,63 @@ class Holders:
         search = self._search
         search.from_roots(user_roots(), libraries=False)
         if not search.stopped and search.left:
-            # A cycle is told by a look at the neighbourhood; only what is no cycle is worth a walk
-            # through all libraries.
-            self._look_for_cycles()
-        if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)
         if not search.stopped and search.left:
-            # Memory that is known by itself is in a cycle only if nothing at all leads to it.
-            self._look_for_cycles_of_memory()
+            self._look_for_cycles()
         for libraries in (False, True):
-            if not search.stopped and search.left:
+            # What may be in a cycle is not reported as held by a member of it.
+            if not search.stopped and not self._cycles_left and search.left:
                 wanted = {subject.key for subject in search.left if isinstance(subject, Entry)}
                 search.from_roots(typed_roots(wanted | search.ours.keys(), libraries=libraries), libraries=libraries)
         for subject in search.left:
-            reason: Reason = "unfinished" if search.stopped else "unknown"
-            self._told.setdefault(subject, _Told("owned" if type(subject) is StrongEntry else reason))
+            reason: Reason = "unfinished" if search.stopped or self._cycles_left else "unknown"
+            self._held_by.setdefault(
+                subject, _HeldBy("owned" if isinstance(subject, HeldEntry) and subject.is_held else reason)
+            )
+
+    @property
+    def may_be_pinned(self) -> bool:
+        """Return whether the search ended before it was known whether some memory is pinned by views."""
+        return self._search.may_be_pinned
 
     def used_nbytes(self, identity: Hashable) -> int | None:
-        """The bytes of a storage that was asked for which the objects that were met use; None where some were not."""
+        """Return the bytes of a storage that objects use; None if not all users are known."""
         return None if self._search.cut_short else self._search.used.get(identity, 0)
 
     def reasons_of(self, subjects: Sequence[Subject]) -> list[Reason]:
-        """By what each of some things is held."""
+        """Return the reason why each subject is held."""
         reasons: list[Reason] = []
-        at, storeys = self._search.at, self._search.storeys
+        at, stages = self._search.at, self._search.stages
         for subject in subjects:
             asked = self._anchors.get(subject, subject) if self._anchors else subject
-            told = self._told.get(asked) if self._told else None
-            if told is None:
-                storey = EDGES_PLAIN if asked in at else storeys.get(asked)
-                reasons.append("unknown" if storey is None else _REASONS[storey])
+            answer = self._held_by.get(asked) if self._held_by else None
+            if answer is None:
+                stage = EDGES_PLAIN if asked in at else stages.get(asked)
+                reasons.append("unknown" if stage is None else _REASONS[stage])
             else:
-                reasons.append(told.reason)
+                reasons.append(answer.reason)
         return reasons
 
-    def left_over(self, born: Mapping[UnheldMemory, Row]) -> set[UnheldMemory]:
-        """Those of some memory that only left-over variables name: see `left_over_memory`."""
-        return left_over_memory(self._search, born) if born else set()
+    def left_over(self, born: Mapping[UnheldMemory, Row], passes: Mapping[str, int]) -> set[UnheldMemory]:
+        """Return the memory that only left-over variables reference: see `left_over_memory`."""
+        return left_over_memory(self._search, born, passes) if born else set()
+
+    def retained(self, pieces: Sequence[Piece]) -> list[Retained]:
+        """Return what retains some pieces of memory: see `retained_by`."""
+        return retained_by(self._search, pieces)
 
     def cycle_of(self, subjects: Sequence[Subject]) -> Cycle | None:
-        """The cycle that keeps the first of some things of which one is known."""
+        """Return the cycle that keeps the first subject that has one, or None."""
         for subject in subjects:
-            told = self._told.get(self._anchors.get(subject, subject))
-            if told is not None and told.cycle is not None:
-                return told.cycle
+            answer = self._held_by.get(self._anchors.get(subject, subject))
+            if answer is not None and answer.cycle is not None:
+                return answer.cycle
         return None
 
     def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """How code reaches some things that are held in the same way, those of the first things first.
+        """Return how code reaches some subjects that are held in the same way.
+
+        The chains of the first subjects come first.
 
         At most three chains, which differ in more than an index.
         """
@@ -369,13 +392,38 @@ class Holders:
                 break
         return tuple(chains.values())[:_CHAINS]
 
+    def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
+        """Return the known leak of a library that holds some subjects; None where it is not theirs.
+
+        Something else may hold a few of them, as a left-over variable holds the last.
+        """
+        asked = _spread(subjects)
+        found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
+        return found[0] if found and len(found) >= _MOST * len(asked) else None
+
+    def _known_of_one(self, subject: Subject) -> KnownLeak | None:
+        answer = self._held_by.get(subject)
+        if answer is not None:
+            return None if answer.cycle is None else answer.cycle.known
+        ways = self._search.ways.to(self._anchors.get(subject, subject))
+        found = [known_on(chain, spelled(chain, start) + step) for start, chain, step in ways]
+        return None if None in found or not found else found[0]
+
     def passes_of(self, subjects: Sequence[Subject]) -> int:
-        """Over how many passes of a loop the graph of one of some tensors reaches; the newest are looked at."""
+        """Return over how many passes of a loop the graph of a tensor reaches.
+
+        Only the newest of the tensors are examined.
+        """
         newest = subjects[-_CHAINS:]
         return max((self._search.ways.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
+    def is_of_evaluation(self, subjects: Sequence[Subject]) -> bool:
+        """Return whether the graph that holds some subjects is that of a model in eval mode."""
+        ways = self._search.ways
+        return any(ways.is_of_evaluation(self._anchors.get(subject, subject)) for subject in subjects[-_CHAINS:])
+
     def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """The tensors whose graphs hold some things: at most three."""
+        """Return the tensors whose graphs hold some subjects: at most three."""
         carriers: dict[str, str] = {}
         for subject in _spread(subjects):
             for carrier in self._search.ways.carriers_of(self._anchors.get(subject, subject)):
@@ -385,63 +433,50 @@ class Holders:
         return tuple(carriers.values())[:_CHAINS]
 
     def _chains_of_one(self, subject: Subject) -> list[str]:
-        told = self._told.get(subject)
-        if told is None:
+        answer = self._held_by.get(subject)
+        if answer is None:
             return self._search.ways.chains_of(subject)
-        if told.cycle is not None:
-            return [str(told.cycle)]
-        if told.reason == "owned":
+        if answer.cycle is not None:
+            return [str(answer.cycle)]
+        if answer.reason == "owned":
             return [OWNED]
-        if told.reason == "unfinished":
-            return [f"not found within {self._time_limit_s:g} s and {self._object_limit:,} objects"]
+        if answer.reason == "unfinished":
+            return [unfinished_text(self._object_limit)]
         return [NOT_FOUND]
 
     def _look_for_cycles(self) -> None:
         search = self._search
-        now = time.monotonic()
-        deadline = now + (search.deadline - now) * _CYCLES_SHARE
         left = set(search.left)
-        asked = 0
+        # A look at an object costs little here.
+        allowance = Allowance(self._object_limit * _IN_CYCLES)
+        wanted = {subject.identity for subject in left if not isinstance(subject, Entry)}
+        garbage = Garbage(search.ours, allowance, wanted)
         for group in self._groups:
-            those = [subject for subject in group if subject in left and isinstance(subject, Entry)]
-            if not those or asked >= _CYCLES:
-                continue
-            asked += 1
-            target = those[0]()
+            those = [
+                subject
+                for subject in group
+                if subject in left and (isinstance(subject, Entry) or subject.identity in garbage.tensors)
+            ]
+            first = those[0] if those else None
+            target = None if first is None else first() if isinstance(first, Entry) else garbage.tensors[first.identity]
             if target is not None:
-                self._tell_cycle(cycle_around(target, deadline, search.ours), those)
+                self._report_cycle(garbage.cycle_around(target), those)
+        self._cycles_left = allowance.is_spent
 
-    def _look_for_cycles_of_memory(self) -> None:
-        search = self._search
-        left: dict[Subject, Hashable] = {
-            subject: subject.identity for subject in search.left if not isinstance(subject, Entry)
-        }
-        if not left:
-            return
-        now = time.monotonic()
-        deadline = now + (search.deadline - now) * _CYCLES_SHARE
-        found = tensors_with_memory(set(left.values()), search.ours, deadline)
-        asked = 0
-        for group in self._groups:
-            those = [subject for subject in group if left.get(subject) in found]
-            if not those or asked >= _CYCLES:
-                continue
-            asked += 1
-            target = search.ours[found[left[those[0]]]]
-            self._tell_cycle(cycle_around(target, deadline, search.ours), those)
-        for key in found.values():
-            # Nothing led there yet: the search goes on.
-            search.ours.pop(key, None)
-
-    def _tell_cycle(self, cycle: Cycle | None, those: Sequence[Subject]) -> None:
+    def _report_cycle(self, cycle: Cycle | None, those: Sequence[Subject]) -> None:
         if cycle is not None:
             for subject in those:
-                # The others of the group are no more reachable than the first.
-                self._told[subject] = _Told("cycle", cycle)
+                # The others of the group are as unreachable as the first.
+                self._held_by[subject] = _HeldBy("cycle", cycle)
                 self._search.settle(subject)
 
 
+def unfinished_text(object_limit: int) -> str:
+    """Return what is reported of the holder of something that a search did not come to."""
+    return f"not found within {object_limit:,} objects" if object_limit else "not found: not searched for"
+
+
 def _spread(subjects: Sequence[Subject]) -> Sequence[Subject]:
-    """The first of some things, and others from all over them."""
+    """Return the first subjects, and others spread evenly over the rest."""
     step = max(1, len(subjects) // _LOOKED_AT)
     return subjects[::step]

@@ -1,24 +1,25 @@
-"""A chain of objects, each of which refers to the next, shown as the code that would reach the last."""
+"""Show a chain of objects, each of which refers to the next, as the code that reaches the last."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import re
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
 
+from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import Entry
 from ...scopes.sites import shown
+from ...scopes.tree_walk import attributes_of, instance_dict_of
 from ..births.log import Subject
 from .references import (
     IN_GRAPH,
     action_of,
-    attributes_of,
     class_of,
     framework_of,
-    instance_dict_of,
     is_exception,
     is_thread_local,
     locals_of,
@@ -27,17 +28,18 @@ from .references import (
 )
 
 __all__ = [
+    "OF_A_THREAD",
     "WAYS_KEPT",
     "Link",
     "Ways",
+    "cache_on",
     "called",
     "spelled",
     "steps",
 ]
 
-# A chain of objects, each of which refers to the next, printed as the code that would reach the
-# last.
-
+OF_A_THREAD: Final = " (of a thread)"
+"""What follows the name of an object that holds something for each thread."""
 
 _TEXT_LIMIT: Final = 40
 _STEPS_SHOWN: Final = 40
@@ -53,7 +55,7 @@ _EXCEPTION_PARTS: Final = ("__traceback__", "__cause__", "__context__", "args")
 
 
 def spelled(chain: list[object], start: str) -> str:
-    """The chain as code.
+    """Return the chain as code.
 
     Parameters
     ----------
@@ -64,7 +66,7 @@ def spelled(chain: list[object], start: str) -> str:
     """
     first, last = _nodes_in(chain)
     if last - first > _NODES_SHOWN:
-        # A way through a graph: where it goes in and where it ends.
+        # The way leads through a graph: show where it enters and where it ends.
         before = chain[: first + 2]
         pieces = [*steps(before), " … ", *steps(chain[last - 2 :])]
         if len(before) > _STEPS_SHOWN:
@@ -77,7 +79,7 @@ def spelled(chain: list[object], start: str) -> str:
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:
-    """Where in a chain the longest run of nodes of a graph at its end begins and ends."""
+    """Return where the longest run of graph nodes at the end of a chain begins and ends."""
     last = len(chain) - 1
     while last > 0 and not _is_node(chain[last]):
         last -= 1
@@ -93,14 +95,14 @@ def _is_node(thing: object) -> bool:
 
 
 def steps(chain: list[object]) -> list[str]:
-    """What is written for each step of a chain; empty for a step that code does not show."""
+    """Return the text of each step of a chain; empty for a step that code does not show."""
     return [
         _step(chain[index - 1] if index else None, chain[index], chain[index + 1]) for index in range(len(chain) - 1)
     ]
 
 
 def called(thing: Any) -> str:
-    """What an object is called in a text: its type, for a function its name."""
+    """Return the name of an object in a text: its type, or the name of a function."""
     if type(thing) is types.FunctionType:
         return f"{thing.__qualname__}()"
     if issubclass(type(thing), type):
@@ -111,7 +113,10 @@ def called(thing: Any) -> str:
 
 
 def _step(before: object, parent: Any, child: object) -> str:
-    """One step, from an object to one that it refers to; what came before tells what is the interpreter's own."""
+    """Return the text of a step from an object to one that it refers to.
+
+    The object before shows which steps are internal to the interpreter.
+    """
     cls = class_of(parent)
     if cls is dict:
         if before is not None and (is_thread_local(before) or _is_instance_dict(before, parent)):
@@ -121,10 +126,10 @@ def _step(before: object, parent: Any, child: object) -> str:
     if step is not None:
         return step(before, parent, child)
     if is_thread_local(parent):
-        return ""
+        return OF_A_THREAD
     known = framework_of(cls)
     if known is not None:
-        for text, value in known[0].edges(parent):
+        for text, value in known[0].references(parent):
             if value is child:
                 return text
     if cls in _GENERATORS:
@@ -142,7 +147,7 @@ def _step(before: object, parent: Any, child: object) -> str:
         for name in _EXCEPTION_PARTS:
             if getattr(BaseException, name).__get__(parent) is child:
                 return f".{name}"
-    for name, value in attributes_of(parent):
+    for name, value in attributes_of(parent, of_compiled_classes=True):
         if value is child:
             return f".{name}"
     if child is cls:
@@ -285,8 +290,9 @@ def _silent(_before: object, _parent: object, _child: object) -> str:
     return ""
 
 
-# What stands between a memoryview and its object.
+# The objects between a memoryview and its object.
 _MANAGED_BUFFER: Final = class_of(gc.get_referents(memoryview(b""))[0])
+_CACHED: Final = type(functools.lru_cache(_silent))
 _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.FunctionType: _function_step,
     types.CellType: _silent,
@@ -297,9 +303,34 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.MethodType: _method_step,
     types.BuiltinMethodType: lambda _before, _parent, _child: ".__self__",
     functools.partial: _partial_step,
-    type(functools.lru_cache(_silent)): _cached_step,
+    _CACHED: _cached_step,
     tuple: _tuple_step,
 }
+
+# The caches that a chain leads through, with the call that empties each.
+
+
+def cache_on(chain: Sequence[object], start: str) -> str:
+    """Return what to call to empty a cache that a chain leads through; empty where it leads through none.
+
+    Parameters
+    ----------
+    chain : sequence of object
+        Objects, each of which refers to the next.
+    start : str
+        How the first one is written.
+    """
+    for thing in chain[:-1]:
+        if class_of(thing) is _CACHED:
+            function: object = cast("Any", thing).__dict__.get("__wrapped__")
+            name = cast("str", getattr(function, "__qualname__", "its function")).rpartition("<locals>.")[2]
+            return f" (a functools cache: {name}.cache_clear() empties it)"
+    for framework in FRAMEWORKS.with_own("caches"):
+        for cache in framework.caches:
+            if re.match(cache.start, start):
+                return f" ({cache.name}: {cache.empty} empties it)"
+    return ""
+
 
 # The ways by which a search came to what it found, as code.
 
@@ -307,12 +338,12 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
 WAYS_KEPT: Final = 3
 
 Link = tuple[int, str]
-"""An object by its ``id``, and the step from it where the chain of objects does not tell."""
+"""An object by its ``id``, and the step from it where the chain of objects does not show it."""
 
 
 @final
 class Ways:
-    """What a search has met, as far as it tells how it came there.
+    """The objects that a search has met, and how it reached them.
 
     The search writes it, and clears it.
 
@@ -343,11 +374,11 @@ class Ways:
         self._others = others
 
     def chains_of(self, subject: Subject) -> list[str]:
-        """How code reaches something that was found: at most three chains, the shortest first."""
-        return [spelled(chain, start) + step for start, chain, step in self.to(subject)]
+        """Return how code reaches a subject: at most three chains, the shortest first."""
+        return [spelled(chain, start) + step + cache_on(chain, start) for start, chain, step in self.to(subject)]
 
     def carriers_of(self, subject: Subject) -> list[str]:
-        """The tensors whose graphs hold something, as code."""
+        """Return the tensors whose graphs hold a subject, as code."""
         carriers: dict[str, None] = {}
         for start, chain, _ in self.to(subject):
             for index in range(len(chain) - 1, 0, -1):
@@ -357,15 +388,26 @@ class Ways:
         return list(carriers)
 
     def passes_of(self, subject: Subject) -> int:
-        """In how many passes of a loop the graph of a tensor that was found was made; 0 where it has none."""
+        """Return in how many passes of a loop the graph of a tensor was made; 0 without a graph."""
         for _, chain, step in self.to(subject):
             known = None if step else framework_of(class_of(chain[-1]))
             if known is not None and known[1] == "tensor":
-                return known[0].passes(chain[-1])
+                return known[0].steps_behind(chain[-1])
         return 0
 
+    def is_of_evaluation(self, subject: Subject) -> bool:
+        """Return whether the graph that holds a subject is that of a model in eval mode."""
+        for _, chain, _ in self.to(subject):
+            for index, thing in enumerate(chain):
+                known = framework_of(class_of(thing))
+                if known is not None and known[1] != "module":
+                    if known[0].is_of_evaluation(chain[:index], thing):
+                        return True
+                    break
+        return False
+
     def to(self, subject: Subject) -> list[tuple[str, list[object], str]]:
-        """Ways to what was found: how the first object is written, the objects, and the step from the last."""
+        """Return the ways to a subject: the first object as text, the objects, the last step."""
         found: list[tuple[str, list[object], str]] = []
         if isinstance(subject, Entry) and subject.key in self._links:
             found.append((*self._chain(subject.key), ""))
@@ -378,8 +420,17 @@ class Ways:
             found.append((start, chain, step))
         return found[:WAYS_KEPT]
 
+    def roots(self) -> list[int]:
+        """Return the objects that were met as roots, by ``id``."""
+        return [key for key, link in self._links.items() if type(link) is str]
+
+    def way_to(self, key: int) -> tuple[str, list[object], str]:
+        """Return the text of the first object, the objects that lead to one that was met, and all as code."""
+        start, chain = self._chain(key)
+        return start, chain, spelled(chain, start)
+
     def _chain(self, key: int) -> tuple[str, list[object]]:
-        """The objects that lead to one, itself last, and how the first is written."""
+        """Return the text of the first object, and the objects that lead to one, itself last."""
         chain = [self._met[key]]
         link = self._links[key]
         while type(link) is int:

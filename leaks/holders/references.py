@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import types
 from _thread import _local as _thread_local
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Any, Final, Literal, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
-from ...scopes.identity import Entry, StrongEntry
+from ...scopes.compiled import referents
+from ...scopes.framework import FRAMEWORKS, Framework, Part
+from ...scopes.identity import Entry, HeldEntry, StrongEntry
 from ...scopes.scope import DisposeScope
 from ...scopes.tree_walk import LEAF_TYPES, children_found_by_frameworks
 
 __all__ = [
-    "ACTIONS",
     "CLASS",
     "EDGES_PLAIN",
-    "FRAMEWORKS",
     "GENERATORS",
     "HIDDEN_TYPES",
     "IN_EXCEPTION",
     "IN_GRAPH",
     "SKIPPED",
     "SUSPENDED",
-    "Framework",
-    "Memory",
-    "Part",
     "action_of",
-    "add_framework",
-    "attributes_of",
     "class_of",
     "framework_of",
-    "instance_dict_of",
+    "hide_types",
     "is_container",
     "is_exception",
     "is_module",
@@ -51,84 +44,22 @@ __all__ = [
     "runs_module",
 ]
 
-# The seam to frameworks whose objects hold more than the garbage collector sees: tensors, and nodes
-# of graphs.
-
-
-Part = Literal["tensor", "node"]
-"""A tensor, or a node of an autograd graph."""
-
-
-class Memory(NamedTuple):
-    """A storage that an object keeps.
-
-    Attributes
-    ----------
-    step : str
-        How code reaches it from the object; empty for a tensor's own.
-    identity : hashable
-        Its identity, as `Kind.storages` tells it.
-    used_nbytes : int
-        The bytes of it that the object uses.
-    """
-
-    step: str
-    identity: Hashable
-    used_nbytes: int
-
-
-class Framework(Protocol):
-    """What the floor above implements.
-
-    No code of the program may be run, and nothing is changed.
-    """
-
-    def part(self, cls: type, /) -> Part | None:
-        """What the instances of a type are; None where the framework has nothing to tell of them."""
-        ...
-
-    def quiet(self) -> AbstractContextManager[object]:
-        """What the calls below are made inside of: keeps the framework from telling others of them."""
-        ...
-
-    def edges(self, thing: Any, /) -> Sequence[tuple[str, object]]:
-        """What an object holds, each with how code reaches it, as far as the garbage collector does not see it."""
-        ...
-
-    def memory(self, thing: Any, /) -> Sequence[Memory]:
-        """The storages that an object keeps."""
-        ...
-
-    def alone(self, tensor: Any, /) -> Hashable | None:
-        """The identity of the one storage of a tensor that refers to nothing else; None for others, and in doubt."""
-        ...
-
-    def passes(self, tensor: Any, /) -> int:
-        """In how many passes of a loop the nodes of a tensor's graph were made, where that is known; else 0."""
-        ...
-
-    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
-        """Nodes of graphs were walked: all of them by ``id``, and for each the ``id`` of those that it refers to."""
-
-
-FRAMEWORKS: Final[list[Framework]] = []
-"""Those that were taught."""
-
-ACTIONS: Final[dict[type, int]] = {}
-"""What a search does with the instances of each type, as far as it was asked: see `references.action_of`."""
+_ACTIONS: Final[dict[type, int]] = {}
+"""A cache of `action_of`, by type."""
 
 _OF_TYPE: Final[dict[type, tuple[Framework, Part] | None]] = {}
+"""A cache of `framework_of`, by type."""
 _PARTS_REMEMBERED: Final = 4096
 
 
 def framework_of(cls: Any) -> tuple[Framework, Part] | None:
-    """The framework that knows a type, and what its instances are."""
+    """Return the framework that knows a type, and what its instances are; None where none does."""
     try:
         return _OF_TYPE[cls]
     except KeyError:
         found: tuple[Framework, Part] | None = None
-        for framework in FRAMEWORKS:
-            part = framework.part(cls)
+        for framework in FRAMEWORKS.with_own("part_of"):
+            part = framework.part_of(cls)
             if part is not None:
                 found = framework, part
                 break
@@ -138,23 +69,29 @@ def framework_of(cls: Any) -> tuple[Framework, Part] | None:
         return found
 
 
-def add_framework(framework: Framework) -> None:
-    """Learn a framework."""
-    FRAMEWORKS.append(framework)
+def _forget_types() -> None:
     _OF_TYPE.clear()
-    ACTIONS.clear()
+    _ACTIONS.clear()
+
+
+FRAMEWORKS.after_install(_forget_types)
 
 
 # What an object refers to, without running any code of the program: the edges along which holders
 # are searched.
 
 
-HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, StrongEntry}
-"""Types of this library that know resources: what they refer to is never told as a holder."""
+HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, HeldEntry, StrongEntry}
+"""Types of this library that know resources: they are no holders. To be read only: see `hide_types`."""
+
+
+def hide_types(*types: type) -> None:
+    """Report instances of more types of this library as holders no more."""
+    HIDDEN_TYPES.update(types)
+
 
 GENERATORS: Final = frozenset({types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType})
 
-_DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _OPTIMIZED: Final = 0x1  # inspect.CO_OPTIMIZED: the locals of the code live in slots, not in a dict
 _Getter = Callable[[object], Any]
@@ -178,7 +115,7 @@ _REMEMBERED: Final = 10_000
 
 
 def action_of(cls: type) -> int:
-    """What a search does with the instances of a type.
+    """Return what a search does with the instances of a type.
 
     Returns
     -------
@@ -187,11 +124,11 @@ def action_of(cls: type) -> int:
         instance: `SUSPENDED`, `IN_EXCEPTION`, `IN_GRAPH`, or nothing in particular (`EDGES_PLAIN`).
     """
     try:
-        return ACTIONS[cls]
+        return _ACTIONS[cls]
     except KeyError:
-        if len(ACTIONS) >= _REMEMBERED:
-            ACTIONS.clear()
-        action = ACTIONS[cls] = _judge(cls)
+        if len(_ACTIONS) >= _REMEMBERED:
+            _ACTIONS.clear()
+        action = _ACTIONS[cls] = _judge(cls)
         return action
 
 
@@ -209,7 +146,7 @@ def _judge(cls: type) -> int:
 
 
 def referents_of(node: Any) -> list[object]:
-    """The objects that one refers to directly and for which it can be called a holder.
+    """Return the objects that one refers to directly and for which it can be called a holder.
 
     Not what functions and frames refer to for their own working: globals, builtins, callers.
     Modules have none here: they are roots, each on its own.
@@ -226,10 +163,10 @@ def referents_of(node: Any) -> list[object]:
         return list(namespace_of(node).values())
     if issubclass(cls, _thread_local):
         return _of_thread_local(node)
-    found = gc.get_referents(node)
+    found = referents(node)
     known = framework_of(cls)
     if known is not None:
-        found += [child for _, child in known[0].edges(node)]
+        found += [child for _, child in known[0].references(node)]
     if not found or known is not None:
         # Arrays of objects are not seen by the garbage collector.
         children = children_found_by_frameworks(node)
@@ -239,7 +176,7 @@ def referents_of(node: Any) -> list[object]:
 
 
 def locals_of(frame: types.FrameType) -> dict[str, object]:
-    """The local variables of a frame by name, without lengthening their lives.
+    """Return the local variables of a frame by name, without lengthening their lives.
 
     Before Python 3.13, ``f_locals`` of a function's frame is a dict that the frame keeps: it would
     hold the values after the function has dropped them. Here it is emptied again, unless the
@@ -258,24 +195,24 @@ def locals_of(frame: types.FrameType) -> dict[str, object]:
 
 
 def namespace_of(thing: Any) -> dict[str, object]:
-    """The names of a class or module, read past its metaclass and any ``__getattr__``."""
+    """Return the names of a class or module, read past its metaclass and any ``__getattr__``."""
     namespace = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
     return dict(namespace) if namespace else {}
 
 
 def named_in(thing: Any, name: str) -> object:
-    """What a class or module has by one name in its own namespace, or None: `namespace_of` without a copy."""
+    """Return what a class or module has by one name in its own namespace, or None: `namespace_of` without a copy."""
     namespace: Any = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
     return namespace.get(name) if namespace else None
 
 
 def is_module(thing: object) -> bool:
-    """Whether an object is a module, by its real type."""
+    """Return whether an object is a module, by its real type."""
     return issubclass(type(thing), types.ModuleType)
 
 
 def runs_module(frame: types.FrameType) -> bool:
-    """Whether the locals of a frame are the globals of a module that can be found."""
+    """Return whether the locals of a frame are the globals of a module that can be found."""
     if frame.f_code.co_flags & _OPTIMIZED:
         return False
     name: object = frame.f_globals.get("__name__")
@@ -283,84 +220,56 @@ def runs_module(frame: types.FrameType) -> bool:
     return module is not None and is_module(module) and _module_namespace(module) is frame.f_globals
 
 
-def attributes_of(node: object) -> list[tuple[str, object]]:
-    """What an instance holds in its ``__dict__`` and its slots, read past properties and ``__getattr__``."""
-    found: list[tuple[str, object]] = []
-    attributes = instance_dict_of(node)
-    if attributes is not None:
-        found.extend((name, value) for name, value in attributes.copy().items() if type(name) is str)
-    for base in mro_of(node):
-        for name, member in namespace_of(base).items():
-            if type(member) is types.MemberDescriptorType and name != "__dict__":
-                # An empty slot raises AttributeError, a member of the interpreter's own may raise
-                # others.
-                with suppress(AttributeError, TypeError, ValueError):
-                    found.append((name, member.__get__(node)))
-    return found
-
-
-def instance_dict_of(node: object) -> dict[str, object] | None:
-    """The ``__dict__`` of an instance, read past any property of that name."""
-    if is_thread_local(node):
-        # It makes one for this thread where there is none, and may call the program's __init__ for
-        # it.
-        return None
-    for base in mro_of(node):
-        descriptor = named_in(base, "__dict__")
-        if type(descriptor) in _DESCRIPTORS and base is not type:
-            attributes = cast("Any", descriptor).__get__(node)
-            return cast("dict[str, object]", attributes) if type(attributes) is dict else None
-    return None
-
-
 def is_namespace(thing: Any) -> bool:
-    """Whether an object is the globals of some code."""
+    """Return whether an object is the globals of some code."""
     return type(thing) is dict and "__builtins__" in thing
 
 
 def is_container(thing: object) -> bool:
-    """Whether an object is there to hold others: a list, a dict, a dataclass."""
+    """Return whether an object is there to hold others: a list, a dict, a dataclass, a random key of JAX."""
     cls = type(thing)
     if cls in HIDDEN_TYPES or is_namespace(thing):
         return False
-    return issubclass(cls, _CONTAINERS) or any(
+    if issubclass(cls, _CONTAINERS) or any(
         "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, mro_of(thing))
-    )
+    ):
+        return True
+    return any(framework.children(thing) is not None for framework in FRAMEWORKS.with_own("children"))
 
 
 def mro_of(node: object) -> tuple[type, ...]:
-    """The classes of an object, read past its metaclass."""
+    """Return the classes of an object, read past its metaclass."""
     return cast("tuple[type, ...]", _mro(type(node)))
 
 
 def class_of(thing: object) -> type:
-    """The real class of an object, whatever it says of itself."""
+    """Return the real class of an object, whatever its ``__class__`` is."""
     return type(thing)
 
 
 def qualified_name_of(cls: type) -> str:
-    """The qualified name of a class, read past its metaclass."""
+    """Return the qualified name of a class, read past its metaclass."""
     return cast("str", _qualname(cls))
 
 
 def is_static(cls: type) -> bool:
-    """Whether a class was not made by running a class statement, or what is like it."""
+    """Return whether a class was made by something else than a class statement or its like."""
     return not _flags(cls) & _HEAP_TYPE
 
 
 def is_thread_local(node: object) -> bool:
-    """Whether an object holds something for each thread."""
+    """Return whether an object holds something for each thread."""
     return issubclass(type(node), _thread_local)
 
 
 def is_exception(node: object) -> bool:
-    """Whether an object is an exception, by its real type."""
+    """Return whether an object is an exception, by its real type."""
     return issubclass(type(node), BaseException)
 
 
 def _of_function(node: types.FunctionType) -> list[object]:
     own = (node.__globals__, getattr(node, "__builtins__", None))
-    return [child for child in gc.get_referents(node) if not any(child is thing for thing in own)]
+    return [child for child in referents(node) if not any(child is thing for thing in own)]
 
 
 def _of_frame(node: types.FrameType) -> list[object]:
@@ -369,7 +278,7 @@ def _of_frame(node: types.FrameType) -> list[object]:
 
 def _of_thread_local(node: object) -> list[object]:
     # What it holds for each thread: dicts, behind the references of a dict of its own.
-    found = gc.get_referents(node)
+    found = referents(node)
     for child in found.copy():
         if type(child) is dict:
             found += [held for held in cast("dict[object, object]", child).values() if type(held) is dict]
@@ -391,7 +300,7 @@ _HOLDING: Final = {
     types.FrameType,
     types.TracebackType,
 }
-_WITHOUT: Final = frozenset(LEAF_TYPES) - _HOLDING
+_WITHOUT: Final = LEAF_TYPES - _HOLDING
 _SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
     types.FunctionType: _of_function,
     types.FrameType: _of_frame,
@@ -402,8 +311,8 @@ _SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
 
 
 def references_to(entry: Entry) -> int:
-    """How many strong references there are to a resource."""
-    return max(0, _count(entry) - _OWN_REFERENCES - (type(entry) is StrongEntry))
+    """Return how many strong references there are to a resource."""
+    return max(0, _count(entry) - _OWN_REFERENCES - (isinstance(entry, HeldEntry) and entry.is_held))
 
 
 def _count(entry: Entry) -> int:

@@ -1,18 +1,19 @@
-"""Where a person can look: the globals of modules, the frames of running functions, exceptions that are kept."""
+"""The roots of a search: globals of modules, frames of running functions, kept exceptions."""
 
 from __future__ import annotations
 
 import contextvars
-import gc
 import os
 import sys
 import sysconfig
 import threading
+import types
 from collections.abc import Collection, Container, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet
 
+from ...scopes.compiled import tracked_objects
 from ...scopes.sites import is_inside, shown
 from .references import (
     HIDDEN_TYPES,
@@ -49,12 +50,17 @@ _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packag
 
 
 def user_roots() -> Iterator[Root]:
-    """What the user's own code holds: ``__main__`` first, then other modules, running functions, exceptions."""
+    """Yield the roots in the user's code.
+
+    ``__main__`` comes first, then other modules, running functions, and exceptions.
+    """
     for name, namespace in _namespaces():
         if not is_of_library(name):
             yield from _variables(name, namespace)
-    for frame in _user_frames():
+    for thread, frame in _user_frames():
         where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+        if thread != threading.get_ident():
+            where += f" on thread {_name_of_thread(thread)}"
         for name, value in locals_of(frame).items():
             yield f"{where}: local {name!r}", value
     yield from _exceptions_in_flight()
@@ -70,14 +76,14 @@ def user_roots() -> Iterator[Root]:
 
 
 def library_roots() -> Iterator[Root]:
-    """What the modules of libraries hold, this one excepted."""
+    """Yield the modules of libraries, except this one."""
     for name, namespace in _namespaces():
         if is_of_library(name) and name.partition(".")[0] != _OURS:
             yield from _variables(name, namespace)
 
 
 def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
-    """The instances of classes that nothing was found to lead to: a person can find them by their type only.
+    """Yield instances and functions that no root leads to, which can be named by their type or name only.
 
     Code of an extension holds them: what is called at the exit of the interpreter, handlers of
     signals.
@@ -85,15 +91,20 @@ def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
     Parameters
     ----------
     met : container of int
-        The ``id`` of what is not to be told.
+        The ``id`` of what is to be left out.
     libraries : bool
         Whether those of the classes of libraries are meant, this package's excepted, or those of
         the user's.
     """
     starts: dict[type, str | None] = {}
     thing: object = None
-    for thing in gc.get_objects():
+    for thing in tracked_objects():
         cls = class_of(thing)
+        if cls is types.FunctionType:
+            function = cast("types.FunctionType", thing)
+            if id(thing) not in met and is_of_library(function.__module__) is libraries:
+                yield f"<function {function.__qualname__.rpartition('<locals>.')[2]}>", thing
+            continue
         start = starts.get(cls, "")
         if start == "":
             start = starts[cls] = _start_at(cls, libraries)
@@ -105,20 +116,26 @@ def _start_at(cls: Any, libraries: bool) -> str | None:
     module = named_in(cls, "__module__")
     if type(module) is not str or module.partition(".")[0] == _OURS or is_of_library(module) is not libraries:
         return None
-    if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)) or framework_of(cls) is not None:
+    if is_static(cls) or cls in HIDDEN_TYPES or issubclass(cls, (type, BaseException)):
+        return None
+    known = framework_of(cls)
+    if known is not None and known[1] != "module":
         return None
     return f"<{qualified_name_of(cls).rpartition('<locals>.')[2]}>"
 
 
 def count_names(wanted: Collection[int]) -> dict[int, int]:
-    """How many variables (globals, locals of running functions) refer to each object, given by its ``id``."""
+    """Return how many variables refer to each object, by ``id``.
+
+    Variables are globals, and locals of running functions.
+    """
     counts: dict[int, int] = {}
     for name, namespace in _namespaces():
         if name.partition(".")[0] != _OURS:
             for value in namespace.values():
                 if id(value) in wanted:
                     counts[id(value)] = counts.get(id(value), 0) + 1
-    for frame in _user_frames():
+    for _, frame in _user_frames():
         for value in locals_of(frame).values():
             if id(value) in wanted:
                 counts[id(value)] = counts.get(id(value), 0) + 1
@@ -126,7 +143,7 @@ def count_names(wanted: Collection[int]) -> dict[int, int]:
 
 
 def is_of_library(module: object) -> bool:
-    """Whether a module, given by name, is of the standard library, installed, or of this package."""
+    """Return whether a module is of the standard library, an installed package, or this one."""
     if type(module) is not str:
         return True
     top = module.partition(".")[0]
@@ -134,7 +151,7 @@ def is_of_library(module: object) -> bool:
         return False
     if top in sys.stdlib_module_names or top == _OURS:
         return True
-    # The package tells: what an extension makes of modules inside it has no file.
+    # Ask the package, because modules that an extension makes inside it have no file.
     package = sys.modules.get(top)
     if package is None or not is_module(package):
         return False
@@ -145,7 +162,7 @@ def is_of_library(module: object) -> bool:
 
 
 def is_library_class(thing: object) -> bool:
-    """Whether an object is a class of a library."""
+    """Return whether an object is a class of a library."""
     return issubclass(type(thing), type) and is_of_library(named_in(thing, "__module__"))
 
 
@@ -153,14 +170,14 @@ def _exceptions_in_flight() -> Iterator[Root]:
     here = threading.get_ident()
     handled = cast("Mapping[int, object]", sys._current_exceptions())
     for thread, given in handled.items():
-        # Before Python 3.12 the three of sys.exc_info().
+        # Before Python 3.12 these are the three values of sys.exc_info().
         error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
         if error is not None:
             yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
 
 
 def _tasks() -> Iterator[Root]:
-    """The tasks of event loops.
+    """Yield the tasks of event loops.
 
     What a task that waits has in its frames is in no frame that runs.
     """
@@ -168,7 +185,7 @@ def _tasks() -> Iterator[Root]:
     if asyncio_tasks is None or not is_module(asyncio_tasks):
         return
     namespace = namespace_of(asyncio_tasks)
-    # The one in C, whose get_name() and all_tasks() are known to run nothing of the program's.
+    # Only the C implementation, whose get_name() and all_tasks() run no code of the program.
     task_type = namespace.get("_CTask")
     for name in ("_scheduled_tasks", "_all_tasks"):
         tasks = namespace.get(name)
@@ -178,6 +195,14 @@ def _tasks() -> Iterator[Root]:
                 if task is not None and _is_of(task, task_type) and not task.done():
                     yield f"task {task.get_name()!r}", task
             return
+
+
+def _name_of_thread(ident: int) -> str:
+    """Return the name of a thread, or its number where Python did not start it; no lock is taken."""
+    threads = cast("Mapping[int, Any]", vars(threading).get("_active", {}))
+    thread: Any = threads.get(ident)
+    name: object = getattr(thread, "_name", None)
+    return repr(name) if isinstance(name, str) else str(ident)
 
 
 def _is_of(thing: object, cls: Any) -> bool:
@@ -199,16 +224,22 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
         yield f"module {module}.{name}", value
 
 
-def _user_frames() -> Iterator[FrameType]:
-    """The frames of all threads, this one first, innermost first; without this package's own, and those of modules."""
+def _user_frames() -> Iterator[tuple[int, FrameType]]:
+    """Yield the frames of all threads, this one first, outermost first: what an outer function holds lives longer.
+
+    Each comes with the number of its thread. Frames of this package and of modules are left out.
+    """
     frames = sys._current_frames()
-    # Not this frame itself: a frame that has its own frame in a variable is garbage that only the
-    # collector frees.
-    innermost = [frames.pop(threading.get_ident()).f_back, *frames.values()]
+    here = threading.get_ident()
+    # Leave out this frame. A frame that references itself is freed only by the garbage collector.
+    innermost = [(here, frames.pop(here).f_back), *frames.items()]
     del frames
-    for frame in innermost:
+    for thread, frame in innermost:
         above: FrameType | None = frame
+        outwards: list[FrameType] = []
         while above is not None:
             if not is_inside(above) and not runs_module(above):
-                yield above
+                outwards.append(above)
             above = above.f_back
+        while outwards:
+            yield thread, outwards.pop()

@@ -1,32 +1,34 @@
-"""The search for holders: one walk forward from all roots, and one for reference cycles."""
+"""The search for holders: one walk forward from all roots, and a search for reference cycles."""
 
 from __future__ import annotations
 
 import gc
-import time
+import sys
 import types
-from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, final
+from itertools import pairwise
+from typing import Any, Final, cast, final
 
+from ...scopes.compiled import referents, tracked_objects
+from ...scopes.framework import FRAMEWORKS, Framework, HeldMemory, Part
 from ...scopes.identity import Entry
 from ..births.log import Subject
+from ..report.leaks import KnownLeak
+from .known import known_on
 from .paths import WAYS_KEPT, Link, Ways, called, spelled, steps
 from .references import (
     CLASS,
     EDGES_PLAIN,
-    FRAMEWORKS,
     HIDDEN_TYPES,
     IN_GRAPH,
     SKIPPED,
-    Framework,
-    Memory,
-    Part,
     action_of,
     class_of,
     framework_of,
+    hide_types,
     is_module,
     is_namespace,
     references_to,
@@ -35,24 +37,28 @@ from .references import (
 from .roots import Root, count_names, is_library_class
 
 __all__ = [
+    "Allowance",
     "Cycle",
+    "Garbage",
     "Search",
-    "cycle_around",
-    "tensors_with_memory",
 ]
 
-# The search for holders: one walk forward from all roots, which tells by what everything that is
-# wanted is held.
+# The search for holders is one walk forward from all roots that finds what holds each subject.
 #
-# Forward, because arrays and the dicts and tuples that hold only such are unknown to
-# ``gc.get_referrers``. What is held in several ways is told by the plainest: a tensor that a list
-# holds as well as a graph is the list's. So the walk has storeys, each of which is walked to its
-# end before the next: what variables lead to, what only suspended generators and coroutines hold,
-# what only exceptions hold, what only graphs hold.
+# It walks forward because ``gc.get_referrers`` knows neither arrays nor the dicts and tuples that
+# hold only arrays. If a subject is held in several ways, the plainest is reported: a tensor that a
+# list and a graph hold is held by the list. So the walk has stages, each of which ends before the
+# next begins: what variables lead to, what only suspended generators and coroutines hold, what only
+# exceptions hold, what only graphs hold.
+#
+# Its limits count objects and references, and no clock is read: what is found never depends on how
+# busy the machine is.
 
 
-_LOOK_AT_CLOCK: Final = 512
-_AFTER_THE_LAST_S: Final = 0.5
+REFERENCES_PER_OBJECT: Final = 10
+"""Of the references that a search looks at, for each object of its limit: lists of numbers have many."""
+
+_AFTER_THE_LAST: Final = 100_000
 _OTHERS: Final = 10_000
 _PINNED_TIMES: Final = 2
 
@@ -63,43 +69,60 @@ _Kind = tuple[int, tuple[Framework, Part] | None]
 
 @final
 class Search:
-    """One search.
+    """One search for holders.
 
     It holds what it has met, so that no address comes back under it, and lets go when it is closed.
 
     Attributes
     ----------
-    storeys : dict
+    stages : dict
         For what has been found, where: one of the actions of `references`.
     at : dict
-        For memory that was found in the first storey at a tensor that refers to nothing else, the
+        For memory that was found in the first stage at a tensor that refers to nothing else, the
         ``id`` of the tensor.
     stopped : bool
-        Whether the search ended at a limit.
+        Whether the search ended at its limit before it had found everything.
     used : dict
         Of the storages that were asked for, the bytes that the objects which were met use; each
         object counts, but for those that only a view of theirs holds.
     cut_short : bool
         Whether the search ended before all that variables lead to was met.
+    may_be_pinned : bool
+        Whether it then ended at its limit, while some of these storages had no other user than a
+        small view.
+    reach : int
+        How many objects had been met, of `ours` in its order, when the last walk ended that found
+        something.
     ways : Ways
         How it came to what has been found.
     """
 
     def __init__(
-        self, subjects: Iterable[Subject], deadline: float, object_limit: int, sizes: dict[Hashable, int]
+        self,
+        subjects: Iterable[Subject],
+        object_limit: int,
+        sizes: dict[Hashable, int],
+        *,
+        opaque: Container[int] = (),
+        finds_all: bool = False,
     ) -> None:
-        self.deadline = deadline
         self.object_limit = object_limit
         self.stopped = False
-        self.storeys: dict[Subject, int] = {}
+        self.stages: dict[Subject, int] = {}
         self.at: dict[Subject, int] = {}
         self.used: dict[Hashable, int] = {}
         self.cut_short = False
-        # The tensors that were met as the base of a view only.
+        # The tensors that were met only as the base of a view.
         self._bases: set[int] = set()
+        self.may_be_pinned = False
         self._sizes = sizes
-        self._patience = deadline
-        self._overtime = 0.0
+        # What is not looked into; and whether further holders of memory are looked for.
+        self._opaque = opaque
+        self._finds_all = finds_all
+        # How many references were looked at, and how many objects are met at most in this walk:
+        # fewer than the limit once everything is found.
+        self._looked_at = 0
+        self._bound = object_limit
         self._wanted: dict[int, Entry] = {}
         self._wanted_memory: dict[Hashable, tuple[Subject, ...]] = {}
         self._found: dict[int, Entry] = {}
@@ -112,29 +135,30 @@ class Search:
             else:
                 self._wanted[subject.key] = subject
         self._met: dict[int, object] = {}
-        # For each object met, the one that led to it, or how a root is written.
+        self.reach = 0
+        # For each object met, the one that led to it, or the text of a root.
         self._links: dict[int, int | str] = {}
         self._others: dict[Subject, list[Link]] = {}
         self.ways = Ways(self._met, self._links, self._others, self.at)
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
-        # By type what `_meet` tells, and by its id whether a class is a library's: asked for each
-        # object.
+        # Results of `_meet` by type, and by id whether a class is a library's. Both are needed for
+        # each object.
         self._kinds: dict[type, _Kind] = {}
         self._of_libraries: dict[int, tuple[object, bool]] = {}
         self._pending: tuple[deque[object], ...] = tuple(deque() for _ in range(IN_GRAPH + 1))
         self._quiet = ExitStack()
-        for framework in FRAMEWORKS:
+        for framework in FRAMEWORKS.with_own("quiet"):
             self._quiet.enter_context(framework.quiet())
 
     def close(self) -> None:
-        """Let go of everything, having made sure that the graphs that were walked can be released."""
+        """Drop all references, having made sure that the walked graphs can be released."""
         nodes = self._nodes
         if nodes:
             edges = {key: [child for child in below if child in nodes] for key, below in self._node_edges.items()}
-            for framework in FRAMEWORKS:
-                framework.walked(nodes, edges)
+            for framework in FRAMEWORKS.with_own("graph_walked"):
+                framework.graph_walked(nodes, edges)
         self._quiet.close()
         self._node_edges.clear()
         self._nodes = nodes = {}
@@ -147,16 +171,16 @@ class Search:
 
     @property
     def left(self) -> list[Subject]:
-        """What has not been found."""
+        """Return the subjects that have not been found."""
         return [*self._wanted.values(), *(subject for those in self._wanted_memory.values() for subject in those)]
 
     @property
     def ours(self) -> dict[int, object]:
-        """What the search holds: no holder."""
+        """Return the objects of the search itself, by ``id``; they are no holders."""
         return self._met
 
     def settle(self, subject: Subject) -> None:
-        """Look no longer for something."""
+        """Stop looking for a subject."""
         if not isinstance(subject, Entry):
             self._wanted_memory.pop(subject.identity, None)
         else:
@@ -165,13 +189,14 @@ class Search:
     # ------------------------------------------------------------------ the walk
 
     def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
-        """Search everything that is reached from some roots, until all is found or a limit is met."""
+        """Search everything that some roots reach, until all is found or a limit is met."""
+        left = len(self._wanted) + len(self._wanted_memory)
         thing: object = None
         for name, thing in roots:
             key = id(thing)
             entry = self._wanted.get(key)
             if entry is not None and entry() is thing:
-                # A variable may be a passer-by: it is the answer where nothing else holds.
+                # A variable counts as a holder only if nothing else holds the subject.
                 self._named.setdefault(entry, name)
                 continue
             action = action_of(class_of(thing))
@@ -183,45 +208,61 @@ class Search:
                 self._pending[max(action, EDGES_PLAIN)].append(thing)
         thing = None
         self._settle_only_names()
-        for storey, pending in enumerate(self._pending):
-            if storey == IN_GRAPH and pending:
+        for stage, pending in enumerate(self._pending):
+            if stage == IN_GRAPH and pending:
                 self._want_what_graphs_saved()
-            self._walk(storey, pending, libraries)
-            if storey == EDGES_PLAIN and self._named:
+            self._walk(stage, pending, libraries)
+            if stage == EDGES_PLAIN and self._named:
                 self._settle_names()
-                self._walk(storey, pending, libraries)
+                self._walk(stage, pending, libraries)
+        if len(self._wanted) + len(self._wanted_memory) < left:
+            self.reach = len(self._met)
 
-    def _walk(self, storey: int, pending: deque[object], libraries: bool) -> None:
+    def _walk(self, stage: int, pending: deque[object], libraries: bool) -> None:
         met, links, wanted, found, kinds = self._met, self._links, self._wanted, self._found, self._kinds
         wanted_memory, sizes, at = self._wanted_memory, self._sizes, self.at
-        graph = storey == IN_GRAPH
-        plain = storey == EDGES_PLAIN and not libraries
-        self._overtime = 0.0
-        steps = 0
+        graph = stage == IN_GRAPH
+        plain = stage == EDGES_PLAIN and not libraries and not self._finds_all
+        looked_at = self._looked_at
+        self._bound = bound = self.object_limit
+        complete = False
         while pending:
             node = pending.popleft()
-            steps += 1
-            if (steps % _LOOK_AT_CLOCK == 0 or len(met) > self.object_limit) and self._is_late(storey):
+            if not (complete or wanted or wanted_memory):
+                # Everything is found: look for further holders only a little further.
+                complete = True
+                self._bound = bound = min(bound, max(len(met), looked_at // REFERENCES_PER_OBJECT) + _AFTER_THE_LAST)
+            if (len(met) > bound or looked_at > bound * REFERENCES_PER_OBJECT) and self._ends(stage):
+                self._looked_at = looked_at
                 return
+            bound = self._bound
             parent = id(node)
+            if parent in self._opaque:
+                continue
             known = (kinds.get(class_of(node)) or self._meet(class_of(node)))[1]
             below: list[int] | None = None
             children: Sequence[object]
             if known is None:
                 children = referents_of(node)
-            elif storey == EDGES_PLAIN and known[1] == "tensor" and (identity := known[0].alone(node)) is not None:
+            elif (
+                stage == EDGES_PLAIN
+                and known[1] == "tensor"
+                and not self._finds_all
+                and (identity := known[0].lone_storage(node)) is not None
+            ):
                 self._note_alone(node, identity, known[0])
                 children = (class_of(node),)
             else:
                 if self._wanted_memory or self._sizes:
                     counts = parent not in self._bases and not graph
-                    self._note_memory(node, known[0].memory(node), counts, storey)
+                    self._note_memory(node, known[0].memory_of(node), counts, stage)
                 if graph and known[1] == "node":
                     self._nodes[parent] = node
                     self._node_edges[parent] = below = []
                 children = referents_of(node)
+            looked_at += 1 + len(children)
             for child in children:
-                # This loop is all that a search is.
+                # A search spends all of its time in this loop.
                 action, its_framework = kinds.get(type(child)) or self._meet(type(child))
                 if action == SKIPPED:
                     continue
@@ -230,13 +271,13 @@ class Search:
                     below.append(key)
                 if key in wanted and wanted[key]() is child:
                     entry = found[key] = wanted.pop(key)
-                    self.storeys[entry] = storey
+                    self.stages[entry] = stage
                 elif key in met:
-                    if key in self._bases and known is None:
+                    if key in self._bases and (known is None or known[1] == "module"):
                         self._bases.discard(key)
                         self._count_use(child)
                     if key in found:
-                        self._add_other(found[key], parent, "", storey)
+                        self._add_other(found[key], parent, "", stage)
                     continue
                 elif action == CLASS and not libraries and self._is_library_class(child):
                     continue
@@ -245,43 +286,39 @@ class Search:
                 if known is not None and its_framework == known:
                     self._bases.add(key)
                 if its_framework is not None and plain and its_framework[1] == "tensor":
-                    identity = its_framework[0].alone(child)
+                    identity = its_framework[0].lone_storage(child)
                     if identity is not None:
-                        # There is nothing more to see: of a million in one list this is done a
-                        # million times.
+                        # Nothing is behind it. This branch is taken a million times for a million
+                        # tensors in a list.
                         for subject in wanted_memory.pop(identity, ()):
                             at[subject] = key
                             if isinstance(subject, Entry):
                                 wanted.pop(subject.key, None)
                         if sizes and identity in sizes:
                             self._note_alone(child, identity, its_framework[0])
-                        steps += 1
-                        if steps % _LOOK_AT_CLOCK == 0 and self._is_late(storey):
-                            return
+                        if len(met) > bound:
+                            if self._ends(stage):
+                                self._looked_at = looked_at
+                                return
+                            bound = self._bound
                         continue
-                self._pending[action if action > storey else storey].append(child)
+                self._pending[action if action > stage else stage].append(child)
+        self._looked_at = looked_at
 
-    def _is_late(self, storey: int) -> bool:
-        """Whether the search has to end; then nothing is pending any more."""
-        now = time.monotonic()
-        late = now > self.deadline or len(self._met) > self.object_limit
-        if self._wanted or self._wanted_memory:
-            self.stopped = self.stopped or late
-        elif not self._overtime:
-            # All is found; what else holds it is told as far as that costs little. What views use
-            # of a memory is known only when all of them have been met, and may take half of the
-            # time that is left.
-            self._overtime = now + _AFTER_THE_LAST_S
-            self._patience = now + (self.deadline - now) / 2
-        elif now > self._overtime:
-            late = late or now > self._patience or not self._may_be_pinned()
-        if late:
-            self.cut_short = self.cut_short or storey == EDGES_PLAIN
-            self._clear()
-        return late
+    def _ends(self, stage: int) -> bool:
+        """Return whether a walk that has met its bound has to end, and drop what is pending if so."""
+        if not self._wanted and not self._wanted_memory and self._bound < self.object_limit and self._may_be_pinned():
+            # The bytes that views use are known only when all views have been met.
+            self._bound = self.object_limit
+            return False
+        self.stopped = self.stopped or bool(self._wanted or self._wanted_memory)
+        self.cut_short = self.cut_short or stage == EDGES_PLAIN
+        self.may_be_pinned = self.may_be_pinned or (stage == EDGES_PLAIN and self._may_be_pinned())
+        self._clear()
+        return True
 
     def _meet(self, cls: type) -> _Kind:
-        """What a search does with the instances of a type, and who knows more of them."""
+        """Return how a search treats the instances of a type, and which framework knows them."""
         kind = self._kinds[cls] = action_of(cls), framework_of(cls)
         return kind
 
@@ -291,12 +328,17 @@ class Search:
             self._of_libraries[id(cls)] = known = cls, is_library_class(cls)
         return known[1]
 
-    def _note_memory(self, node: object, memory: Iterable[Memory], counts: bool, storey: int) -> None:
+    def _note_memory(self, node: object, memory: Iterable[HeldMemory], counts: bool, stage: int) -> None:
         for step, identity, used_nbytes in memory:
             if counts and identity in self._sizes:
                 self.used[identity] = self.used.get(identity, 0) + used_nbytes
+            if self._finds_all and identity in self._wanted_memory:
+                for subject in self._wanted_memory[identity]:
+                    self.stages.setdefault(subject, stage)
+                    self._others.setdefault(subject, []).append((id(node), step))
+                continue
             for subject in self._wanted_memory.pop(identity, ()):
-                self.storeys[subject] = storey
+                self.stages[subject] = stage
                 self._others[subject] = [(id(node), step)]
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
@@ -307,23 +349,23 @@ class Search:
             if isinstance(subject, Entry):
                 self._wanted.pop(subject.key, None)
         if identity in self._sizes and id(tensor) not in self._bases:
-            for _, _, used_nbytes in framework.memory(tensor):
+            for _, _, used_nbytes in framework.memory_of(tensor):
                 self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
     def _may_be_pinned(self) -> bool:
-        """Whether some storage would be told as pinned by a view, unless something else is met that uses it."""
+        """Return whether a storage looks pinned by a view, as no other user was found yet."""
         return any(self.used.get(identity, 0) < nbytes / _PINNED_TIMES for identity, nbytes in self._sizes.items())
 
     def _count_use(self, tensor: object) -> None:
         known = framework_of(class_of(tensor))
         if known is not None and self._sizes:
-            for _, identity, used_nbytes in known[0].memory(tensor):
+            for _, identity, used_nbytes in known[0].memory_of(tensor):
                 if identity in self._sizes:
                     self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
-    def _add_other(self, entry: Subject, parent: int, step: str, storey: int) -> None:
+    def _add_other(self, entry: Subject, parent: int, step: str, stage: int) -> None:
         others = self._others.get(entry)
-        if self.storeys[entry] != storey:
+        if self.stages[entry] != stage:
             return
         if others is None:
             if len(self._others) < _OTHERS:
@@ -332,22 +374,23 @@ class Search:
             others.append((parent, step))
 
     def _want_what_graphs_saved(self) -> None:
-        """Look for tensors that no Python object holds by their storages from now on."""
+        """Begin to look, by their storages, for tensors that no Python object holds."""
         for entry in self._wanted.values():
             resource = entry()
-            if resource is not None and framework_of(class_of(resource)) is not None:
+            known = None if resource is None else framework_of(class_of(resource))
+            if known is not None and known[1] == "tensor":
                 for identity, _ in entry.kind.storages(resource):
                     self._wanted_memory[identity] = (*self._wanted_memory.get(identity, ()), entry)
 
     def _settle_only_names(self) -> None:
-        """Take the variables that are the only holders for that."""
+        """Accept variables as holders of subjects that only variables hold."""
         names = count_names({entry.key for entry in self._named})
         for entry in list(self._named):
             if references_to(entry) == names.get(entry.key, 0):
                 self._settle_name(entry)
 
     def _settle_names(self) -> None:
-        """Take a variable for the holder of what nothing else was found to hold."""
+        """Accept a variable as the holder of each subject for which no other holder was found."""
         for entry in list(self._named):
             self._settle_name(entry)
 
@@ -356,7 +399,7 @@ class Search:
         thing = entry()
         if thing is not None and self._wanted.pop(entry.key, None) is not None:
             self._found[entry.key] = entry
-            self.storeys[entry] = EDGES_PLAIN
+            self.stages[entry] = EDGES_PLAIN
             self._met[entry.key] = thing
             self._links[entry.key] = name
             self._pending[EDGES_PLAIN].append(thing)
@@ -366,19 +409,17 @@ class Search:
             pending.clear()
 
 
-# Reference cycles: what keeps a resource that nothing else leads to, until the garbage collector
-# runs.
+# Reference cycles keep a resource that no root leads to, until the garbage collector runs.
 
 
 _ANCESTOR_LIMIT: Final = 2_000
-_LOOK_AT_CLOCK_IN_CYCLES: Final = 4_096
 _SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A cycle that nothing leads to.
+    """A reference cycle that no root leads to.
 
     Attributes
     ----------
@@ -387,131 +428,224 @@ class Cycle:
     hold : str
         How the first member leads to what is kept; empty where it is what is kept.
     collectable : bool
-        Whether the garbage collector frees it: not where it leads through a graph.
+        Whether the garbage collector frees it: not where code of an extension, such as a graph, holds
+        a member.
+    known : KnownLeak or None
+        The known leak of a library that it is, or None.
     """
 
     loop: str
     hold: str
     collectable: bool
+    known: KnownLeak | None = None
 
     def __str__(self) -> str:
         held = f", holds {self.hold}" if self.hold else ""
-        end = "until the next gc.collect()" if self.collectable else "never collected, because it leads through a graph"
+        end = (
+            "until the next gc.collect()" if self.collectable else "never collected, because a graph holds a part of it"
+        )
         return f"cycle: {self.loop}{held}, {end}"
 
 
-def cycle_around(target: object, deadline: float, ours: object) -> Cycle | None:
-    """The cycle that keeps a resource; None where there is none.
+@final
+class Allowance:
+    """How many objects and references the search for cycles may still look at.
 
-    Parameters
+    Attributes
     ----------
-    target : object
-        What was not found from any root of the user's.
-    deadline : float
-        When to give up, on the monotonic clock.
-    ours : object
-        A container that is no holder.
+    is_spent : bool
+        Whether it has been used up, so that the answer None means that nothing is known.
     """
-    ancestors = _ancestors_of(target, deadline, ours)
-    if ancestors is None:
-        return None
-    members = [target, *ancestors]
-    island = {id(member) for member in members}
-    for member in members:
-        if time.monotonic() > deadline:
-            return None
-        loop = _path(member, member, island)
-        if loop is not None:
-            first = next((index for index, thing in enumerate(loop) if type(thing) not in _SILENT), 0)
-            loop = [*loop[first:-1], *loop[: first + 1]]
-            hold = None if loop[0] is target else _path(loop[0], target, island)
-            held = "" if hold is None else spelled(hold, "").removeprefix(", ")
-            collectable = all(action_of(class_of(thing)) != IN_GRAPH for thing in loop)
-            return Cycle(_spelled_loop(loop), held, collectable)
-    return None
+
+    __slots__ = ("_left", "is_spent")
+
+    def __init__(self, objects: int) -> None:
+        self._left = objects
+        self.is_spent = False
+
+    def spend(self, objects: int) -> bool:
+        """Return whether so many may be looked at, which counts them."""
+        self._left -= objects
+        self.is_spent = self.is_spent or self._left < 0
+        return not self.is_spent
 
 
-def tensors_with_memory(
-    identities: Collection[Hashable], met: dict[int, object], deadline: float
-) -> dict[Hashable, int]:
-    """For each of some storages, the ``id`` of a tensor that has it, among those that no search has met.
+@final
+class Garbage:
+    """What a search from all roots did not meet, with what refers to what.
 
     Parameters
     ----------
-    identities : collection of hashable
-        The storages, as `Framework.memory` tells them.
     met : dict
-        What was met, by ``id``; the tensors are put there too, which keeps them.
-    deadline : float
-        When to give up, on the monotonic clock.
+        What the search has met, by ``id``.
+    allowance : Allowance
+        How much may be looked at.
+    wanted : collection of hashable
+        Storages, as `Framework.memory` returns them.
+
+    Attributes
+    ----------
+    tensors : dict
+        For each of these storages that was found, a tensor over it.
     """
-    found: dict[Hashable, int] = {}
-    thing: Any = None
-    child: Any = None
-    for count, thing in enumerate(gc.get_objects()):
-        if count % _LOOK_AT_CLOCK_IN_CYCLES == 0 and (time.monotonic() > deadline or len(found) == len(identities)):
-            break
-        if id(thing) in met or type(thing) in HIDDEN_TYPES:
-            continue
-        # Arrays are in no list of the garbage collector's, but what holds them is.
-        for child in (thing, *gc.get_referents(thing)):
-            known = framework_of(type(child))
-            if known is None or known[1] != "tensor" or id(child) in met:
+
+    __slots__ = ("_allowance", "_objects", "_referrers", "tensors")
+
+    def __init__(self, met: dict[int, object], allowance: Allowance, wanted: Collection[Hashable] = ()) -> None:
+        self._allowance = allowance
+        self._objects: dict[int, object] = {}
+        self._referrers: dict[int, list[int]] = {}
+        self.tensors: dict[Hashable, object] = {}
+        # What the garbage collector does not list, arrays and tuples of them, something listed refers to.
+        pending = [
+            thing
+            for thing in tracked_objects()
+            if thing is not met and id(thing) not in met and type(thing) not in HIDDEN_TYPES
+        ]
+        while pending:
+            thing = pending.pop()
+            key = id(thing)
+            if key in self._objects:
                 continue
-            for _, identity, _ in known[0].memory(child):
-                if identity in identities and identity not in found:
-                    found[identity] = id(child)
-                    met[id(child)] = child
-    return found
+            self._objects[key] = thing
+            known = framework_of(type(thing)) if wanted else None
+            if known is not None and known[1] != "node":
+                for _, identity, _ in known[0].memory_of(thing):
+                    if identity in wanted:
+                        self.tensors.setdefault(identity, thing)
+            children = referents(thing)
+            if not allowance.spend(1 + len(children)):
+                return
+            for child in children:
+                if id(child) in met or child is met or type(child) in HIDDEN_TYPES:
+                    continue
+                self._referrers.setdefault(id(child), []).append(key)
+                if id(child) not in self._objects:
+                    pending.append(child)
 
-
-def _ancestors_of(target: object, deadline: float, ours: object) -> list[object] | None:
-    """All that leads to an object, nearest first; None where that is no island, and so no garbage."""
-    ancestors: list[object] = []
-    met = {id(target)}
-    frontier: tuple[object, ...] = (target,)
-    while frontier:
-        if time.monotonic() > deadline or len(ancestors) > _ANCESTOR_LIMIT:
+    def cycle_around(self, target: object) -> Cycle | None:
+        """Return the cycle that keeps an object; None if there is none, or the allowance is spent."""
+        ancestors = self._ancestors_of(target)
+        if ancestors is None:
             return None
-        nearest: list[object] = []
-        referrers = gc.get_referrers(*frontier)
-        for referrer in referrers:
-            if referrer is ancestors or referrer is nearest or referrer is frontier or referrer is ours:
-                continue
-            if id(referrer) in met:
-                continue
-            if type(referrer) in HIDDEN_TYPES:
-                continue
-            if _is_root(referrer):
+        members = [target, *ancestors]
+        island = {id(member) for member in members}
+        allowance = self._allowance
+
+        def is_member(thing: object) -> bool:
+            return id(thing) in island
+
+        for member in members:
+            loop = _path(member, member, is_member, allowance)
+            if allowance.is_spent:
                 return None
-            met.add(id(referrer))
-            nearest.append(referrer)
-        del referrers
-        ancestors += nearest
-        frontier = tuple(nearest)
-    return ancestors
+            if loop is not None:
+                first = next((index for index, thing in enumerate(loop) if type(thing) not in _SILENT), 0)
+                loop = [*loop[first:-1], *loop[: first + 1]]
+                hold = None if loop[0] is target else _path(loop[0], target, is_member, allowance)
+                held = "" if hold is None else spelled(hold, "").removeprefix(", ")
+                text = _spelled_loop(loop)
+                known = known_on(loop, text)
+                # References from variables here would count as those of an extension.
+                del member
+                return Cycle(text, held, self._is_collectable(loop), known)
+        # Python sees no reference from C++: a gradient whose graph leads back to its parameter is no member then.
+        loop = _path(target, target, _is_of_graph, allowance)
+        if loop is None:
+            return None
+        text = f"{spelled(loop, called(target))} -> {called(target)}"
+        return Cycle(text, "", False, known_on(loop, text))
+
+    def _ancestors_of(self, target: object) -> list[object] | None:
+        """Return what leads to an object, nearest first; None if a root does, so it is no garbage.
+
+        None also where the allowance is spent.
+        """
+        if self._allowance.is_spent:
+            return None
+        ancestors: list[object] = []
+        met = {id(target)}
+        pending = deque(met)
+        while pending:
+            for key in self._referrers.get(pending.popleft(), ()):
+                if key in met:
+                    continue
+                if len(ancestors) == _ANCESTOR_LIMIT or _is_root(self._objects[key]):
+                    return None
+                met.add(key)
+                ancestors.append(self._objects[key])
+                pending.append(key)
+        return ancestors
+
+    def _is_collectable(self, loop: Sequence[object]) -> bool:
+        """Return whether the garbage collector frees a loop.
+
+        It does where it sees every reference to a member: it sees what a tensor and a node that is
+        written in Python refer to, and not what one of C++ does, such as the hooks of its tensors.
+        """
+        if not any((known := framework_of(class_of(thing))) is not None and known[1] != "module" for thing in loop):
+            return True
+        if not all(_is_seen(thing, following) for thing, following in pairwise(loop)):
+            return False
+        for index, thing in enumerate(loop[:-1]):
+            if class_of(thing) is not OrderedDict:
+                continue
+            del thing
+            seen = sum(
+                sum(child is loop[index] for child in gc.get_referents(referrer))
+                for referrer in gc.get_referrers(loop[index])
+            )
+            # One reference is the argument's.
+            if sys.getrefcount(loop[index]) - 1 > seen:
+                return False
+        return True
+
+
+hide_types(Garbage, Search)
+
+
+def _is_of_graph(thing: object) -> bool:
+    known = framework_of(class_of(thing))
+    return known is not None and known[1] in ("tensor", "node")
+
+
+def _is_seen(thing: object, following: object) -> bool:
+    """Return whether the garbage collector sees that a thing, or its namespace, refers to another."""
+    return any(
+        child is following
+        or (type(child) is dict and any(value is following for value in cast("dict[object, object]", child).values()))
+        for child in gc.get_referents(thing)
+    )
 
 
 def _is_root(thing: object) -> bool:
-    """Whether an object leads everywhere: the garbage collector would not free what it holds."""
+    """Return whether an object is a root, whose contents the garbage collector does not free."""
     return is_module(thing) or issubclass(type(thing), type) or (is_namespace(thing))
 
 
-def _path(start: object, goal: object, island: set[int]) -> list[object] | None:
-    """The shortest chain from one object to another, or round to itself, among some objects; None if there is none."""
+def _path(
+    start: object, goal: object, is_member: Callable[[object], bool], allowance: Allowance
+) -> list[object] | None:
+    """Return the shortest chain between two objects, or back to itself, through members of a set; or None."""
     links: dict[int, object] = {}
+    # A node of C++ has an object only as long as that is referred to.
+    kept: list[object] = []
     pending = deque([start])
     while pending:
         node = pending.popleft()
-        for child in referents_of(node):
+        children = referents_of(node)
+        if not allowance.spend(len(children)):
+            return None
+        for child in children:
             if child is goal:
                 chain = [child, node]
                 while node is not start:
                     node = links[id(node)]
                     chain.append(node)
                 return chain[::-1]
-            if id(child) in island and id(child) not in links and child is not start:
+            if id(child) not in links and child is not start and is_member(child):
                 links[id(child)] = node
+                kept.append(child)
                 pending.append(child)
     return None
 

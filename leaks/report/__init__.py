@@ -1,4 +1,4 @@
-"""What a report is made of: data alone, which knows nothing of how it was found.
+"""The data of a report, independent of how it was found.
 
 Read `records`, `leaks`, `timeline`, `report`; `difference` compares two reports.
 """

@@ -1,4 +1,4 @@
-"""Two reports of one program, compared: what is new, gone, grown and shrunk."""
+"""Compare two reports of one program: which leaks are new, gone, grown and shrunk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from .leaks import Leak
-from .report import Report
+from .report import Report, Verdict
 
 __all__ = [
     "Change",
@@ -42,7 +42,7 @@ class Change:
 @final
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two reports; in each tuple the most bytes first.
+    """The difference of two reports. Each tuple is ordered by bytes, the most first.
 
     Attributes
     ----------
@@ -58,6 +58,10 @@ class Difference:
         Leaks that both have, of equal count and bytes.
     old_nbytes, new_nbytes : int
         What all leaks pin.
+    old_verdict, new_verdict : str or None
+        The verdicts of the reports: see `Report.verdict`.
+    undecided : tuple of str
+        What could not be judged in a report whose verdict is ``"undecided"``.
     """
 
     new: tuple[Change, ...]
@@ -67,6 +71,9 @@ class Difference:
     same: tuple[Change, ...]
     old_nbytes: int
     new_nbytes: int
+    old_verdict: Verdict | None
+    new_verdict: Verdict | None
+    undecided: tuple[str, ...]
 
 
 def difference_of(old: Report, new: Report) -> Difference:
@@ -92,7 +99,20 @@ def difference_of(old: Report, new: Report) -> Difference:
         else:
             found["same" if sizes[0] == sizes[1] else "grown" if sizes[0] < sizes[1] else "shrunk"].append(change)
     rows = {name: tuple(sorted(changes, key=_size)) for name, changes in found.items()}
-    return Difference(**rows, old_nbytes=old.nbytes, new_nbytes=new.nbytes)
+    undecided = [
+        f"{name}: {line}"
+        for name, report in (("old", old), ("new", new))
+        if report.verdict in ("undecided", None)
+        for line in report.undecided
+    ]
+    return Difference(
+        **rows,
+        old_nbytes=old.nbytes,
+        new_nbytes=new.nbytes,
+        old_verdict=old.verdict,
+        new_verdict=new.verdict,
+        undecided=tuple(undecided),
+    )
 
 
 def _by_fingerprint(leaks: Iterable[Leak]) -> dict[str, list[Leak]]:

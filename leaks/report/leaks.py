@@ -1,4 +1,4 @@
-"""A leak: resources of one line that are there for one reason; their trend; the source lines around a site."""
+"""A leak: resources of one line that are alive for one reason, with trend and source lines."""
 
 from __future__ import annotations
 
@@ -13,21 +13,34 @@ from .records import Record, State
 
 __all__ = [
     "Excerpt",
+    "KnownLeak",
     "Leak",
     "LeakKind",
     "Sureness",
     "Trend",
+    "Unjudged",
     "excerpt_of",
     "fingerprint_of",
 ]
 
-# A leak: resources of one line that are there for one reason, with who holds them.
-
-
 LeakKind = Literal[
-    "escaped", "growth", "graph", "view", "cycle", "exception", "scope", "suspended", "worker", "native", "alive"
+    "escaped",
+    "growth",
+    "model",
+    "graph",
+    "view",
+    "cycle",
+    "exception",
+    "scope",
+    "suspended",
+    "worker",
+    "native",
+    "alive",
 ]
 """Why something is still there."""
+
+Unjudged = Literal["holder", "growth", "view"]
+"""What a report could not judge of a row."""
 
 Sureness = Literal["certain", "likely", "possible"]
 """How sure the report is that something is a leak."""
@@ -47,7 +60,7 @@ class Excerpt:
     lines : tuple of str
         The lines, without their ends.
     line : int
-        The number of the line that is meant.
+        The number of the line of the site.
     """
 
     file: str
@@ -58,30 +71,61 @@ class Excerpt:
 
 @final
 @dataclass(frozen=True, slots=True)
+class KnownLeak:
+    """A leak of a library that is known, so that it is not looked for in the program.
+
+    Attributes
+    ----------
+    library : str
+        The library.
+    version : str or None
+        The version that the program has imported; None where it has none.
+    what : str
+        What the library keeps.
+    remedy : str
+        What to do.
+    link : str
+        Where it is discussed.
+    """
+
+    library: str
+    version: str | None
+    what: str
+    remedy: str
+    link: str
+
+    def __str__(self) -> str:
+        version = "" if self.version is None else f" {self.version}"
+        return f"known leak of {self.library}{version}: {self.what} ({self.link})"
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Leak:
-    """What is there from one line, for one reason.
+    """Resources of one line that are alive for one reason.
 
     Attributes
     ----------
     kind : str
         The reason: ``"escaped"`` (due at its scope's end and not moved out, still referenced),
-        ``"growth"`` (unowned, and more from pass to pass), ``"graph"`` (alive only because an
-        autograd graph saved it), ``"view"`` (pinned by a small view), ``"cycle"`` (alive until
+        ``"growth"`` (unowned, and more from pass to pass), ``"model"`` (more models from pass to
+        pass, each with its parameters, buffers, gradients and optimizer state), ``"graph"`` (alive
+        only because an autograd graph saved it), ``"view"`` (pinned by a small view), ``"cycle"`` (alive until
         ``gc.collect()``), ``"exception"`` (held by a traceback, by logging, by ``sys.last_exc``),
         ``"scope"`` (a scope that was not closed), ``"suspended"`` (a generator or task that is
         suspended inside a scope), ``"worker"`` (a worker of a DataLoader keeps batches),
-        ``"native"`` (resident memory grows and tracked bytes do not), or ``"alive"`` (there, and
-        nothing says why).
+        ``"native"`` (resident memory grows and tracked bytes do not), or ``"alive"`` (alive for
+        none of these reasons).
     sure : {"certain", "likely", "possible"}
-        How sure the report is.
+        How certain the report is.
     tensor : str or None
-        What the oldest one is: kind, dtype and shape. None for a scope and for native memory.
+        Kind, dtype and shape of the oldest resource. None for a scope and for native memory.
     tensor_kind : str or None
-        The name of their kind.
+        The name of the kind of the resources.
     device : str or None
-        Where they are.
+        The device of the resources.
     count : int
-        How many they are.
+        The number of resources.
     nbytes : int
         The bytes that they pin, each storage once.
     used_nbytes : int
@@ -89,13 +133,13 @@ class Leak:
     site : Site or None
         The line that made them.
     frames : tuple of Site
-        That line and those that led to it, innermost first, as many as the detector kept.
+        The stack of that line, innermost first, as many frames as the detector kept.
     op : str or None
-        The call that made them, where it is known.
+        The call that made them, if it is known.
     state : {"alive", "disposed"}
         Whether they are alive, or were disposed under a live reference.
     disposal : Site or None
-        Where the oldest was disposed.
+        The line where the oldest was disposed.
     scopes : tuple of str or None
         The names of the scopes that they were born in, each once; see `Record.scope`.
     oldest_age_s, newest_age_s : float or None
@@ -103,7 +147,7 @@ class Leak:
     generation : int or None
         How many scopes have been closed since the oldest was born.
     trend : Trend or None
-        How their number grew over the passes, where it did.
+        The growth of their number over the passes; None if it did not grow.
     holders : tuple of str
         What holds the oldest, as code: at most three chains, the shortest first.
     carriers : tuple of str
@@ -115,11 +159,22 @@ class Leak:
     fingerprint : str
         The same for the same leak in another run, also after lines were inserted above it.
     pid : int
-        The process.
+        The id of the process.
     excerpt : Excerpt or None
-        The lines around the site, where the source can be read.
+        The lines around the site; None if the source cannot be read.
     records : tuple of Record
-        The oldest of them, 20 at most.
+        The records of the oldest, 20 at most.
+    unjudged : {"holder", "growth", "view"} or None
+        What is not known of it: who holds it, as the search ended at its limit; whether it grows,
+        as there were too few passes and nothing of the line was ever released; or whether a view
+        pins it. None where all is.
+    freed : str or None
+        When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if it
+        is there still.
+    remedy : str
+        What to do about it, as the end of `explanation`; empty where there is nothing to do.
+    known : KnownLeak or None
+        The known leak of a library that it is; None where only the program holds it.
     """
 
     kind: LeakKind
@@ -148,15 +203,22 @@ class Leak:
     pid: int
     excerpt: Excerpt | None
     records: tuple[Record, ...]
+    unjudged: Unjudged | None = None
+    freed: str | None = None
+    remedy: str = ""
+    known: KnownLeak | None = None
 
     @property
     def holder(self) -> str:
-        """The shortest of the chains that hold the oldest, or what is said where none was found."""
+        """Return the shortest chain that holds the oldest resource, or ``"not found"``."""
         return self.holders[0] if self.holders else "not found"
 
 
 def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: str | None) -> str:
-    """What stays the same of a leak when its program is edited and run elsewhere: no line, no absolute path."""
+    """Return what identifies a leak after edits and moves of its program.
+
+    It has no line and no absolute path.
+    """
     file = "" if site is None else shown(site.file)
     if os.path.isabs(file):
         file = os.path.basename(file)
@@ -164,28 +226,30 @@ def fingerprint_of(kind: str, tensor_kind: str | None, site: Site | None, op: st
     return hashlib.sha1("\0".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 
-# How the number of live resources of a line went over the passes of a loop.
+# The number of live resources of a line over the passes of a loop.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A growth from pass to pass.
+    """The growth of a line from pass to pass.
 
     Attributes
     ----------
     passes : int
-        How many passes were looked at.
+        The number of passes that were examined; of births of the line where there were no passes.
     count_per_pass : float
-        How many resources more there are after each pass.
+        The resources that are added with each pass.
     nbytes_per_pass : float
-        How many bytes more.
+        The bytes that are added with each pass.
     first_pass : int
-        The pass from which on it grew; what came before was warm-up.
+        The pass where the growth began, after the warm-up.
     fit : float
-        How much of the course the steady growth explains, from 0 to 1.
+        The share of the series that steady growth explains, from 0 to 1.
     series : tuple of (int, int, int)
-        The course itself: pass, live count, live bytes; at most 200 of the passes.
+        Pass, live count and live bytes, for at most 200 of the passes.
+    over : {"passes", "births"}
+        Whether growth was seen from pass to pass, or from one birth of the line to the next.
     """
 
     passes: int
@@ -194,6 +258,7 @@ class Trend:
     first_pass: int
     fit: float
     series: tuple[tuple[int, int, int], ...]
+    over: Literal["passes", "births"] = "passes"
 
 
 # Lines of source around a site.
@@ -203,7 +268,7 @@ _LINES_AROUND: Final = 2
 
 
 def excerpt_of(site: Site | None) -> Excerpt | None:
-    """The lines around a site, where its source can be read."""
+    """Return the source lines around a site, or None if the source cannot be read."""
     if site is None or site.line <= 0:
         return None
     lines = linecache.getlines(site.file)

@@ -1,8 +1,8 @@
-"""What is live, by line: leak or not."""
+"""The live resources by line, leak or not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,6 +11,7 @@ from .records import Record, nbytes_of
 
 __all__ = [
     "LiveSite",
+    "estimated",
     "live_sites",
 ]
 
@@ -18,7 +19,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class LiveSite:
-    """What is live of one line and one kind.
+    """The live resources of one line and one kind.
 
     Attributes
     ----------
@@ -50,25 +51,41 @@ class LiveSite:
     births: int
 
 
-def live_sites(records: Iterable[Record]) -> tuple[LiveSite, ...]:
-    """What is live among some records of one snapshot, the most bytes first."""
-    # The lines by their identity first: there are few of them, and comparing them takes time.
-    by_identity: dict[tuple[int, str, str | None], list[Record]] = {}
-    for record in records:
+def live_sites(records: Sequence[Record], weights: Sequence[float] = ()) -> tuple[LiveSite, ...]:
+    """Return the live resources of a snapshot by line and kind, the most bytes first.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records of the snapshot.
+    weights : sequence of float, optional
+        How many births each record of a sample stands for: the rows are estimates then.
+    """
+    # Group by the identity of the lines first: there are few, and comparing them is slow.
+    by_identity: dict[tuple[int, str, str | None], list[int]] = {}
+    for index, record in enumerate(records):
         if record.state == "alive":
             key = (id(record.site), record.kind, record.device)
             those = by_identity.get(key)
             if those is None:
-                by_identity[key] = [record]
+                by_identity[key] = [index]
             else:
-                those.append(record)
-    groups: dict[tuple[Site | None, str, str], list[Record]] = {}
+                those.append(index)
+    groups: dict[tuple[Site | None, str, str], list[int]] = {}
     for those in by_identity.values():
-        first = those[0]
+        first = records[those[0]]
         groups.setdefault((first.site, first.kind, first.device or ""), []).extend(those)
     found: list[LiveSite] = []
     for (site, kind, device), those in groups.items():
-        nbytes = nbytes_of(those)
-        found.append(LiveSite(site, those[0].frames, kind, device, len(those), nbytes, nbytes, len(those)))
+        count, nbytes = estimated([records[index] for index in those], [weights[index] for index in those if weights])
+        found.append(LiveSite(site, records[those[0]].frames, kind, device, count, nbytes, nbytes, count))
     found.sort(key=lambda row: (-row.nbytes, -row.count, str(row.site), row.kind))
     return tuple(found)
+
+
+def estimated(records: Sequence[Record], weights: Sequence[float]) -> tuple[int, int]:
+    """Return the number and bytes of some records; estimates if their births have weights."""
+    if not weights:
+        return len(records), nbytes_of(records)
+    sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))
+    return round(sum(weights)), round(sum(sizes))

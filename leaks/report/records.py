@@ -1,12 +1,14 @@
-"""What is known of one resource that is still there, tables of such records, and how two snapshots differ."""
+"""Records of resources that are still there, tables of records, and comparisons of snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final, Literal, Protocol, final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, final
 
+from ...scopes.process import bytes_text
 from ...scopes.sites import Site
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS",
+    "DRAFT_OF_RECORD",
     "Comparison",
     "Growth",
     "Record",
@@ -23,9 +26,6 @@ __all__ = [
     "html_table",
     "nbytes_of",
 ]
-
-# What is known of one resource that is still there.
-
 
 State = Literal["alive", "disposed"]
 """``"alive"``, or ``"disposed"`` while something still references it."""
@@ -92,7 +92,7 @@ class Record:
 
     @property
     def is_view(self) -> bool:
-        """Whether it pins more memory than it uses."""
+        """Return whether the resource pins more memory than it uses."""
         return self.state == "alive" and self.used_nbytes < self.nbytes
 
     def __str__(self) -> str:
@@ -104,6 +104,14 @@ class Record:
         return " ".join(parts)
 
 
+DRAFT_OF_RECORD: Final[type[Record]] = make_dataclass("Record", [one.name for one in fields(Record)], slots=True)
+"""A record that is not frozen yet: its class becomes `Record` once it is filled.
+
+A frozen dataclass sets each field through ``object.__setattr__``, which takes five times as long; of
+a million arrays there are a million records.
+"""
+
+
 # A snapshot as a table, for a terminal and for notebooks.
 
 
@@ -111,39 +119,37 @@ COLUMNS: Final = ("kind", "bytes", "state", "scope", "born at")
 _ROWS: Final = 100
 
 
-class _Recorded(Protocol):
-    @property
-    def records(self) -> Sequence[Record]: ...
-
-
 def cells_of(record: Record) -> tuple[str, str, str, str, str]:
-    """The cells of one row."""
+    """Return the cells of one row."""
     scope = "-" if record.scope is None else record.scope or "(unnamed)"
-    return str(record), f"{record.nbytes:,}", record.state, scope, str(record.site or "-")
+    return str(record), bytes_text(record.nbytes), record.state, scope, str(record.site or "-")
 
 
-def html_table(snapshot: _Recorded) -> str:
-    """The table in HTML: the first hundred rows, and how many more there are."""
-    head = "".join(f"<th>{column}</th>" for column in COLUMNS)
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]], count: int) -> str:
+    """Return a table as HTML: the first hundred of so many rows, and the number of the others.
+
+    The second column is to the right.
+    """
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     lines = ["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
-    for record in snapshot.records[:_ROWS]:
-        kind, nbytes, *rest = (escape(cell) for cell in cells_of(record))
+    for row in islice(rows, _ROWS):
+        kind, nbytes, *rest = (escape(cell) for cell in row)
         others = "".join(f"<td>{cell}</td>" for cell in rest)
         lines.append(f'<tr><td>{kind}</td><td style="text-align: right">{nbytes}</td>{others}</tr>')
     lines += ["</tbody>", "</table>"]
-    more = len(snapshot.records) - _ROWS
+    more = count - _ROWS
     if more > 0:
         lines.append(f"<p>and {more:,} more</p>")
     return "\n".join(lines)
 
 
-# What changed between two snapshots.
+# The changes between two snapshots.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How much more a site has than it had: a number of resources, and the bytes of their storages, each once."""
+    """The growth of a site: how many resources more, and the bytes of their storages, each once."""
 
     site: Site | None
     count: int
@@ -156,7 +162,7 @@ class Growth:
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What changed from an older snapshot to a newer one.
+    """The changes from an older snapshot to a newer one.
 
     Attributes
     ----------
@@ -179,7 +185,10 @@ def compare(
     old_records: tuple[Record, ...],
     old_entries: tuple[Hashable, ...],
 ) -> Comparison:
-    """Compare the records of two snapshots; entries tell which records are of the same resource."""
+    """Return the changes between the records of two snapshots.
+
+    The entries identify the records of the same resource.
+    """
     before, now = set(old_entries), set(entries)
     new = tuple(record for record, entry in zip(records, entries, strict=True) if entry not in before)
     gone = tuple(record for record, entry in zip(old_records, old_entries, strict=True) if entry not in now)
@@ -195,7 +204,7 @@ def compare(
 
 
 def nbytes_of(records: Iterable[Record]) -> int:
-    """The bytes of the storages of some records of one snapshot, each storage once."""
+    """Return the bytes of the storages of some records of one snapshot, each storage once."""
     return sum({number: nbytes for record in records for number, nbytes in record.storages}.values())
 
 

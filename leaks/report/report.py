@@ -1,47 +1,71 @@
-"""A report: the leaks, worst first; the facts of the run; what of it is shown; and its text."""
+"""A report: the leaks, worst first; the facts of the run; filters; and its text."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from html import escape
 from typing import Final, Literal, final
 
-from ...scopes.out_of_memory import bytes_text
+from ...scopes.kinds import MAPPED
+from ...scopes.process import bytes_text
+from ...scopes.sites import shown
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
+from .records import html_table
+from .retainer import SHARED, Retainer, noun_of
 from .timeline import Timeline
 
 __all__ = [
     "LOADED_AT_S",
+    "OBJECT_LIMIT",
     "Ending",
     "Process",
     "ProgramFacts",
     "Report",
     "Settings",
     "Suppressed",
+    "TENSOR_KINDS",
     "UnusedSuppression",
+    "Verdict",
     "above",
+    "apart",
+    "headline_of",
     "of_kinds",
     "of_worker",
     "text_of",
     "this_process",
     "this_program",
+    "undecided_of",
+    "with_freed",
 ]
 
-# What was run, how, and in which processes.
+# The program, the settings, and the processes.
 
 
-Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running"]
-"""How a program ended; ``"running"`` where the report was made while it ran."""
+OBJECT_LIMIT: Final = 4_000_000
+"""How many objects a search for holders meets at most, where nothing else is asked for."""
+
+TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tensor", "jax.Array")
+"""The kinds of tensor that programs have without registering any."""
+
+Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "not run"]
+"""How a program ended; ``"running"`` where the report was made while it ran, ``"not run"`` where none of it ran."""
+
+Verdict = Literal["leaks", "suspects", "undecided", "clean"]
+"""What a report says of a run as a whole: see `Report.verdict`."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """What was run.
+    """The program that was run.
 
     Attributes
     ----------
@@ -63,6 +87,8 @@ class ProgramFacts:
         Its exit status, where it is known.
     ended : str
         How it ended.
+    error : str or None
+        The exception that ended it: its type and message.
     """
 
     argv: tuple[str, ...]
@@ -77,32 +103,33 @@ class ProgramFacts:
     duration_s: float
     status: int | None
     ended: Ending
+    error: str | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the detector was asked for.
+    """The settings of the detector.
 
     Attributes
     ----------
     frames : int
-        How many lines of each birth's stack are kept.
+        The number of frames that are kept of the stack of each birth.
     sample_nbytes : int or None
-        One birth is kept for so many bytes; None where each is.
+        One birth is recorded for so many bytes; None if every birth is.
     kinds : tuple of str or None
         The kinds of tensor that are watched; None for all.
     threshold_nbytes : int
         Leaks of fewer bytes are left out.
-    time_limit_s : float
-        How long holders were searched for.
+    object_limit : int
+        How many objects the search for holders met at most; 0 where holders were not searched for.
     """
 
     frames: int = 1
     sample_nbytes: int | None = None
     kinds: tuple[str, ...] | None = None
     threshold_nbytes: int = 0
-    time_limit_s: float = 5.0
+    object_limit: int = OBJECT_LIMIT
 
 
 @final
@@ -113,17 +140,17 @@ class Process:
     Attributes
     ----------
     pid : int
-        Its number.
+        The id of the process.
     parent : int or None
-        That of the process which started it.
+        The id of the process that started it.
     role : {"main", "worker"}
-        What it is.
+        Whether it is the program, or was started by it.
     ended : str
         How it ended.
     status : int or None
-        Its exit status, where it is known.
+        Its exit status, if it is known.
     peak_rss_nbytes : int
-        The most memory that it had resident; 0 where that is unknown.
+        Its peak of resident memory; 0 if that is unknown.
     """
 
     pid: int
@@ -139,7 +166,7 @@ LOADED_AT_S: Final = time.time()
 
 
 def this_program() -> ProgramFacts:
-    """What is known of the program of this process while it runs."""
+    """Return the facts about the program of this process while it runs."""
     now = time.time()
     started = datetime.fromtimestamp(LOADED_AT_S, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return ProgramFacts(
@@ -159,7 +186,7 @@ def this_program() -> ProgramFacts:
 
 
 def this_process() -> Process:
-    """What is known of this process while it runs."""
+    """Return the facts about this process while it runs."""
     return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes())
 
 
@@ -172,27 +199,28 @@ def _peak_rss_nbytes() -> int:
     try:
         import resource
     except ImportError:
-        # There is no such module on Windows.
+        # Windows has no module `resource`.
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # In kilobytes, but on macOS in bytes: https://man7.org/linux/man-pages/man2/getrusage.2.html
+    # The value is in kilobytes, but on macOS in bytes:
+    # https://man7.org/linux/man-pages/man2/getrusage.2.html
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-# A report: the leaks, worst first, and what else is known of the run that they were found in.
+# A report: the leaks, worst first, and the facts of their run.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """A leak that the user does not want to hear of, and why.
+    """A leak that a suppression matches, and the reason of the suppression.
 
     Attributes
     ----------
     leak : Leak
-        What would have been reported.
+        The leak that was not reported.
     reason : str
-        The reason that was given for it.
+        The reason of the suppression.
     """
 
     leak: Leak
@@ -202,16 +230,16 @@ class Suppressed:
 @final
 @dataclass(frozen=True, slots=True)
 class UnusedSuppression:
-    """A suppression that no leak needed.
+    """A suppression that matched no leak.
 
     Attributes
     ----------
     file : str
-        The file that it stands in.
+        The file with the suppression.
     index : int
         Its place among the suppressions of the file, from 0.
     reason : str
-        The reason that was given for it.
+        The reason of the suppression.
     """
 
     file: str
@@ -222,34 +250,42 @@ class UnusedSuppression:
 @final
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What leaked. ``str()`` of it is its text.
+    """The report of what leaked. ``str()`` returns it as text.
 
     Attributes
     ----------
     program : ProgramFacts
-        What was run.
+        The program that was run.
     settings : Settings
-        What the detector was asked for.
+        The settings of the detector.
     count : int
-        How many resources leaked.
+        The number of resources that leaked.
     nbytes : int
         The bytes that they pin, each storage once.
     leaks : tuple of Leak
-        The leaks, those of the most bytes first.
+        The leaks, those with the most bytes first.
     kept : tuple of Leak
-        What is alive because variables of the program lead to it, and shows no sign of a leak.
+        Resources that variables of the program reach and that show no sign of a leak.
     leftovers : tuple of Leak
-        What was disposed, or has escaped, and is only named by a left-over variable. It is no leak.
+        Disposed or escaped resources that only a left-over variable references. They are no leak.
     suppressed : tuple of Suppressed
-        The leaks that were not to be reported.
+        The leaks that a suppression matches.
     unused_suppressions : tuple of UnusedSuppression
         The suppressions that matched nothing.
     sites : tuple of LiveSite
-        What is live, leak or not, the most bytes first.
+        The live resources by line, leak or not, the most bytes first.
     timeline : Timeline
-        The course of the run.
+        Memory, passes and scopes over time.
     processes : tuple of Process
-        The processes that the report is of.
+        The processes of the run.
+    unwatched : tuple of str
+        What is not watched in this installation, version or process, a sentence each.
+    kept_nbytes : int
+        The bytes of `kept`, each storage once.
+    retainers : tuple of Retainer
+        What retains the memory of `leaks` and `kept`, one row for each cause, the most bytes first.
+        Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and only
+        where the search for holders came to its end.
     """
 
     program: ProgramFacts = field(default_factory=this_program)
@@ -264,20 +300,106 @@ class Report:
     sites: tuple[LiveSite, ...] = ()
     timeline: Timeline = field(default_factory=Timeline)
     processes: tuple[Process, ...] = field(default_factory=lambda: (this_process(),))
+    unwatched: tuple[str, ...] = ()
+    kept_nbytes: int = 0
+    retainers: tuple[Retainer, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Return the verdict on the run, in a word; None where the program never ran.
+
+        ``"leaks"``: at least one is certain or likely. ``"suspects"``: there are only possible
+        ones. ``"undecided"``: none was found, and not everything could be judged: `undecided` says
+        what, and what to do. ``"clean"``: none was found, and the run could be judged.
+        """
+        if self.program.ended == "not run":
+            return None
+        if any(leak.sure != "possible" for leak in self.leaks):
+            return "leaks"
+        if self.leaks:
+            return "suspects"
+        return "undecided" if self.undecided else "clean"
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Return what could not be judged, why, and what lifts that: a sentence each."""
+        return tuple(undecided_of(self))
 
     def __str__(self) -> str:
         return text_of(self)
 
+    def __repr__(self) -> str:
+        return f"<Report: {text_of(self).partition(chr(10))[0]}; print() shows it>"
 
-# What of a report is told: the kinds of tensor that were asked for, leaks of many bytes, and what a
-# worker keeps.
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook, one row for each leak."""
+        columns = ("kind", "bytes", "count", "what", "born at", "held by")
+        rows = (
+            (
+                f"{leak.kind} ({leak.sure})",
+                bytes_text(leak.nbytes),
+                f"{leak.count:,}",
+                leak.tensor or leak.explanation,
+                _site(leak),
+                leak.holder,
+            )
+            for leak in self.leaks
+        )
+        first = text_of(self).partition("\n")[0]
+        return f"<p>{escape(first)}</p>{html_table(columns, rows, len(self.leaks)) if self.leaks else ''}"
+
+
+# What a report leaves open.
+
+
+_TO_KNOW_GROWTH: Final = "mark steps with dispose_scope or detector.mark() to know whether {}"
+_TO_LOOK_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
+
+
+def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[str]:
+    """Return what a report could not judge, why, and what lifts that: a sentence each.
+
+    Parameters
+    ----------
+    report : Report
+        The report.
+    kinds : collection of str, optional
+        The kinds of leak that matter; all where left out.
+    """
+    if report.program.ended == "not run":
+        return [f"the program never ran{_because(report)}"]
+    lines = [f"not watched: {text}" for text in report.unwatched]
+    if report.settings.kinds is not None:
+        there = {*TENSOR_KINDS, *(site.kind for site in report.sites)}
+        unknown = [kind for kind in report.settings.kinds if kind not in there]
+        lines += [
+            f"the filter by kinds names {kind!r}, and nothing of that kind was alive in the end" for kind in unknown
+        ]
+    limit = f"the search ended at {report.settings.object_limit:,} objects; {_TO_LOOK_ON}"
+    rows = [leak for leak in (*report.leaks, *report.kept) if leak.unjudged is not None]
+    for unjudged, concerned, question in (
+        ("holder", None, f"who holds {{}} is not known: {limit}"),
+        ("view", "view", f"whether a view pins {{}} is not known: {limit}"),
+        ("growth", "growth", f"{{}}: {_TO_KNOW_GROWTH.format('they grow')}"),
+    ):
+        those = [leak for leak in rows if leak.unjudged == unjudged]
+        if those and (kinds is None or concerned is None or concerned in kinds):
+            lines.append(question.format(_largest(those)))
+    return lines
+
+
+def _because(report: Report) -> str:
+    return "" if report.program.error is None else f" ({report.program.error})"
+
+
+# Filters of a report: by kind of tensor and by bytes, and the leaks of a worker.
 
 
 _KEPT_BY_A_WORKER: Final = frozenset({"escaped", "growth"})
 
 
 def of_worker(leak: Leak) -> Leak:
-    """A leak as a worker has it: what it keeps is the worker's, and stays as long as it."""
+    """Return a leak as a leak of a worker process, which keeps it as long as the process runs."""
     if leak.kind not in _KEPT_BY_A_WORKER:
         return leak
     return replace(
@@ -288,20 +410,58 @@ def of_worker(leak: Leak) -> Leak:
     )
 
 
+def apart(leaks: Sequence[Leak], kept: Sequence[Leak], leftovers: Sequence[Leak]) -> tuple[list[Leak], list[Leak]]:
+    """Return what is kept and left over without lines that stand in an earlier list."""
+    lines = {(leak.site, leak.pid) for leak in leaks if leak.site is not None}
+    others: list[list[Leak]] = []
+    for rows in (kept, leftovers):
+        others.append([leak for leak in rows if (leak.site, leak.pid) not in lines])
+        lines |= {(leak.site, leak.pid) for leak in rows if leak.site is not None}
+    return others[0], others[1]
+
+
+def with_freed(report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer]) -> Report:
+    """Return the report with leaks that were freed in the end; what else is kept of their lines goes with them.
+
+    A line whose rows were left in a cycle is reported as one that grew. `retainers` are what
+    retained the memory that was freed.
+    """
+    lines = {(leak.site, leak.tensor_kind) for leak in freed}
+    left_out = [leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind) in lines]
+    others = [leak for leak in report.leaks if leak not in left_out]
+    leaks = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
+    kept, leftovers = apart(leaks, report.kept, report.leftovers)
+    kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)
+    return replace(
+        report,
+        leaks=tuple(leaks),
+        count=report.count + sum(leak.count for leak in freed) - sum(leak.count for leak in left_out),
+        nbytes=max(0, report.nbytes + sum(leak.nbytes for leak in freed) - sum(leak.nbytes for leak in left_out)),
+        kept=tuple(kept),
+        kept_nbytes=max(0, report.kept_nbytes - kept_out),
+        leftovers=tuple(leftovers),
+        retainers=tuple(sorted((*report.retainers, *retainers), key=lambda row: (-row.nbytes, row.holder))),
+    )
+
+
 def of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:
-    """The report without what is of other kinds of tensor."""
+    """Return the report with these kinds of tensor alone."""
     if kinds is None:
         return report
     leaks = _leaks_of(report.leaks, kinds)
     left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
+    kept = _leaks_of(report.kept, kinds)
+    kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)
     return replace(
         report,
         count=sum(leak.count for leak in leaks),
         nbytes=max(0, report.nbytes - left_out),
         leaks=leaks,
-        kept=_leaks_of(report.kept, kinds),
+        kept=kept,
+        kept_nbytes=max(0, report.kept_nbytes - kept_out),
         leftovers=_leaks_of(report.leftovers, kinds),
         sites=tuple(site for site in report.sites if site.kind in kinds),
+        retainers=tuple(row for row in report.retainers if set(row.kinds) & set(kinds)),
     )
 
 
@@ -310,7 +470,7 @@ def _leaks_of(leaks: tuple[Leak, ...], kinds: tuple[str, ...]) -> tuple[Leak, ..
 
 
 def above(report: Report, threshold_nbytes: int) -> Report:
-    """The report without leaks of few bytes."""
+    """Return the report without leaks of fewer bytes."""
     leaks = tuple(leak for leak in report.leaks if leak.nbytes >= threshold_nbytes)
     if len(leaks) == len(report.leaks):
         return report
@@ -324,40 +484,67 @@ def above(report: Report, threshold_nbytes: int) -> Report:
 
 
 _INDENT = " " * 5
+_WORTH_TELLING_NBYTES: Final = 1_000
+_AFTER_MEMORY_ERROR: Final = 5
+_ROWS: Final = 10
+_CAUSES: Final = 3
+_OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
+_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*')\]$")
 
 
-def text_of(report: Report) -> str:
-    """The report, worst first, with a line for the total; ``"no leaks"`` where there is none.
+def text_of(report: Report, *, everything: bool = False) -> str:
+    """Return the report as text, worst first, after a headline with the verdict.
+
+    It is ``"no leaks"`` if there are none, and nothing else is to be reported.
 
     Parameters
     ----------
     report : Report
         Made from a snapshot, or read from a file.
+    everything : bool, default False
+        Whether all that is held is listed: rows of less than 1 kB, and more than ten rows.
     """
-    lines: list[str] = []
-    if report.leaks:
-        sites = len({leak.site for leak in report.leaks})
-        pinned = bytes_text(report.nbytes)
-        lines.append(f"{_counted(report.count, 'leak')} at {_counted(sites, 'site')}, {pinned} pinned, worst first")
-        for number, leak in enumerate(report.leaks, 1):
-            lines += ["", *_leak_lines(number, leak)]
-    else:
-        lines.append("no leaks")
-    for title, rows in (
-        ("no leak, alive and held by the program:", report.kept),
-        ("no leak, disposed or escaped, and only named by a left-over variable:", report.leftovers),
+    if report.verdict is None:
+        return headline_of(report)
+    lines = [*_ending_lines(report), headline_of(report)]
+    lines += [f"{_INDENT}{row}" for row in _causes(report)]
+    in_headline = _TO_KNOW_GROWTH.format("they grow") if report.verdict == "undecided" else None
+    lines += [f"undecided: {line}" for line in undecided_of(report) if in_headline is None or in_headline not in line]
+    rows_of_all = (*report.leaks, *report.kept, *report.leftovers)
+    has_scopes = any(leak.generation or any(name is not None for name in leak.scopes) for leak in rows_of_all)
+    for number, leak in enumerate(report.leaks, 1):
+        lines += ["", *_leak_lines(number, leak, has_scopes=has_scopes)]
+    # A line stands in one list: where a part of what it made is undecided, all of it is.
+    open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
+    undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
+    kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
+    for title, by, rows in (
+        ("undecided, alive in the end:", "held by", undecided),
+        ("no leak, alive and held by the program:", "kept by", kept),
+        ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
-        if rows:
+        shown_rows = rows if everything else [leak for leak in rows if leak.nbytes >= _WORTH_TELLING_NBYTES][:_ROWS]
+        rest_nbytes = sum(leak.nbytes for leak in rows) - sum(leak.nbytes for leak in shown_rows)
+        if shown_rows or rest_nbytes >= _WORTH_TELLING_NBYTES:
             lines += ["", title]
-            lines += [f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}: {leak.holder}" for leak in rows]
+            lines += [
+                f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}, {_freed(leak)}"
+                f"{'holder' if leak.holder.startswith('not found') else by} {leak.holder}"
+                for leak in shown_rows
+            ]
+            if len(rows) > len(shown_rows):
+                more = _counted(len(rows) - len(shown_rows), "row")
+                lines.append(f"{_INDENT}and {more} more, {bytes_text(rest_nbytes)} (--all lists them)")
     own = [sample for sample in report.timeline.samples if sample.pid in (None, report.program.pid)]
     if report.leaks and own:
         last = own[-1]
-        in_use, kept = bytes_text(sum(last.live_nbytes.values())), bytes_text(last.cached_nbytes)
+        mapped = last.live_nbytes.get(MAPPED, 0)
+        in_use, cached = bytes_text(sum(last.live_nbytes.values()) - mapped), bytes_text(last.cached_nbytes)
+        of_files = f"{bytes_text(mapped)} mapped from files, " if mapped else ""
         lines += [
             "",
             f"memory at the end: {bytes_text(last.rss_nbytes)} resident, {in_use} in use by tensors, "
-            f"{kept} kept by allocators for later use",
+            f"{of_files}{cached} kept by allocators for later use",
         ]
     if report.suppressed:
         lines += ["", "suppressed:"]
@@ -368,13 +555,119 @@ def text_of(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _leak_lines(number: int, leak: Leak) -> list[str]:
+def headline_of(report: Report) -> str:
+    """Return the line that says the verdict."""
+    if report.verdict is None:
+        return f"{undecided_of(report)[0]}: there is no verdict"
+    if report.leaks:
+        # What is alive where nothing should be is no suspect, but what was asked for.
+        is_asked = report.verdict == "leaks" or any(leak.kind == "alive" for leak in report.leaks)
+        noun = "leak" if is_asked else "suspect"
+        counts: Counter[str] = Counter()
+        for leak in report.leaks:
+            if leak.tensor is not None:
+                counts[noun_of(leak.tensor_kind)] += leak.count
+        tensors = " and ".join(_counted(count, noun) for noun, count in sorted(counts.items()) if count)
+        of_tensors = f", {tensors}" if tensors else ""
+        nbytes = report.nbytes + sum(leak.nbytes for leak in report.leaks if leak.kind == "native")
+        size = f", {bytes_text(nbytes)}" if nbytes or tensors else ""
+        return (
+            f"{_counted(len(report.leaks), noun)}{of_tensors}{size}{_freed_of(report.leaks)}{_known_of(report.leaks)}"
+        )
+    head = "no leaks" if report.verdict == "clean" else "no leak found"
+    if report.kept_nbytes < _WORTH_TELLING_NBYTES:
+        return head
+    rows = sorted(report.kept, key=lambda leak: -leak.nbytes)
+    advice = ""
+    if any(leak.unjudged == "growth" for leak in rows):
+        # What could grow comes first.
+        rows.sort(key=lambda leak: leak.unjudged != "growth")
+        advice = f" ({_TO_KNOW_GROWTH.format('it grows')})"
+    size = bytes_text(report.kept_nbytes)
+    # Where the first row is as good as all, its size is said once.
+    rest = [] if bytes_text(rows[0].nbytes) == size else rows[1:]
+    more = f" and {_counted(len(rows) - 1, 'smaller line')}" if len(rows) > 1 and not rest else ""
+    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest])}{more}{advice}"
+
+
+def _freed_of(leaks: Sequence[Leak]) -> str:
+    """Return what of some leaks was freed in the end."""
+    freed = [leak for leak in leaks if leak.freed is not None]
+    if not freed:
+        return ""
+    part = "all" if len(freed) == len(leaks) else f"{bytes_text(sum(leak.nbytes for leak in freed))} of it"
+    return f", {part} freed in the end"
+
+
+def _causes(report: Report) -> list[Retainer]:
+    """Return what retains most of what leaks, where that says more than the leaks themselves.
+
+    It does where several leaks have one cause, or where another line than theirs adds to it.
+    """
+    lines = {(leak.pid, leak.site) for leak in report.leaks}
+    places = {(pid, site.file, site.line) for pid, site in lines if site is not None}
+    found: list[Retainer] = []
+    for row in report.retainers:
+        if row.holder == SHARED or not row.sites or (row.pid, row.sites[0]) not in lines:
+            continue
+        adds = row.grown_at
+        says_more = adds is not None and (row.pid, adds.file, adds.line) not in places
+        is_of_several = sum((row.pid, site) in lines for site in row.sites) > 1
+        if (says_more or is_of_several) and row.nbytes * _CAUSES >= report.nbytes:
+            found.append(row)
+    return found[:_CAUSES]
+
+
+def _known_of(leaks: Sequence[Leak]) -> str:
+    """Return how many of some leaks are known ones of libraries."""
+    libraries = [leak.known.library for leak in leaks if leak.known is not None]
+    return f" ({len(libraries)} known of {', '.join(dict.fromkeys(libraries))})" if libraries else ""
+
+
+def _ending_lines(report: Report) -> list[str]:
+    """Return what is said first of a run that an exception ended."""
+    program = report.program
+    if program.ended == "interrupt":
+        return ["the program was ended by Ctrl-C"]
+    if program.ended != "exception":
+        return []
+    lines = [f"the program ended by {program.error or 'an exception'}"]
+    if program.error is not None and _OF_MEMORY.match(program.error):
+        rows = sorted((*report.leaks, *report.kept), key=lambda leak: -leak.nbytes)
+        lines += [f"alive then, the largest first: {_largest(rows, _AFTER_MEMORY_ERROR)}"] if rows else []
+    return lines
+
+
+def _largest(rows: Sequence[Leak], at_most: int = 3) -> str:
+    """Return the first of some rows in few words."""
+    several = len(rows) > 1
+    shown = [
+        f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if several else _in_few_words(leak)
+        for leak in rows[:at_most]
+    ]
+    more = len(rows) - at_most
+    return ", ".join(shown) + (f" and {_counted(more, 'more line')}" if more > 0 else "")
+
+
+def _in_few_words(leak: Leak) -> str:
+    site = "an unknown line" if leak.site is None else f"{shown(leak.site.file)}:{leak.site.line}"
+    text = f"{leak.count:,} × {site}"
+    if leak.holders and not leak.holder.startswith("not found"):
+        holder = leak.holder.removeprefix("module __main__.")
+        text += f" held by {_LAST_INDEX.sub('', holder) if leak.count > 1 else holder}"
+    if leak.freed is not None:
+        return f"{text}, freed {leak.freed}"
+    return f"{text}, none ever released" if leak.unjudged == "growth" else text
+
+
+def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     lines = [f"{number:>3}. {_headline(leak)}"]
     if leak.tensor is not None:
         made = "" if leak.op is None else f" by {leak.op}"
-        lines.append(f"{_INDENT}born at {_site(leak)}{made}, {_scopes(leak)}{_age(leak)}")
+        scopes = f", {_scopes(leak)}" if has_scopes else ""
+        lines.append(f"{_INDENT}born at {_site(leak)}{made}{scopes}{_age(leak, has_scopes=has_scopes)}")
     elif leak.site is not None:
-        lines.append(f"{_INDENT}opened at {_site(leak)}{_age(leak)}")
+        lines.append(f"{_INDENT}opened at {_site(leak)}{_age(leak, has_scopes=True)}")
     lines += [f"{_INDENT}called from {frame}" for frame in leak.frames[1:]]
     if leak.disposal is not None:
         disposals = {str(record.disposal) for record in leak.records if record.disposal is not None}
@@ -382,25 +675,41 @@ def _leak_lines(number: int, leak: Leak) -> list[str]:
         lines.append(f"{_INDENT}disposed at {leak.disposal}{more}")
     if leak.kind == "view":
         lines.append(f"{_INDENT}view: {bytes_text(leak.used_nbytes)} used, {bytes_text(leak.nbytes)} pinned")
-    if leak.trend is not None:
+    if leak.device == MAPPED:
+        lines.append(f"{_INDENT}mapped from a file: of its own the process has only pages that it changed")
+    if leak.freed is not None and leak.trend is not None and leak.trend.over == "passes":
+        grown = f"{_counted(leak.count, noun_of(leak.tensor_kind))} and {bytes_text(leak.nbytes)}"
+        lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")
+    if leak.trend is not None and leak.trend.over == "births":
+        of_line = f"{leak.count:,} of {leak.trend.passes:,} that this line made"
+        grown = f"grew to {bytes_text(leak.nbytes)}, {of_line}, freed {leak.freed}"
+        lines.append(f"{_INDENT}{of_line} are alive" if leak.freed is None else f"{_INDENT}{grown}")
+    elif leak.trend is not None:
         trend = leak.trend
+        tensors = "" if leak.tensor is None else f"{_rate(trend.count_per_pass)} and "
         lines.append(
-            f"{_INDENT}grows by {_rate(trend.count_per_pass)} and {bytes_text(round(trend.nbytes_per_pass))} per pass, "
+            f"{_INDENT}grows by {tensors}{bytes_text(round(trend.nbytes_per_pass))} per pass, "
             f"over {trend.passes} passes"
         )
+    steps = "" if leak.trend is None else f" ({_counted(leak.trend.passes, 'step')})"
+    lines += [f"{_INDENT}held by the graph of {text.removesuffix('.grad_fn')}{steps}" for text in leak.carriers]
     lines += [
         f"{_INDENT}holder {text}" if text.startswith("not found") else f"{_INDENT}held by {text}"
         for text in leak.holders
     ]
-    lines += [f"{_INDENT}whose graph is carried by {text}" for text in leak.carriers]
-    return lines
+    if leak.known is not None:
+        lines.append(f"{_INDENT}{leak.known}")
+    return [*lines, f"{_INDENT}do: {leak.remedy}"] if leak.remedy else lines
 
 
 def _headline(leak: Leak) -> str:
     if leak.tensor is None:
-        return f"{leak.kind} ({leak.sure}): {leak.explanation}"
-    state = "alive" if leak.state == "alive" else "disposed under a live reference"
-    return f"{leak.kind} ({leak.sure}): {_what(leak)}, {bytes_text(leak.nbytes)}, {state}"
+        what = leak.explanation.removesuffix(f": {leak.remedy}.") if leak.remedy else leak.explanation
+        return f"{leak.kind} ({leak.sure}): {what}"
+    state = "" if leak.state == "alive" else ", disposed under a live reference"
+    if leak.freed is not None:
+        state = f", freed {leak.freed}"
+    return f"{leak.kind} ({leak.sure}): {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
 
 
 def _rate(per_pass: float) -> str:
@@ -411,6 +720,10 @@ def _what(leak: Leak) -> str:
     described = dict.fromkeys(str(record) for record in leak.records)
     more = f" and {_counted(len(described) - 1, 'other shape')}" if len(described) > 1 else ""
     return f"{leak.count:,} × {leak.tensor}{more}"
+
+
+def _freed(leak: Leak) -> str:
+    return "" if leak.freed is None else f"freed {leak.freed}, "
 
 
 def _size(leak: Leak) -> str:
@@ -425,19 +738,20 @@ def _scopes(leak: Leak) -> str:
     names = list(leak.scopes)
     if names in ([], [None]):
         return "outside every scope"
-    told = [
+    rows = [
         "outside every scope" if name is None else repr(name) if name else "a scope without a name"
         for name in names[:3]
     ]
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     prefix = "in scope " if names[0] else "in "
-    return f"{prefix}{', '.join(told)}{more}"
+    return f"{prefix}{', '.join(rows)}{more}"
 
 
-def _age(leak: Leak) -> str:
+def _age(leak: Leak, *, has_scopes: bool) -> str:
     if leak.oldest_age_s is None or leak.generation is None:
         return ""
-    return f", {leak.oldest_age_s:.1f} s and {_counted(leak.generation, 'closed scope')} ago"
+    scopes = f" and {_counted(leak.generation, 'closed scope')}" if has_scopes else ""
+    return f", {leak.oldest_age_s:.1f} s{scopes} ago"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What happened when: memory over time, passes, scopes."""
+"""A run over time: memory, passes, scopes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ class Sample:
     live_nbytes : mapping of str to int
         The live bytes of tracked storages on each device.
     cached_nbytes : int
-        The bytes that allocators (the arena, that of PyTorch) keep for later use.
+        The bytes that the allocators of NumPy's and PyTorch's memory keep for reuse.
     pid : int or None
-        The process; None where the report is of one only.
+        The process; None if the report is of one only.
+    anonymous_nbytes : int or None
+        The memory of the process that no file backs, resident or swapped out: what Python objects,
+        arrays and native code allocate. None where the system does not report it.
     """
 
     t_s: float
@@ -42,6 +45,7 @@ class Sample:
     live_nbytes: Mapping[str, int] = field(hash=False)
     cached_nbytes: int
     pid: int | None = None
+    anonymous_nbytes: int | None = None
 
 
 @final
@@ -58,7 +62,7 @@ class Pass:
     name : str
         The name of the scope that was closed, or what was given to ``mark()``.
     pid : int or None
-        The process; None where the report is of one only.
+        The process; None if the report is of one only.
     """
 
     t_s: float
@@ -75,17 +79,17 @@ class Band:
     Attributes
     ----------
     name : str
-        Its name, ``""`` where it has none.
+        The name of the scope; ``""`` if it has none.
     from_s : float
         When it was entered, in seconds since the start of the run.
     to_s : float or None
-        When it was closed; None where it was open at the end.
+        When it was closed; None if it was open at the end.
     depth : int
-        How many scopes were open around it.
+        The number of scopes that were open around it.
     thread : str
         The name of the thread.
     pid : int or None
-        The process; None where the report is of one only.
+        The process; None if the report is of one only.
     """
 
     name: str
@@ -99,7 +103,7 @@ class Band:
 @final
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The course of a run; of each sort at most 2,000, thinned evenly."""
+    """A run over time; at most 2,000 items of each sort, thinned evenly."""
 
     samples: tuple[Sample, ...] = ()
     passes: tuple[Pass, ...] = ()

@@ -1,1 +1,1 @@
-"""Reporters: one file for each output, pure functions from a report to text."""
+"""Reporters: one file for each output, with pure functions from a report to text."""

@@ -1,4 +1,4 @@
-"""Frozen dataclasses as plain JSON values and back, by their annotations; and the schema of what that makes."""
+"""Convert frozen dataclasses to JSON and back, and make their JSON schema, by annotations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALARS: Final[dict[Any, str]] = {bool: "boolean", int: "integer", float: "numb
 
 
 def encoded(value: Any) -> Any:
-    """A value as JSON takes it: dataclasses become objects, tuples arrays."""
+    """Return a value as JSON takes it: dataclasses become objects, tuples become arrays."""
     if is_dataclass(value):
         return {field.name: encoded(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, (tuple, list)):
@@ -30,12 +30,12 @@ def encoded(value: Any) -> Any:
 
 
 def decoded(cls: Any, value: Any, where: str = "") -> Any:
-    """The value of a type that `encoded` wrote. Keys that the type does not have are ignored.
+    """Return the value that `encoded` wrote. Keys that its type does not have are ignored.
 
     Raises
     ------
     ValueError
-        It is none; the message tells what stands where.
+        It is none; the message says what stands where.
     """
     origin = get_origin(cls)
     if origin in (Union, types.UnionType):
@@ -65,7 +65,7 @@ def decoded(cls: Any, value: Any, where: str = "") -> Any:
 
 
 def schema_of(cls: Any) -> dict[str, Any]:
-    """The JSON schema of what `encoded` makes of a dataclass, with a definition for each dataclass in it.
+    """Return the JSON schema of an encoded dataclass, with a definition for each one in it.
 
     Source: https://json-schema.org/draft/2020-12
     """
@@ -162,7 +162,7 @@ def _definition(cls: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _descriptions(cls: Any) -> dict[str, str]:
-    """What the docstring of a class says of each of its attributes."""
+    """Return the text of each attribute in the docstring of a class."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in cleandoc(cls.__doc__ or "").partition("Attributes\n")[2].splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""The report as CSV: one row for each leak, for spreadsheets and data frames."""
+"""Write a report as CSV: one row for each leak, for spreadsheets and data frames."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ COLUMNS: Final = (
 
 
 def csv_of(report: Report) -> str:
-    """The leaks as CSV (RFC 4180) with a row of names first.
+    """Return the leaks as CSV (RFC 4180), with a row of names first.
 
-    The column ``list`` tells whether a row is one of the ``leaks``, ``kept``, ``leftovers`` or
+    The column ``list`` says whether a row is one of the ``leaks``, ``kept``, ``leftovers`` or
     ``suppressed``; where there are several holders, scopes and so on, each is a line of its cell.
     What is unknown is an empty cell.
     """

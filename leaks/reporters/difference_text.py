@@ -1,11 +1,11 @@
-"""The difference of two reports as text for a terminal, and as JSON."""
+"""Write the difference of two reports as text for a terminal, or as JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Final
 
-from ...scopes.out_of_memory import bytes_text
+from ...scopes.process import bytes_text
 from .codec import encoded
 
 if TYPE_CHECKING:
@@ -24,11 +24,16 @@ _SHOWN: Final = ("new", "gone", "grown", "shrunk")
 
 
 def difference_text_of(difference: Difference) -> str:
-    """A line of totals, then what is new, gone, grown and shrunk, the most bytes first."""
+    """Return a line of totals, then what is new, gone, grown and shrunk, the most bytes first."""
     changed = {name: getattr(difference, name) for name in _SHOWN}
     totals = ", ".join(f"{len(changes):,} {name}" for name, changes in changed.items())
     pinned = _arrow(bytes_text(difference.old_nbytes), bytes_text(difference.new_nbytes))
     lines = [f"{totals}, {len(difference.same):,} the same; {pinned} pinned"]
+    if difference.old_verdict != difference.new_verdict or difference.undecided:
+        lines.append(
+            f"verdict: {_arrow(*(verdict or 'none' for verdict in (difference.old_verdict, difference.new_verdict)))}"
+        )
+    lines += [f"undecided: {line}" for line in difference.undecided]
     for name, changes in changed.items():
         if changes:
             lines += ["", f"{name}:"]
@@ -37,7 +42,7 @@ def difference_text_of(difference: Difference) -> str:
 
 
 def difference_json_of(difference: Difference) -> str:
-    """The difference as JSON: an array of changes for each word, each with its leak as in a report."""
+    """Return the difference as JSON: an array of changes for each word, with their leaks."""
     return json.dumps({"format": FORMAT, "version": VERSION, **encoded(difference)}, indent=1)
 
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else, with its data packed into it."""
+"""Write a report as one self-contained HTML file, with its data inside."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ import re
 import shlex
 from functools import lru_cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, final
 
 from ...scopes.sites import Site
 from ..report.leaks import Excerpt, Leak, Trend
 from ..report.live import LiveSite
 from ..report.records import Record
-from ..report.report import Report
+from ..report.report import Report, headline_of
+from ..report.retainer import Retainer
 from .codec import encoded
 
 __all__ = [
     "LEAK_FIELDS",
     "RECORD_FIELDS",
+    "RETAINER_FIELDS",
     "SITE_FIELDS",
     "html_of",
+    "is_page",
     "packed",
     "title_of",
 ]
@@ -57,13 +61,15 @@ LEAK_FIELDS: Final = (
     "pid",
     "excerpt",
     "records",
+    "known",
 )
 RECORD_FIELDS: Final = ("tensor", "nbytes", "used_nbytes", "scope", "age_s", "generation", "disposal")
 SITE_FIELDS: Final = ("site", "frames", "kind", "device", "count", "nbytes", "peak_nbytes", "births")
+RETAINER_FIELDS: Final = ("holder", "text", "count", "nbytes", "sites")
 
 
 def packed(report: Report) -> dict[str, Any]:
-    """The report for the page's script.
+    """Return the report as data for the script of the page.
 
     Texts are numbers into ``"strings"``, sites numbers into ``"places"``, whose items are file,
     line and function; leaks, records and live sites are arrays in the order of ``"fields"``.
@@ -77,15 +83,19 @@ def packed(report: Report) -> dict[str, Any]:
     content = {
         "program": encoded(report.program),
         "settings": encoded(report.settings),
+        "verdict": report.verdict,
+        "headline": headline_of(report),
+        "undecided": report.undecided,
         "count": report.count,
         "nbytes": report.nbytes,
-        "fields": {"leak": LEAK_FIELDS, "record": RECORD_FIELDS, "site": SITE_FIELDS},
+        "fields": {"leak": LEAK_FIELDS, "record": RECORD_FIELDS, "site": SITE_FIELDS, "retainer": RETAINER_FIELDS},
         "leaks": [packing.leak(leak) for leak in report.leaks],
         "kept": [packing.leak(leak) for leak in report.kept],
         "leftovers": [packing.leak(leak) for leak in report.leftovers],
         "suppressed": [[packing.leak(row.leak), packing.text(row.reason)] for row in report.suppressed],
         "unused_suppressions": encoded(report.unused_suppressions),
         "sites": [packing.live_site(row) for row in report.sites],
+        "retainers": [packing.retainer(row) for row in report.retainers],
         "timeline": encoded(report.timeline),
         "processes": encoded(report.processes),
     }
@@ -94,7 +104,7 @@ def packed(report: Report) -> dict[str, Any]:
 
 @final
 class _Packing:
-    """The texts and sites met so far, each with its number."""
+    """The texts and sites of a page, each with its number."""
 
     def __init__(self) -> None:
         self.strings: dict[str, int] = {}
@@ -147,6 +157,7 @@ class _Packing:
             leak.pid,
             self.excerpt(leak.excerpt),
             [self.record(record) for record in leak.records],
+            encoded(leak.known),
         ]
 
     def excerpt(self, excerpt: Excerpt | None) -> dict[str, object] | None:
@@ -171,18 +182,24 @@ class _Packing:
         kind, device = self.text(row.kind), self.text(row.device)
         return [self.site(row.site), frames, kind, device, row.count, row.nbytes, row.peak_nbytes, row.births]
 
+    def retainer(self, row: Retainer) -> list[object]:
+        holder = self.text(row.holder.removeprefix("module __main__."))
+        return [holder, self.text(str(row)), row.count, row.nbytes, [self.place(site) for site in row.sites]]
+
 
 def _trend(trend: Trend | None) -> object:
     return None if trend is None else encoded(trend)
 
 
-# The report as one HTML file that needs nothing else: its data, its script, its style and its
-# charts are in it.
+# The report as one self-contained HTML file: data, script, style and charts are in it.
 
 
 _PARTS: Final = ("data", "format", "charts", "timeline", "treemap", "detail", "table", "page")
 _LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.LICENSE", "tslib.LICENSE")
 _LIBRARY_VERSION: Final = "6.1.0"
+
+_GENERATOR: Final = '<meta name="generator" content="disposescope leak-report">'
+_HEAD: Final = 2_000
 
 _SCRIPT: Final = """
 (() => {{
@@ -200,7 +217,7 @@ try {{
 
 
 def html_of(report: Report, title: str | None = None) -> str:
-    """The report as an HTML page of about 750 kB, most of which is the library that draws its charts.
+    """Return the report as an HTML page of about 750 kB, most of it the chart library.
 
     The page loads nothing and sends nothing: its content security policy forbids both, and allows
     only the scripts in it, by their hashes. What the report says (paths, source, texts of
@@ -225,12 +242,21 @@ def html_of(report: Report, title: str | None = None) -> str:
         "licences": _licences(),
         **scripts,
     }
-    # In one pass: what is filled in is not looked at again.
+    # One pass, so that text that was filled in is not searched again.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _read("page.html"))
 
 
+def is_page(file: Path) -> bool:
+    """Return whether a file looks like a page that `html_of` made, by its first characters."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return _GENERATOR in stream.read(_HEAD)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def title_of(report: Report) -> str:
-    """The command line of the program, or what stands for it where there was none."""
+    """Return the command line of the program, or a description if there was none."""
     argv = report.program.argv
     words = ("-m", *argv) if report.program.module else argv
     return shlex.join(("python", *words)) if argv and argv != ("",) else "an interactive session"
@@ -253,7 +279,7 @@ def _scripts() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _licences() -> str:
     texts = "\n\n".join(f"==== {name}\n\n{_read(f'vendor/{name}').strip()}" for name in _LICENCES)
-    # Two hyphens may end a comment.
+    # Two hyphens could end an HTML comment.
     return texts.replace("--", "- -")
 
 
@@ -263,12 +289,15 @@ def _read(name: str) -> str:
 
 
 def _data(content: object) -> str:
-    """JSON that may stand in a script element: without ``<``, of which ``</script>`` and ``<!--`` begin; all ASCII."""
+    """Return JSON that may stand in a script element.
+
+    It is ASCII without ``<``, which begins ``</script>`` and ``<!--``.
+    """
     return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _escaped(text: str) -> str:
-    # What is no text (the bytes of a name that could not be decoded) is shown as such.
+    # Bytes of a name that could not be decoded are shown escaped.
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 

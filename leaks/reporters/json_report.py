@@ -1,43 +1,51 @@
-"""The report as JSON in a versioned format, and back; and reading such files for the commands."""
+"""Write a report as JSON in a versioned format, and read it back for the commands."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
-from ..report.report import Report
+from ..report.report import Report, Verdict
 from .codec import decoded, encoded, schema_of
 
 __all__ = [
     "FORMAT",
     "VERSION",
     "ReportFileError",
+    "is_report",
     "json_of",
     "read_report",
     "report_from_json",
     "schema",
 ]
 
-# The report as JSON, in a versioned format, and back.
-
-
 FORMAT: Final = "disposescope-leak-report"
 VERSION: Final = 2
 
 
 class ReportFileError(ValueError):
-    """A file is no report that this version reads; the message says why in one line."""
+    """Raised if a file is no report that this version reads; the message says why in one line."""
 
 
 def json_of(report: Report) -> str:
-    """The report as JSON; its schema is ``report.schema.json`` beside this package's modules."""
-    return json.dumps({"format": FORMAT, "version": VERSION, **encoded(report)}, indent=1)
+    """Return the report as JSON; its schema is ``report.schema.json`` in this package."""
+    verdict = {"verdict": report.verdict, "undecided": report.undecided}
+    return json.dumps({"format": FORMAT, "version": VERSION, **verdict, **encoded(report)}, indent=1)
+
+
+def is_report(file: Path) -> bool:
+    """Return whether a file looks like a report of any version, by its first characters."""
+    try:
+        with file.open(encoding="utf-8") as stream:
+            return f'"format": "{FORMAT}"' in stream.read(100)
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def report_from_json(text: str) -> Report:
-    """The report that `json_of` wrote.
+    """Return the report that `json_of` wrote.
 
     Raises
     ------
@@ -61,11 +69,24 @@ def report_from_json(text: str) -> Report:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the format: the content of ``report.schema.json``."""
+    """Return the JSON schema of the format: the content of ``report.schema.json``."""
     described = schema_of(Report)
     definition = described["$defs"]["Report"]
-    definition["properties"] = {"format": {"const": FORMAT}, "version": {"const": VERSION}, **definition["properties"]}
-    definition["required"] = ["format", "version", *definition["required"]]
+    own = {
+        "format": {"const": FORMAT},
+        "version": {"const": VERSION},
+        "verdict": {
+            "enum": [*get_args(Verdict), None],
+            "description": "What the report says of the run as a whole; null where the program never ran.",
+        },
+        "undecided": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What could not be judged, why, and what lifts that.",
+        },
+    }
+    definition["properties"] = {**own, **definition["properties"]}
+    definition["required"] = [*own, *definition["required"]]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{FORMAT}, version {VERSION}",
@@ -73,11 +94,11 @@ def schema() -> dict[str, Any]:
     }
 
 
-# Reading report files for the verbs, with one clear line where a file is none.
+# Read report files for the verbs, with one clear line for a file that is no report.
 
 
 def read_report(name: str) -> Report:
-    """The report in a file, or on the standard input where the name is ``-``.
+    """Return the report in a file, or on the standard input if the name is ``-``.
 
     Raises
     ------

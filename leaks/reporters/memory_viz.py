@@ -1,4 +1,4 @@
-"""The report for PyTorch's memory viewer: a snapshot as ``torch.cuda.memory._dump_snapshot`` writes them."""
+"""Write a report for PyTorch's memory viewer, as ``torch.cuda.memory._dump_snapshot`` does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _FIRST_ADDRESS: Final = 1 << 32
 
 
 def memory_viz_of(report: Report) -> bytes:
-    """The report as ``python -m torch.cuda._memory_viz`` and https://pytorch.org/memory_viz take it: a pickle.
+    """Return the report as a pickle for PyTorch's memory viewer.
+
+    ``python -m torch.cuda._memory_viz`` and https://pytorch.org/memory_viz read it.
 
     Each line is a segment, each tensor that is live there a block of it, of the mean of their
     sizes. What leaked is allocated in the trace, in the order of birth, as far as ages are known;
@@ -57,7 +59,7 @@ def memory_viz_of(report: Report) -> bytes:
 @final
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The live bytes of one line, and when those of them that leaked were born."""
+    """The live bytes of one line, and the births of the leaked ones."""
 
     device: str
     frames: tuple[Site, ...]
@@ -67,7 +69,7 @@ class _Owner:
 
     @property
     def blocks(self) -> list[int]:
-        """The sizes of its blocks."""
+        """Return the sizes of the blocks of the line."""
         number = min(self.count, self.nbytes, _BLOCKS_AT_MOST)
         size, rest = divmod(self.nbytes, number)
         return [size + 1] * rest + [size] * (number - rest)
@@ -96,7 +98,7 @@ def _stack(site: Site | None, frames: tuple[Site, ...]) -> tuple[Site, ...]:
 
 
 def _births_us(leaks: Iterable[Leak], end_s: float) -> tuple[int, ...]:
-    """When the tensors of some leaks were born: spread evenly between the first and the last."""
+    """Return when the tensors of some leaks were born, spread evenly over their births."""
     found: list[int] = []
     for leak in leaks:
         if leak.oldest_age_s is None:
@@ -147,7 +149,7 @@ def _segment(owner: _Owner, device: int, address: int) -> dict[str, Any]:
 
 
 def _allocations(owner: _Owner, segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The allocations of as many of the last blocks as leaked."""
+    """Yield the allocations of the leaked blocks, which are the last ones."""
     blocks: list[dict[str, Any]] = segment["blocks"]
     births = owner.births_us[: len(blocks)]
     for birth, block in zip(births, blocks[len(blocks) - len(births) :], strict=True):
@@ -162,8 +164,7 @@ def _allocations(owner: _Owner, segment: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def _frames(owner: _Owner) -> list[dict[str, Any]]:
-    # The viewer takes an empty stack for a block from before its recording began.
+    # To the viewer, an empty stack is a block from before its recording began.
     frames = owner.frames or (Site("unknown site", 0, "unknown"),)
-    # One object for equal texts: a pickle tells them apart, and would be larger, and another for an
-    # equal report.
+    # Use one object for equal texts. A pickle would store them twice, and differ for equal reports.
     return [{"filename": intern(site.file), "line": site.line, "name": intern(site.function)} for site in frames]

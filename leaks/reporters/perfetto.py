@@ -1,4 +1,4 @@
-"""The report for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``: memory, scopes, passes over time."""
+"""Write a report for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LEAKS_AT_MOST: Final = 200
 
 
 def perfetto_of(report: Report) -> str:
-    """The course of the run in the trace event format: JSON that Perfetto and ``chrome://tracing`` open.
+    """Return memory, scopes and passes over time in the trace event format, as JSON.
 
-    Memory is told by counters, scopes are slices of their threads, passes instants, and each of the
+    Memory is shown as counters, scopes are slices of their threads, passes instants, and each of the
     worst leaks an asynchronous slice from its first birth to the end. Where scopes of one thread
     overlap without lying within one another, as those of asyncio tasks do, the later one is on a
     further track of the thread: a track nests. The format:
@@ -50,7 +50,7 @@ def perfetto_of(report: Report) -> str:
 
 
 def _by_process(report: Report) -> dict[int, Timeline]:
-    """What was recorded of each process, the first being the report's own."""
+    """Return the timeline of each process, that of the report first."""
     own = report.program.pid
     line = report.timeline
     rows: list[Sample | Pass | Band] = [*line.samples, *line.passes, *line.bands]
@@ -102,7 +102,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
 
 
 def _growth(leaks: Iterable[Leak], timeline: Timeline) -> Iterator[Event]:
-    """The live bytes of each line that grows, where it is clear which loop its passes are of."""
+    """Yield the live bytes of each line that grows, if its loop is known."""
     passes = timeline.passes
     last = Counter[str]()
     for row in passes:
@@ -130,7 +130,7 @@ def _leaks(report: Report, end_us: int) -> Iterator[Event]:
         if leak.oldest_age_s is None:
             continue
         common = {"cat": "leak", "name": f"{leak.kind}: {_title(leak)}", "id": number, "tid": 0}
-        told = {
+        arguments = {
             "bytes": leak.nbytes,
             "count": leak.count,
             "sure": leak.sure,
@@ -138,7 +138,7 @@ def _leaks(report: Report, end_us: int) -> Iterator[Event]:
             "held by": leak.holder,
             "explanation": leak.explanation,
         }
-        yield {**common, "ph": "b", "ts": max(0, _us(report.program.duration_s - leak.oldest_age_s)), "args": told}
+        yield {**common, "ph": "b", "ts": max(0, _us(report.program.duration_s - leak.oldest_age_s)), "args": arguments}
         yield {**common, "ph": "e", "ts": end_us}
 
 
@@ -154,8 +154,8 @@ def _scopes(bands: Iterable[Band], end_us: int) -> Iterator[Event]:
         track = _track_for(start, stop, tracks.setdefault(band.thread, []))
         tid = numbers.setdefault((band.thread, track), len(numbers) + 1)
         name = band.name or "scope without a name"
-        told = {"depth": band.depth, "closed": band.to_s is not None}
-        yield {"ph": "X", "cat": "scope", "name": name, "ts": start, "dur": stop - start, "tid": tid, "args": told}
+        arguments = {"depth": band.depth, "closed": band.to_s is not None}
+        yield {"ph": "X", "cat": "scope", "name": name, "ts": start, "dur": stop - start, "tid": tid, "args": arguments}
     for (thread, track), tid in numbers.items():
         name = thread if track == 0 else f"{thread} ({track + 1})"
         yield {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}}
@@ -163,7 +163,10 @@ def _scopes(bands: Iterable[Band], end_us: int) -> Iterator[Event]:
 
 
 def _track_for(start: int, stop: int, tracks: list[list[int]]) -> int:
-    """The first track on which a slice lies within what is open there; a track is the ends of its open slices."""
+    """Return the first track that has room for a slice inside its open slices.
+
+    A track is the list of the ends of its open slices.
+    """
     for number, ends in enumerate(tracks):
         while ends and ends[-1] <= start:
             ends.pop()

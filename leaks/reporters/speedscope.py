@@ -1,4 +1,4 @@
-"""The report for speedscope (https://www.speedscope.app): live, leaked and peak bytes as flame graphs."""
+"""Write a report as flame graphs of bytes for speedscope (https://www.speedscope.app)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
 def speedscope_of(report: Report, name: str) -> str:
-    """The report as speedscope reads it: three profiles in bytes, a sample for each line with its callers.
+    """Return three profiles in bytes for speedscope, a sample for each line with its callers.
 
     The format is that of https://www.speedscope.app/file-format-schema.json. A stack has as many
     callers as the detector kept (``--frames``).
@@ -54,7 +54,7 @@ def _profile(
     weights: list[int] = []
     for site, frames, nbytes in rows:
         if nbytes > 0:
-            # Innermost first in a report, outermost first in a sample.
+            # A report has the innermost frame first, a sample the outermost.
             stack = (site,) if site is None or not frames else tuple(reversed(frames))
             samples.append([numbers.setdefault(frame, len(numbers)) for frame in stack])
             weights.append(nbytes)

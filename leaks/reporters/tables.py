@@ -1,4 +1,4 @@
-"""The report as tables and as a tree, for a terminal. Needs ``rich``."""
+"""Print a report as text, as a table or as a tree. On a terminal, and for the last two, ``rich`` draws it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ...scopes.out_of_memory import bytes_text
+from ...scopes.process import bytes_text
 from ...scopes.sites import Site, shown
+from ..report.report import headline_of, text_of
 
 if TYPE_CHECKING:
     from ..report.leaks import Leak
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "can_draw",
+    "print_report",
     "print_table",
     "print_tree",
 ]
@@ -25,13 +27,45 @@ _PLAIN_WIDTH = 200
 
 
 def can_draw() -> bool:
-    """Whether ``rich`` is there."""
+    """Return whether ``rich`` is installed."""
     return find_spec("rich") is not None
 
 
+_STYLES = {"do: ": "green", "held by ": "cyan", "kept by ": "cyan", "undecided": "yellow"}
+
+
+def print_report(report: Report, stream: TextIO, *, prefix: str = "", everything: bool = False) -> None:
+    """Print a report as text, with colours and within its width on a terminal if there is ``rich``.
+
+    Parameters
+    ----------
+    report : Report
+        The report.
+    stream : text stream
+        Where it goes.
+    prefix : str, default ""
+        What stands before its first line.
+    everything : bool, default False
+        See `text_of`.
+    """
+    text = f"{prefix}{text_of(report, everything=everything)}"
+    if not (stream.isatty() and can_draw()):
+        print(text, file=stream, flush=True)
+        return
+    console = _console(stream)
+    padding: Any = import_module("rich.padding").Padding
+    for line in text.split("\n"):
+        words = line.lstrip()
+        style = next((style for start, style in _STYLES.items() if words.startswith(start)), "")
+        if not line.startswith(" ") or words[:1].isdecimal():
+            style = style or "bold"
+        # What does not fit goes on below the beginning of its line.
+        console.print(padding(_text(words, style), (0, 0, 0, len(line) - len(words))))
+
+
 def print_table(report: Report, stream: TextIO) -> None:
-    """One row for each leak, worst first."""
-    table: Any = import_module("rich.table").Table(title=_title(report), title_justify="left", expand=False)
+    """Print one row for each leak, worst first."""
+    table: Any = import_module("rich.table").Table(title=headline_of(report), title_justify="left", expand=False)
     for name, justify in (
         ("kind", "left"),
         ("sure", "left"),
@@ -56,8 +90,8 @@ def print_table(report: Report, stream: TextIO) -> None:
 
 
 def print_tree(report: Report, stream: TextIO) -> None:
-    """What is live by file, function and line, the most bytes first, with the leaks at their lines."""
-    tree: Any = import_module("rich.tree").Tree(_text(_title(report)))
+    """Print what is live by file, function and line, the most bytes first, with the leaks."""
+    tree: Any = import_module("rich.tree").Tree(_text(headline_of(report)))
     files: dict[str, dict[str, list[LiveSite]]] = {}
     for row in report.sites:
         file = "an unknown place" if row.site is None else shown(row.site.file)
@@ -81,20 +115,13 @@ def print_tree(report: Report, stream: TextIO) -> None:
     _console(stream).print(tree)
 
 
-def _title(report: Report) -> str:
-    if not report.leaks:
-        return "no leaks"
-    leaks = "leak" if report.count == 1 else "leaks"
-    return f"{report.count:,} {leaks}, {bytes_text(report.nbytes)} pinned, worst first"
-
-
 def _sum(rows: Any) -> str:
     return bytes_text(sum(row.nbytes for row in rows))
 
 
-def _text(text: str) -> Any:
-    # Not read for markup: a holder is written with brackets.
-    return import_module("rich.text").Text(text)
+def _text(text: str, style: str = "") -> Any:
+    # Do not parse markup, because a holder is written with brackets.
+    return import_module("rich.text").Text(text, style=style)
 
 
 def _console(stream: TextIO) -> Any:

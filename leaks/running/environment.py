@@ -1,32 +1,32 @@
-"""``PYTHONDISPOSESCOPE=leaks``: any program that imports disposescope is watched, and its report printed at its end."""
+"""Watch any program that imports disposescope, with ``PYTHONDISPOSESCOPE=leaks``, or join a session."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, cast
 
 from ..report.report import Report, Settings
-from .session import Session, in_session
+from .children import JOIN, VARIABLE, watches_itself
+from .program import error_text
+from .session import Session, in_session, join
 
-__all__ = [
-    "VARIABLE",
-    "obey_environment",
-]
+__all__ = ["obey_environment"]
 
-VARIABLE: Final = "PYTHONDISPOSESCOPE"
 _OURS: Final = ("leak-report", "disposescope.leaks.commands")
 
 
 def obey_environment() -> None:
-    """Do what the environment variable says. Called once, when the package has been imported."""
+    """Start what the environment variable asks for, once the package is imported."""
     wanted = os.environ.get(VARIABLE, "").strip()
     if not wanted:
         return
-    if wanted != "leaks":
+    if wanted != "leaks" and not wanted.startswith(JOIN):
         warnings.warn(
             f"{VARIABLE}={wanted!r} is not known and does nothing; {VARIABLE}=leaks reports leaks",
             RuntimeWarning,
@@ -34,19 +34,51 @@ def obey_environment() -> None:
         )
         return
     if in_session() or any(os.path.basename(word).startswith(_OURS) for word in sys.orig_argv[:4]):
-        # Under leak-report, which watches already or is about to.
+        # The program runs under leak-report, which watches it already or is about to.
+        watches_itself(wanted)
+        return
+    session: Session | None
+    if wanted.startswith(JOIN):
+        session = join(wanted)
+        if session is not None:
+            _finish_at_exit(session, lambda _: None)
         return
     session = Session(tuple(sys.argv), False, Settings(), None, _print)
     session.__enter__()
-    atexit.register(_end, session)
+    _finish_at_exit(session, _print)
 
 
-def _end(session: Session) -> None:
-    if not session.is_worker:
-        _print(session.finish("exit", None))
+def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
+    """Take the inventory when the code of this program has returned, and finish the session at its exit."""
+    pid = os.getpid()
+
+    def take_inventory() -> None:
+        # A process that was forked comes here too.
+        if os.getpid() == pid:
+            session.take_inventory("exit" if _error() is None else "exception")
+
+    def finish() -> None:
+        if os.getpid() == pid:
+            error = _error()
+            show(session.finish("exit", None) if error is None else session.finish("exception", None, error))
+            session.remove_folder()
+
+    # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit function.
+    with suppress(RuntimeError):
+        cast("Any", threading)._register_atexit(take_inventory)
+    atexit.register(finish)
+
+
+def _error() -> str | None:
+    """Return the exception that ended this program; None where none did."""
+    error: object = getattr(sys, "last_exc", getattr(sys, "last_value", None))
+    # In a notebook or at a prompt, the exception of an earlier input is kept there.
+    if isinstance(error, BaseException) and not hasattr(sys, "ps1") and "IPython" not in sys.modules:
+        return error_text(error)
+    return None
 
 
 def _print(report: Report) -> None:
-    # Where stderr has been closed there is nobody to tell.
+    # The standard error may be closed; then nothing can be printed.
     with suppress(OSError, ValueError):
         print(f"leak-report: {report}", file=sys.stderr, flush=True)

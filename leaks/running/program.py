@@ -1,4 +1,4 @@
-"""Running a program as ``python`` does: its ``__main__``, arguments, errors and exit status."""
+"""Run a program as ``python`` does: its ``__main__``, arguments, errors and exit status."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from typing import Any, Final, cast, final
 
+from ...scopes.process import PATCHES, TESTED_PYTHON, Patch
+
 __all__ = [
     "Outcome",
     "ProgramNotFoundError",
+    "error_text",
     "prepare_code",
     "prepare_module",
     "prepare_script",
@@ -28,34 +31,51 @@ __all__ = [
 ]
 
 _HERE: Final = __file__
+_EXCEPTIONS: Final = Patch(
+    library="python",
+    name="sys.excepthook",
+    why="an interrupt that leak-report run has printed is not printed again when Python ends by its signal",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="the interrupt is printed twice",
+)
+PATCHES.declare(_EXCEPTIONS)
 
 
 class ProgramNotFoundError(Exception):
-    """There is no such program; the message says why in one line."""
+    """Raised if there is no such program; the message says why in one line."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a program ended.
+    """The end of a program.
 
     Attributes
     ----------
     status : int
         Its exit status.
     interrupted : bool
-        Whether it was ended by Ctrl-C, which a shell is told by a signal and not by a status.
+        Whether it was ended by Ctrl-C, which a shell learns from a signal and not from a status.
     failed : bool
         Whether an exception other than ``SystemExit`` ended it.
+    error : str or None
+        That exception: its type and message.
+    ran : bool
+        Whether any of its code ran: not where it is no Python, or where there is no such module.
     """
 
     status: int
     interrupted: bool = False
     failed: bool = False
+    error: str | None = None
+    ran: bool = True
 
 
 def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
-    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a file of source or bytecode, a folder or a zip file.
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a path.
+
+    It is a file of source or bytecode, a folder, or a zip file.
 
     Returns
     -------
@@ -87,7 +107,7 @@ def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
         __cached__=None,
         __annotations__={},
     )
-    # Python puts the folder of the file itself there, not of a link to it.
+    # Python inserts the folder of the file itself, not of a link to it.
     _enter_main(main, [script, *args], os.path.dirname(os.path.realpath(path)))
 
     def run() -> None:
@@ -98,7 +118,7 @@ def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
 
 
 def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
-    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a module that is found by name: see `prepare_script`."""
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a module: see `prepare_script`."""
     _enter_main(types.ModuleType("__main__"), ["-m", *args], os.getcwd())
     try:
         found = find_spec(module.partition(".")[0])
@@ -110,7 +130,7 @@ def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
 
 
 def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
-    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a program that is given as text: see `prepare_script`."""
+    """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a text: see `prepare_script`."""
     main = types.ModuleType("__main__")
     namespace = vars(main)
     namespace.update(__loader__=None, __package__=None, __spec__=None, __annotations__={})
@@ -122,30 +142,42 @@ def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
     return run
 
 
-def run_program(run: Callable[[], object]) -> Outcome:
-    """Run a program up to the point where the interpreter would be torn down.
+def run_program(
+    run: Callable[[], object], *, returned: Callable[[Outcome], object], joined: Callable[[], object]
+) -> Outcome:
+    """Run a program up to the point where the interpreter would shut down.
 
     An exception that leaves it is printed as without us, its threads are waited for, its exit
     functions called; its ``__main__`` is still there.
+
+    Parameters
+    ----------
+    run : callable
+        Runs the code of the program.
+    returned : callable
+        Called when its code has returned, before anything else ends.
+    joined : callable
+        Called when its threads have ended, before its exit functions run.
     """
     ended_by = _error_of(run)
     outcome = Outcome(0) if ended_by is None else _ended_by(ended_by)
     ended_by = None
-    for finish in (_join_threads, _call_exit_functions):
+    returned(outcome)
+    for finish in (_join_threads, joined, _call_exit_functions):
         failed = _error_of(finish)
         if failed is not None:
             _print_exception(failed)
         failed = None
     for stream in (sys.stdout, sys.stderr):
-        # What cannot be flushed stays in the buffer: the interpreter tries again, and tells what it
-        # cannot write.
+        # What cannot be flushed stays in the buffer. The interpreter tries again and reports the
+        # error.
         with suppress(Exception):
             stream.flush()
     return outcome
 
 
 def exit_as(outcome: Outcome) -> int:
-    """The status to exit with; where the program was interrupted, end as Python does then, with the signal.
+    """Return the status to exit with, or end by the signal that interrupted the program.
 
     Raises
     ------
@@ -153,17 +185,17 @@ def exit_as(outcome: Outcome) -> int:
         The program was interrupted. The interpreter ends by the signal and prints nothing.
     """
     if outcome.interrupted:
-        sys.excepthook = _print_nothing
+        PATCHES.replace(_EXCEPTIONS, sys, "excepthook", lambda _: _print_nothing)
         raise KeyboardInterrupt
     return outcome.status
 
 
 def _print_nothing(*_exception: object) -> None:
-    """It has been printed."""
+    """Print nothing, because the traceback was printed before."""
 
 
 def _join_threads() -> None:
-    # What the interpreter calls before the exit functions; calling it twice is allowed.
+    # The interpreter calls this before the exit functions; it may be called twice.
     cast("Any", threading)._shutdown()
 
 
@@ -180,7 +212,7 @@ def _error_of(function: Callable[[], object]) -> BaseException | None:
 
 
 def _run_module(name: str, alter_argv: bool) -> object:
-    # What `python -m` itself calls, so that a traceback shows the same frames.
+    # `python -m` calls this function too, so a traceback shows the same frames.
     return cast("Any", runpy)._run_module_as_main(name, alter_argv)
 
 
@@ -189,7 +221,7 @@ def _enter_main(main: types.ModuleType, argv: list[str], folder: str, *, holds_m
     vars(main).setdefault("__builtins__", sys.modules["builtins"])
     sys.argv[:] = argv
     if not sys.flags.safe_path:
-        # The folder of the script that is running now: ours.
+        # This is the folder of the running script, which is `leak-report` itself.
         del sys.path[:1]
     elif not holds_main:
         return
@@ -208,9 +240,34 @@ def _ended_by(error: BaseException) -> Outcome:
         if isinstance(code, int):
             return Outcome(code)
         print(code, file=sys.stderr)
-        return Outcome(1)
+        # What runpy says of a module that is not there.
+        ran = _has_run(error)
+        return Outcome(1, error=None if ran else str(code), ran=ran)
+    ran, text = _has_run(error), error_text(error)
     status = _print_exception(error)
-    return Outcome(status, isinstance(error, KeyboardInterrupt), failed=True)
+    return Outcome(status, isinstance(error, KeyboardInterrupt), failed=True, error=text, ran=ran)
+
+
+def _has_run(error: BaseException) -> bool:
+    """Return whether an exception came out of code of the program, by its traceback."""
+    namespace = vars(sys.modules["__main__"])
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals is namespace:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def error_text(error: BaseException) -> str:
+    """Return the type and the message of an exception, in one line."""
+    try:
+        message = str(error).partition("\n")[0]
+    except Exception:
+        message = ""
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    return f"{name}: {message}" if message else name
 
 
 def _print_exception(error: BaseException) -> int:

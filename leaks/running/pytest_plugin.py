@@ -1,35 +1,44 @@
-"""The pytest plugin: tests that must not leak tensors. Installed with the package.
+"""The pytest plugin for tests that must not leak tensors. It is installed with the package.
 
 ``@pytest.mark.no_tensor_leaks`` on a test, a class or a module watches the call of each test,
 ``--tensor-leaks`` that of every test; what a test leaves behind fails it, and the report is the
 failure's text. The fixture ``tensor_leaks`` is an open detector. Until one of them asks, nothing of
 the library is imported.
+
+The fixture ``assert_freed`` is called with models, or other objects, that must be gone once the test
+function has returned; what is left of them fails the test, with the chains that hold it.
 """
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import gc
 import inspect
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final, get_args
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 import pytest
 
 if TYPE_CHECKING:
     from ..detector.detector import LeakDetector
+    from ..detector.freed import AssertFreed
     from ..report.leaks import Leak
 
 __all__ = [
+    "assert_freed",
     "pytest_addoption",
+    "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_pyfunc_call",
+    "pytest_runtest_setup",
     "pytest_terminal_summary",
     "tensor_leaks",
 ]
 
 _MARK: Final = "no_tensor_leaks"
 _PROPERTY: Final = "tensor_leaks"
+_FREED: Final = pytest.StashKey[list["AssertFreed"]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         "no_tensor_leaks(allow=(), warmup=0): fail the test where it leaves tensors behind. allow: kinds of leak "
@@ -52,39 +61,97 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse markers that are misspelled, before any test runs.
+
+    Raises
+    ------
+    pytest.UsageError
+        A marker has an argument that it does not take, allows a kind of leak that there is not, or
+        is called nearly as ours.
+    """
+    # A worker of pytest-xdist cannot refuse what it collects: there the test fails.
+    if not hasattr(config, "workerinput"):
+        for item in items:
+            _check_markers(item)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose marker is misspelled."""
+    try:
+        _check_markers(item)
+    except pytest.UsageError as error:
+        message = str(error)
+    else:
+        return
+    pytest.fail(message, pytrace=False)
+
+
+def _check_markers(item: pytest.Item) -> None:
+    for marker in item.iter_markers():
+        try:
+            if marker.name == _MARK:
+                _wishes(marker)
+            elif difflib.get_close_matches(marker.name, [_MARK], 1, 0.85):
+                raise pytest.UsageError(f"there is no marker {marker.name!r}; did you mean {_MARK!r}?")
+        except pytest.UsageError as error:
+            raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     """Watch the call of a test that must not leak."""
     marker = pyfuncitem.get_closest_marker(_MARK)
     if marker is None and not pyfuncitem.config.getoption("tensor_leaks", False):
-        return (yield)
+        result = yield
+        _check_freed(pyfuncitem)
+        return result
     from ..detector.detector import LeakDetector
 
     allow, warmup = _wishes(marker)
     for _ in range(warmup):
         _run_once(pyfuncitem)
-    # What earlier tests left in cycles is not this test's.
+    # Free the cycles of earlier tests, which are not this test's.
     gc.collect()
     with LeakDetector() as detector:
         result = yield
-        # The arguments of the call are gone; what only a cycle keeps is told as such.
+        # The arguments of the call are gone. What only a cycle keeps is reported as a cycle.
         _check(pyfuncitem, detector, allow)
+    _check_freed(pyfuncitem)
     return result
+
+
+def _check_freed(item: pytest.Item) -> None:
+    """Fail a test of whose objects some are left that it has given to `assert_freed`."""
+    from ...scopes.errors import LeakError
+
+    none: list[AssertFreed] = []
+    for freed in item.stash.get(_FREED, none):
+        try:
+            freed.check()
+        except LeakError as error:
+            pytest.fail(f"the test does not free what it was to free: {error}", pytrace=False)
 
 
 def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) -> None:
     from ...scopes.errors import LeakError
+    from ...scopes.process import bytes_text
     from ..detector.detector import check_nothing_is_left
 
     try:
         check_nothing_is_left(detector, allowed=lambda leak: _is_allowed(leak, allow))
     except LeakError as error:
-        item.user_properties.append((_PROPERTY, f"{error.count} tensors, {error.nbytes:,} bytes"))
-        pytest.fail(f"the test leaves tensors behind: {error}", pytrace=False)
+        found = error
+    else:
+        return
+    tensors = "1 tensor" if found.count == 1 else f"{found.count:,} tensors"
+    item.user_properties.append((_PROPERTY, f"{tensors}, {bytes_text(found.nbytes)}"))
+    # Outside of the handler: else the report would be printed once more, as the cause.
+    pytest.fail(f"the test leaves tensors behind: {found}", pytrace=False)
 
 
 def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
-    """What a marker allows, and how many runs are to go before."""
+    """Return what a marker allows, and the number of runs before the watched one."""
     if marker is None:
         return (), 0
     unknown = marker.kwargs.keys() - {"allow", "warmup"}
@@ -92,9 +159,16 @@ def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
         given = repr(marker.args[0] if marker.args else sorted(unknown)[0])
         raise pytest.UsageError(f"no_tensor_leaks takes allow= and warmup=, not {given}")
     allow: Any = marker.kwargs.get("allow", ())
-    patterns: tuple[Any, ...] = (allow,) if type(allow) in (str, int) else tuple(allow)
+    patterns: tuple[str, ...] = (allow,) if type(allow) in (str, int) else tuple(allow)
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise pytest.UsageError(f"no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not {allow!r}")
+    from ..report.leaks import LeakKind
+
+    kinds: tuple[str, ...] = get_args(LeakKind)
+    for pattern in patterns:
+        # A name that is nearly a kind is one; every other may be a function's.
+        if pattern not in kinds and (near := difflib.get_close_matches(pattern, kinds, 1, 0.75)):
+            raise pytest.UsageError(f"no_tensor_leaks: there is no kind of leak {pattern!r}; did you mean {near[0]!r}?")
     warmup: Any = marker.kwargs.get("warmup", 0)
     if not isinstance(warmup, int) or warmup < 0:
         raise pytest.UsageError(f"no_tensor_leaks: warmup= is a number of runs, not {warmup!r}")
@@ -115,7 +189,7 @@ def _is_allowed(leak: Leak, allow: tuple[str, ...]) -> bool:
 
 
 def _run_once(item: pytest.Function) -> None:
-    """Run a test as pytest does, for what it leaves in caches."""
+    """Run a test as pytest does, to fill its caches."""
     function = item.obj
     if inspect.iscoroutinefunction(function):
         raise pytest.UsageError(
@@ -127,11 +201,26 @@ def _run_once(item: pytest.Function) -> None:
 
 @pytest.fixture
 def tensor_leaks() -> Generator[LeakDetector]:
-    """An open `LeakDetector`, for ``tensor_leaks.report()`` and ``assert_no_leaks(tensor_leaks)`` in the test."""
+    """Yield an open `LeakDetector`, for ``report()`` and ``assert_no_leaks()`` of it."""
     from ..detector.detector import LeakDetector
 
     with LeakDetector() as detector:
         yield detector
+
+
+@pytest.fixture
+def assert_freed(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Return a function: the objects that it is called with must be gone once the test has returned."""
+    from ..detector.freed import assert_freed as check_of
+
+    test = cast("pytest.Item", request.node)  # pyright: ignore[reportUnknownMemberType] (pytest does not say)
+    none: list[AssertFreed] = []
+    checks = test.stash.setdefault(_FREED, none)
+
+    def freed(*things: object, collect: bool = True) -> None:
+        checks.append(check_of(*things, collect=collect))
+
+    return freed
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,4 +1,4 @@
-"""A program that is watched from outside: its detector, its report file, its processes, and requests to it."""
+"""A watched program: its detector, its report file, its processes, and requests from outside."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from multiprocessing import spawn
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
-from ...scopes.forks import at_forks
+from ...scopes.process import PATCHES, TESTED_PYTHON, Patch, at_forks
+from ..births.log import LOG
 from ..detector.detector import LeakDetector
+from ..detector.own_pages import OwnPages
 from ..detector.recording import Ticker
-from ..detector.watching import count_handovers
-from ..report.report import Ending, Report, Settings, above, of_kinds, of_worker
+from ..detector.watching import count_handovers, look_at_passes
+from ..report.report import Ending, Report, Settings, above, of_kinds, of_worker, with_freed
 from ..reporters.json_report import ReportFileError, report_from_json
 from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
+from .children import Children, session_of, watch_children, without_report
+from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -38,25 +43,26 @@ __all__ = [
     "SignalAnswer",
     "ask",
     "in_session",
+    "join",
     "requested_output",
     "say_watched",
 ]
 
-# A program that is watched from outside: its detector, the file of its report, and the processes
-# that it starts.
+# A watched program: its detector, its report file, and the processes that it starts.
 #
-# A report is known at any moment: it is written now and then while the program runs, when it ends
-# in whichever way Python notices, and by each process that it forks or that `multiprocessing`
-# starts for it. What a process wrote last is what is known of it if it is killed.
+# The report is written now and then while the program runs, when it ends in any way that Python
+# notices, and by each process that it forks or that `multiprocessing` starts for it. If a process
+# is killed, its last report counts. Those that it starts with `subprocess` join: see `children`.
 
 
 _INTERVAL_S: Final = 2.0
+_OBJECTS_WHILE_RUNNING: Final = 20_000
 _SAMPLES_EVERY_S: Final = 0.05
 
 
 @final
 class Session:
-    """A process while it is watched: the one that was asked for, or one that it started.
+    """A watched process: the one that was asked for, or one that it started.
 
     Parameters
     ----------
@@ -93,16 +99,26 @@ class Session:
         self._suppressions = suppressions
         self._folder: Path | None = None
         self._parent: int | None = None
+        self._is_program = True
+        self._children: Children | None = None
         self._ticker: Ticker | None = None
         self._is_over = False
+        self._inventory: Inventory | None = None
+        self._growing = Growing(lambda: self._own_report("running", _OBJECTS_WHILE_RUNNING))
+        self._stop_looking: Callable[[], None] | None = None
+        self._own_pages: OwnPages | None = None
         self._answer = SignalAnswer(self._report_now)
 
     def __enter__(self) -> Self:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._children = Children(self._folder, self.settings)
         _SESSIONS.append(self)
         _watch_endings()
+        watch_children(_children_now, _replaced)
         self.detector.__enter__()
+        self._stop_looking = look_at_passes(self._passed)
+        LOG.look_at_births(lambda: self._growing.born())
         self._answer.install()
         self._begin()
         return self
@@ -111,14 +127,19 @@ class Session:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
     ) -> None:
         self._end()
+        if self._stop_looking is not None:
+            self._stop_looking()
+            self._stop_looking = None
+            LOG.look_at_births(None)
         self._answer.remove()
         self.detector.__exit__(exc_type, exc, traceback)
         _SESSIONS.remove(self)
-        if not self.is_worker and self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self.remove_folder()
 
-    def report(self, ended: Ending, status: int | None, time_limit_s: float | None = None) -> Report:
-        """What is known now, with what the processes that were started have written.
+    def report(
+        self, ended: Ending, status: int | None, *, error: str | None = None, object_limit: int | None = None
+    ) -> Report:
+        """Return what is known now, with the reports of the processes that it started.
 
         Parameters
         ----------
@@ -126,73 +147,165 @@ class Session:
             How the program ended; ``"running"`` while it runs.
         status : int or None
             Its exit status.
-        time_limit_s : float, optional
-            How long holders are searched for; as the settings say where left out.
+        error : str, optional
+            The exception that ended it.
+        object_limit : int, optional
+            How many objects the search for holders meets; as the settings say where left out.
         """
-        if time_limit_s is None:
-            time_limit_s = self.settings.time_limit_s
-        own = of_kinds(self.detector.report(time_limit_s=time_limit_s, of_program=True), self.settings.kinds)
+        if object_limit is None:
+            object_limit = self.settings.object_limit
+        return self._with_others(self._own_report(ended, object_limit), ended, status, error)
+
+    def _passed(self, name: str, count: int) -> None:
+        self._growing.passed(name, count)
+        if self._own_pages is not None:
+            self._own_pages.passed(name, count)
+
+    def _own_report(self, ended: Ending, object_limit: int) -> Report:
+        died = ended in ("exception", "interrupt")
+        report = self.detector.report(object_limit=object_limit, of_program=True, died=died)
+        if self._own_pages is not None:
+            # Growth of a forked process is seen by its own pages alone.
+            others = tuple(leak for leak in report.leaks if leak.kind != "native")
+            leaks = (*others, *self._own_pages.leaks())
+            report = replace(
+                report,
+                leaks=leaks,
+                count=report.count + len(leaks) - len(report.leaks),
+                unwatched=(*report.unwatched, *self._own_pages.unwatched()),
+            )
+        return replace(
+            of_kinds(report, self.settings.kinds), settings=replace(self.settings, object_limit=object_limit)
+        )
+
+    def _with_others(self, own: Report, ended: Ending, status: int | None, error: str | None) -> Report:
+        """Return the report of this process with what is known of its end, and with those of its children."""
         [process] = own.processes
         process = replace(
             process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status
         )
         own = replace(
             own,
-            program=replace(own.program, argv=self.argv, module=self.module, status=status, ended=ended),
-            settings=replace(self.settings, time_limit_s=time_limit_s),
+            program=replace(own.program, argv=self.argv, module=self.module, status=status, ended=ended, error=error),
             processes=(process,),
+            unwatched=(*own.unwatched, *([] if self._children is None else self._children.unwatched())),
         )
         if self.is_worker:
-            return replace(own, leaks=tuple(of_worker(leak) for leak in own.leaks))
-        whole = suppressed_by(merged([own, *reports_in(self._folder)]), self._suppressions)
+            return own if self._is_program else replace(own, leaks=tuple(of_worker(leak) for leak in own.leaks))
+        others = reports_in(self._folder)
+        if self._folder is not None:
+            missed = without_report(self._folder, {report.program.pid for report in others})
+            own = replace(own, unwatched=(*own.unwatched, *missed))
+        whole = suppressed_by(merged([own, *others]), self._suppressions)
         return above(whole, self.settings.threshold_nbytes)
 
-    def finish(self, ended: Ending, status: int | None) -> Report:
-        """The last report, written where it goes.
+    def finish(self, ended: Ending, status: int | None, error: str | None = None) -> Report:
+        """Write and return the last report.
 
         The first call makes it; a later one finds it made.
         """
         self._end()
-        report = self.report(ended, status)
+        if self._inventory is not None:
+            self._inventory.go_on(AFTER_EXIT)
+        own = self._own_report(ended, self.settings.object_limit) if self._inventory is None else self._inventory.report
+        report = self._with_others(own, ended, status, error)
         self._is_over = True
-        if self.output is not None:
-            write_report(report, self.output)
+        self._write(report)
         return report
+
+    def take_inventory(self, ended: Ending) -> None:
+        """Keep what is there now for the last report: the program's code has returned."""
+        self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
+
+    def _with_freed(self, report: Report) -> Report:
+        """Return a report with what grew from pass to pass and was freed before the end."""
+        return with_freed(report, *self._growing.freed(report.leaks))
+
+    def complete_inventory(self) -> None:
+        """Add what the threads of the program made after its code had returned."""
+        if self._inventory is not None:
+            self._inventory.go_on(AFTER_THREADS)
 
     # ------------------------------------------------------------------ the processes
 
-    def become_worker(self, folder: Path | None = None) -> None:
-        """Go on as a process of its own, forked or started, that leaves its report to its parent."""
+    def become_worker(self, folder: Path | None = None, *, is_program: bool = False) -> None:
+        """Continue as a process that leaves its report to the program that started it.
+
+        Parameters
+        ----------
+        folder : Path, optional
+            The folder of the session, where this process was not forked.
+        is_program : bool, default False
+            Whether it runs a program of its own: what it keeps is no worker's.
+        """
         folder = self._folder if folder is None else folder
         assert folder is not None
         self._folder = folder
+        self._children = Children(folder, self.settings)
         self.is_worker = True
+        self._is_program = is_program
         self._is_over = False
         self._parent = os.getppid()
+        self._inventory = None
+        self._growing = Growing(lambda: self._own_report("running", _OBJECTS_WHILE_RUNNING))
         self.output = folder / f"{os.getpid()}.json"
+        while is_program and self.output.exists():
+            # A process that has become another program left its report.
+            self.output = self.output.with_stem(f"{self.output.stem}-")
         self._at_exit = None
         self._ticker = None
         count_handovers()
 
     def go_on_in_child(self) -> None:
-        """The same, in a process that was forked: what the parent knows is the parent's to tell."""
+        """Continue in a forked process; what the parent knows is reported by the parent."""
         self.become_worker()
+        self._own_pages = OwnPages()
         self.detector.__exit__(None, None, None)
         self.detector = _detector_of(self.settings)
         self.detector.__enter__()
         self._begin()
 
     def seed(self) -> tuple[str, Settings]:
-        """What a process that is started anew has to be told."""
+        """Return what a newly started process needs to open a session."""
         return str(self._folder), self.settings
 
+    def remove_folder(self) -> None:
+        """Remove what processes of the session have left; who goes on after that writes no more."""
+        if not self.is_worker and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def ends_itself(self, status: int | None) -> None:
-        """The process is about to end without Python noticing: write what is known."""
+        """Write what is known before the process ends without Python's exit handlers."""
         if self._is_over:
             return
         report = self.finish("os._exit" if not self.is_worker else "exit", status)
         if self._at_exit is not None:
             self._at_exit(report)
+        self.remove_folder()
+
+    def becomes(self, command: str) -> Children | None:
+        """Write what is known before the process becomes another program.
+
+        Parameters
+        ----------
+        command : str
+            What that is.
+
+        Returns
+        -------
+        Children or None
+            Those of the session that the other program can join; None where this process is the
+            whole session.
+        """
+        if not self.is_worker:
+            if self._children is not None:
+                self._children.replaced_by(command)
+            self.ends_itself(None)
+            return None
+        assert self._folder is not None
+        if LOG.counts()[3]:
+            self._write(self.report("exit", None))
+        return self._children
 
     def _begin(self) -> None:
         if self._folder is not None and self._answer.is_installed:
@@ -215,9 +328,14 @@ class Session:
         return None
 
     def _write_what_is_known(self) -> None:
-        assert self.output is not None
-        # Beside the program, which goes on meanwhile: no search for holders.
-        write_report(self.report("running", None, time_limit_s=0.0), self.output)
+        # The program waits meanwhile, so look for holders only near its variables.
+        self._write(self.report("running", None, object_limit=_OBJECTS_WHILE_RUNNING))
+
+    def _write(self, report: Report) -> None:
+        # A process may outlive the program that started it, whose report is made.
+        with suppress(*((FileNotFoundError,) if self.is_worker else ())):
+            if self.output is not None:
+                write_report(report, self.output)
 
 
 def _detector_of(settings: Settings) -> LeakDetector:
@@ -231,46 +349,68 @@ _SESSIONS: Final[list[Session]] = []
 
 
 def in_session() -> bool:
-    """Whether this process is watched from outside."""
+    """Return whether this process is watched from outside."""
     return bool(_SESSIONS)
 
 
 _spawn: Final = cast("Any", spawn)
-_watched: Final[list[bool]] = []
+_ENDINGS: Final = Patch(
+    library="python",
+    name="os._exit",
+    why="a program under leak-report that ends itself writes its report before",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="a program that ends itself leaves no report",
+    unseen="processes that end themselves by os._exit",
+)
+_BEGINNINGS: Final = Patch(
+    library="python",
+    name="multiprocessing.spawn.get_preparation_data",
+    why="processes that a program under leak-report starts anew are watched too",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="processes that are started by spawn or forkserver are not watched",
+    unseen="processes that are started by spawn or forkserver",
+)
+PATCHES.declare(_ENDINGS, _BEGINNINGS)
 
 
 def _watch_endings() -> None:
-    """Hear of forks, of processes that `multiprocessing` starts, and of ``os._exit``.
+    """Register for forks, for processes that `multiprocessing` starts, and for ``os._exit``."""
+    PATCHES.replace(_ENDINGS, os, "_exit", _reporting_first)
+    PATCHES.replace(_BEGINNINGS, _spawn, "get_preparation_data", _watching_too)
 
-    Once in a process.
-    """
-    if _watched:
-        return
-    _watched.append(True)
-    at_forks(in_child=_forked)
-    leave = os._exit
-    prepare = _spawn.get_preparation_data
 
+def _reporting_first(leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    @wraps(leave)
     def _exit(status: int) -> NoReturn:
         for session in _SESSIONS[:]:
             try:
                 session.ends_itself(status)
             except Exception as error:
-                # The process ends all the same, and as it wanted to.
-                with suppress(OSError, ValueError):
-                    print(f"leak-report: the report could not be written: {error}", file=sys.stderr, flush=True)
+                # The process must still end, with its own status.
+                _say_not_written(error)
         leave(status)
 
+    return _exit
+
+
+def _say_not_written(error: Exception) -> None:
+    with suppress(OSError, ValueError):
+        print(f"leak-report: the report could not be written: {error}", file=sys.stderr, flush=True)
+
+
+def _watching_too(prepare: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    @wraps(prepare)
     def get_preparation_data(name: str) -> dict[str, Any]:
         data = dict(prepare(name))
         if _SESSIONS:
-            # What starts a process takes no notice of other entries than its own; this one is at
-            # work when it is read.
+            # The code that starts a process ignores entries other than its own; this one acts when
+            # it is unpickled.
             data["disposescope"] = _Seed(*_SESSIONS[-1].seed())
         return data
 
-    os._exit = _exit
-    _spawn.get_preparation_data = get_preparation_data
+    return get_preparation_data
 
 
 def _forked() -> None:
@@ -278,8 +418,11 @@ def _forked() -> None:
         session.go_on_in_child()
 
 
+at_forks(in_child=_forked)
+
+
 class _Seed:
-    """Goes to a process that is started anew, and opens a session in it as soon as it arrives."""
+    """Opens a session in a newly started process when it is unpickled there."""
 
     def __init__(self, folder: str, settings: Settings) -> None:
         self._of_session = folder, settings
@@ -297,10 +440,43 @@ def _open_in_worker(folder: str, settings: Settings) -> None:
     atexit.register(session.ends_itself, None)
 
 
-# Asking a program that is watched, from another process, for what is known now.
+def _replaced(command: str) -> Children | None:
+    try:
+        return _SESSIONS[-1].becomes(command) if _SESSIONS else None
+    except Exception as error:
+        # The process must still become that program.
+        _say_not_written(error)
+        return None
+
+
+def _children_now() -> Children | None:
+    return _SESSIONS[-1]._children if _SESSIONS else None
+
+
+def join(value: str) -> Session | None:
+    """Open the session that the environment names in this process, which was started by `subprocess`.
+
+    None where that session is over.
+
+    Parameters
+    ----------
+    value : str
+        The value of the environment variable.
+    """
+    found = session_of(value)
+    if found is None:
+        return None
+    folder, settings = found
+    session = Session(tuple(sys.argv), False, settings, None)
+    session.become_worker(folder, is_program=True)
+    session.__enter__()
+    return session
+
+
+# Ask a watched program, from another process, for its current report.
 #
-# A process that is watched says so by a file in the folder of its session, which is open to its
-# user alone. Who asks puts the name of an output there and sends ``SIGUSR1``.
+# A watched process announces itself by a file in the folder of its session, which only its user can
+# open. A request is a file there with the name of an output, followed by the signal ``SIGUSR1``.
 
 
 PREFIX: Final = "leak-report-"
@@ -310,16 +486,16 @@ _LOOK_EVERY_S: Final = 0.05
 
 
 class AttachError(Exception):
-    """A process cannot be asked; the message says why in one line."""
+    """Raised if a process cannot be asked; the message says why in one line."""
 
 
 def say_watched(folder: Path) -> None:
-    """Say that this process answers."""
+    """Announce that this process answers requests."""
     (folder / f"watched-{os.getpid()}").touch()
 
 
 def requested_output(folder: Path) -> Path | None:
-    """Where somebody who asks wants the report of this process, once; None where nobody does."""
+    """Return where a request wants the report of this process, once; None without a request."""
     request = folder / f"request-{os.getpid()}"
     try:
         name = request.read_text(encoding="utf-8")
@@ -330,7 +506,7 @@ def requested_output(folder: Path) -> Path | None:
 
 
 def ask(pid: int, timeout_s: float) -> Report:
-    """The report of another process, as it is now.
+    """Return the current report of another process.
 
     Raises
     ------
@@ -382,7 +558,7 @@ def _folder_of(pid: int) -> Path | None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             kept = folder.stat()
-            # Not a folder that somebody else laid out.
+            # Ignore a folder that another user made.
             if kept.st_uid in (os.getuid(), _user_of(pid)) and (folder / f"watched-{pid}").exists():
                 return folder
     return None
@@ -395,12 +571,12 @@ def _user_of(pid: int) -> int:
         return os.getuid()
 
 
-# A report on request: what is known now, printed to stderr when the process gets ``SIGUSR1``.
+# Print the current report to the standard error when the process gets ``SIGUSR1``.
 
 
 @final
 class SignalAnswer:
-    """Prints what a function returns whenever the process gets ``SIGUSR1``.
+    """Prints the result of a function whenever the process gets ``SIGUSR1``.
 
     The handler that was there is called as well. Where there is no such signal, or from another
     thread than the main one, nothing is installed.
@@ -421,17 +597,17 @@ class SignalAnswer:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the process answers."""
+        """Return whether the process answers the signal."""
         return self._is_installed
 
     def install(self) -> None:
-        """Begin to answer."""
+        """Install the handler of the signal."""
         if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGUSR1, self._answer)
             self._is_installed = True
 
     def remove(self) -> None:
-        """Put back what was there, unless another handler has been installed since."""
+        """Restore the former handler, unless another handler has been installed since."""
         if not self._is_installed or threading.current_thread() is not threading.main_thread():
             return
         self._is_installed = False
@@ -440,7 +616,7 @@ class SignalAnswer:
             signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
 
     def _answer(self, number: int, frame: FrameType | None) -> None:
-        # Not a threading.Thread: starting one takes a lock that the interrupted code may have.
+        # Do not use threading.Thread: starting one takes a lock that the interrupted code may hold.
         start_new_thread(self._print, ())
         if callable(self._before):
             self._before(number, frame)

@@ -1,1 +1,1 @@
-"""Files: saved reports and their merging, the baseline, and the settings of a project."""
+"""Files: saved reports and merged ones, the baseline, and the settings of a project."""

@@ -1,4 +1,4 @@
-"""The baseline: the leaks that are known, so that a check fails on new ones and on those that have become worse."""
+"""The baseline of known leaks, so that a check fails only on new leaks and worse ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from ..report.leaks import Leak
 from ..report.report import Report
-from .settings_file import SuppressionError, read_table, rows_of
+from .settings_file import SettingsError, read_table, rows_of
 
 __all__ = [
     "Known",
@@ -31,7 +31,7 @@ _TABLE: Final = re.compile(r"^\[\[(?:tool\.leak-report\.)?baseline\]\][^\n]*\n(?
 @final
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A leak that is known.
+    """A known leak.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Known:
 @final
 @dataclass(frozen=True, slots=True)
 class NotKnown:
-    """How a report differs from a baseline.
+    """The difference between a report and a baseline.
 
     Attributes
     ----------
@@ -74,11 +74,11 @@ class NotKnown:
 
 
 def read_baseline(file: Path) -> tuple[Known, ...]:
-    """The leaks that are known: the tables ``[[baseline]]`` of a file.
+    """Return the known leaks: the tables ``[[baseline]]`` of a file.
 
     Raises
     ------
-    SuppressionError
+    SettingsError
         The file cannot be read, or an entry is wrong or has no reason.
     """
     rows = rows_of(file, read_table(file), "baseline", "known leak", _WANTED)
@@ -89,14 +89,14 @@ def _known(where: str, fields: dict[str, Any]) -> Known:
     for name, cls in _WANTED.items():
         value: Any = fields.get(name)
         if not isinstance(value, cls) or isinstance(value, bool):
-            raise SuppressionError(f"{where}: {name} must be a {cls.__name__}, not {value!r}")
+            raise SettingsError(f"{where}: {name} must be a {cls.__name__}, not {value!r}")
     if not fields["reason"].strip():
-        raise SuppressionError(f"{where}: it needs a reason")
+        raise SettingsError(f"{where}: it needs a reason")
     return Known(**fields)
 
 
 def write_baseline(file: Path, leaks: Iterable[Leak]) -> None:
-    """Make some leaks the baseline in a file; what else is in the file, and the reasons of known leaks, stay."""
+    """Write leaks as the baseline of a file, and keep its reasons and everything else."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     reasons = {known.fingerprint: known.reason for known in read_baseline(file)} if text else {}
     rest = _TABLE.sub("", text).rstrip("\n")
@@ -131,7 +131,7 @@ def _table(known: Known, prefix: str) -> str:
 
 
 def beyond_baseline(report: Report, baseline: Iterable[Known]) -> NotKnown:
-    """What a report has that a baseline has not."""
+    """Return the leaks of a report that a baseline does not tolerate."""
     known = {row.fingerprint: row for row in baseline}
     there: dict[str, list[Leak]] = {}
     for leak in report.leaks:

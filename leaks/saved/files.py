@@ -1,4 +1,4 @@
-"""Files of reports, and reports of several processes as one."""
+"""Read and write report files, and merge the reports of several processes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ __all__ = [
     "write_report",
 ]
 
-# Files of reports: written as a whole or not at all, and read where the processes of a session
-# leave them.
+# Report files are written as a whole or not at all, and read from the folder of a session.
 
 
 def write_report(report: Report, output: Path) -> None:
-    """Write a file as a whole or not at all; what is no regular file (a pipe, a terminal) is written to."""
+    """Write a file as a whole or not at all; a pipe or terminal is written to directly."""
     text = json_of(report)
     if output.exists() and not output.is_file():
         output.write_text(text, encoding="utf-8")
@@ -43,17 +42,20 @@ def write_report(report: Report, output: Path) -> None:
 
 
 def reports_in(folder: Path | None) -> list[Report]:
-    """What the processes that have written into a folder know; of one that was killed, what it wrote last."""
+    """Return the reports that processes wrote into a folder.
+
+    The report of a killed process is the last one that it wrote.
+    """
     found: list[Report] = []
     for path in sorted(folder.glob("*.json")) if folder is not None else ():
-        # One that was killed while it wrote left its last report, or none at all.
+        # A process that was killed while it wrote left its last report, or none.
         with suppress(OSError, ReportFileError, UnicodeDecodeError):
             found.append(_told_dead(report_from_json(path.read_text(encoding="utf-8"))))
     return found
 
 
 def _told_dead(report: Report) -> Report:
-    """A report that was written while its process ran, and the process has been killed since."""
+    """Return the report of a process that was killed, marked as such."""
     if report.program.ended != "running" or _runs(report.program.pid):
         return report
     return replace(
@@ -70,14 +72,13 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
-    # One that has ended and was not waited for yet is there still.
+    # A process that has ended but was not waited for still exists.
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] != [b"Z"]
     return True
 
 
-# The time lines of several processes as one: each keeps its own memory, passes and scopes, by the
-# same clock.
+# Join the timelines of several processes by the same clock.
 
 
 T = TypeVar("T")
@@ -86,7 +87,9 @@ _SHARE_OF_FIRST: Final = 0.5
 
 
 def timelines_together(reports: Sequence[Report]) -> Timeline:
-    """What was recorded of several processes, in seconds since the start of the first, each with its process.
+    """Return the timelines of several processes as one.
+
+    Times are in seconds since the start of the first, and each item has its process.
 
     Of each sort at most as many are kept as of one process: half of them of the first, the others
     of the rest in equal parts; thinned evenly.
@@ -122,7 +125,7 @@ def _of_process(report: Report, later_s: float) -> Timeline:
 
 
 def _later_s(first: Report, report: Report) -> float:
-    """By how much a process started later than the first, as far as their clocks say."""
+    """Return how many seconds a process started after the first, by their clocks."""
     try:
         starts = [datetime.fromisoformat(each.program.started_at) for each in (first, report)]
         return (starts[1] - starts[0]).total_seconds()
@@ -131,7 +134,7 @@ def _later_s(first: Report, report: Report) -> float:
 
 
 def _fitting(lists: Sequence[Sequence[T]]) -> list[T]:
-    """What is kept of the rows of several processes, the first being the one that matters most."""
+    """Return the rows of several processes that are kept; the first process matters most."""
     if sum(map(len, lists)) <= AT_MOST:
         return [row for rows in lists for row in rows]
     others = sum(map(len, lists[1:]))
@@ -144,21 +147,20 @@ def _fitting(lists: Sequence[Sequence[T]]) -> list[T]:
 
 
 def _thinned(rows: Sequence[T], at_most: int) -> list[T]:
-    """So many of some rows, evenly, the last among them."""
+    """Return at most so many rows, spread evenly, the last among them."""
     if len(rows) <= at_most:
         return list(rows)
     return [rows[len(rows) - 1 - (index * len(rows)) // at_most] for index in range(at_most)][::-1]
 
 
-# Reports of several processes as one: those of workers with their parent's, those of ranks with one
-# another.
+# Merge the reports of several processes: workers with their parent, or ranks.
 
 
 _RECORDS_AT_MOST: Final = 20
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """One report of several processes.
+    """Return one report of several processes.
 
     The program and the settings are those of the first; the time lines of all are one: see
     `timelines_together`. The same leak in several workers is one leak: its counts and bytes are
@@ -191,12 +193,15 @@ def merged(reports: Sequence[Report]) -> Report:
         nbytes=sum(report.nbytes for report in rows),
         leaks=leaks,
         kept=_together(_all(rows, lambda report: report.kept), processes),
+        kept_nbytes=sum(report.kept_nbytes for report in rows),
+        unwatched=tuple(dict.fromkeys(_all(rows, lambda report: report.unwatched))),
         leftovers=_together(_all(rows, lambda report: report.leftovers), processes),
         suppressed=tuple(_all(rows, lambda report: report.suppressed)),
         unused_suppressions=_unused_in_all(rows),
         timeline=timelines_together(rows),
         sites=_sites(_all(rows, lambda report: report.sites)),
         processes=tuple(_all(rows, lambda report: report.processes)),
+        retainers=tuple(sorted(_all(rows, lambda report: report.retainers), key=lambda row: -row.nbytes)),
     )
 
 
@@ -205,7 +210,7 @@ def _all(reports: Iterable[Report], rows: Callable[[Report], Iterable[T]]) -> li
 
 
 def _together(leaks: Iterable[Leak], processes: dict[int, Process]) -> tuple[Leak, ...]:
-    """Leaks with those of different workers that are the same taken together, the most bytes first."""
+    """Return the leaks with equal leaks of different workers joined, the most bytes first."""
     groups: dict[tuple[object, ...], list[Leak]] = {}
     for leak in leaks:
         process = processes.get(leak.pid)

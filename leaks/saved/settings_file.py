@@ -1,7 +1,11 @@
-"""The settings of a project: ``.leak-report.toml`` or a table of ``pyproject.toml``, with its suppressions."""
+"""The settings of a project: options of the command line, and suppressions.
+
+They stand in ``.leak-report.toml``, or in a table of ``pyproject.toml``.
+"""
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import os
 import tomllib
@@ -17,8 +21,9 @@ from ..report.report import Report, Suppressed, UnusedSuppression
 __all__ = [
     "FILE",
     "Suppression",
-    "SuppressionError",
+    "SettingsError",
     "find_settings",
+    "options_of",
     "read_table",
     "rows_of",
     "suppressed_by",
@@ -32,39 +37,42 @@ FILE: Final = ".leak-report.toml"
 """The file of a project's own; ``pyproject.toml`` may have the same in its table ``tool.leak-report``."""
 
 
-class SuppressionError(ValueError):
-    """A file of suppressions is wrong; the message says where and how, in one line."""
+_TABLES: Final = ("suppress", "baseline")
+
+
+class SettingsError(ValueError):
+    """Raised if a file of settings is wrong; the message says where and how, in one line."""
 
 
 def find_settings(folder: Path) -> Path | None:
-    """The file in a folder that has a project's suppressions: `FILE`, or a ``pyproject.toml`` with the table."""
+    """Return the file with the settings of a folder: `FILE`, or a ``pyproject.toml``."""
     own = folder / FILE
     if own.is_file():
         return own
     project = folder / "pyproject.toml"
     try:
         found = project.is_file() and bool(read_table(project))
-    except SuppressionError:
-        # A pyproject.toml that others cannot read either is no business of ours.
+    except SettingsError:
+        # A broken pyproject.toml is reported by other tools.
         return None
     return project if found else None
 
 
 def read_table(file: Path) -> dict[str, Any]:
-    """The content of a file; of a ``pyproject.toml``, its table ``tool.leak-report``.
+    """Return the content of a file; of a ``pyproject.toml``, its table ``tool.leak-report``.
 
     Raises
     ------
-    SuppressionError
+    SettingsError
         It cannot be read, or is no TOML.
     """
     try:
         with file.open("rb") as stream:
             content: dict[str, Any] = tomllib.load(stream)
     except OSError as error:
-        raise SuppressionError(f"cannot read {str(file)!r}: {error.strerror}") from None
+        raise SettingsError(f"cannot read {str(file)!r}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SuppressionError(f"{str(file)!r} is no TOML: {error}") from None
+        raise SettingsError(f"{str(file)!r} is no TOML: {error}") from None
     if file.name == "pyproject.toml":
         tools: Any = content.get("tool", {})
         content = tools.get("leak-report", {})
@@ -74,28 +82,53 @@ def read_table(file: Path) -> dict[str, Any]:
 def rows_of(
     file: Path, content: dict[str, Any], name: str, noun: str, keys: Collection[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each table ``[[name]]`` of a file's content, with where it stands, for messages.
+    """Yield each table ``[[name]]`` of a file's content, with its place for messages.
 
     Raises
     ------
-    SuppressionError
+    SettingsError
         They are no tables, or one has another key than `keys`.
     """
     rows: list[Any] = content.get(name, [])
     if type(rows) is not list:
-        raise SuppressionError(f"{str(file)!r}: write each {noun} as a table [[{name}]]")
+        raise SettingsError(f"{str(file)!r}: write each {noun} as a table [[{name}]]")
     for number, row in enumerate(rows, 1):
         where = f"{str(file)!r}, {noun} {number}"
         if not isinstance(row, dict):
-            raise SuppressionError(f"{where}: it must be a table")
+            raise SettingsError(f"{where}: it must be a table")
         fields = cast("dict[str, Any]", row)
         for unknown in sorted(fields.keys() - set(keys)):
-            raise SuppressionError(f"{where}: unknown key {unknown!r}; known are {', '.join(keys)}")
+            raise SettingsError(f"{where}: unknown key {unknown!r}; known are {', '.join(keys)}")
         yield where, fields
 
 
-# What the user does not want to hear of, and why: suppressions in ``.leak-report.toml`` or
-# ``pyproject.toml``.
+# Options of the command line.
+
+
+def options_of(file: Path, known: Collection[str]) -> dict[str, Any]:
+    """Return the options of the command line that a file sets, by their long names.
+
+    Parameters
+    ----------
+    file : Path
+        The file of settings.
+    known : collection of str
+        The names that there are, without the dashes.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read, or has an entry of another name.
+    """
+    options = {name: value for name, value in read_table(file).items() if name not in _TABLES}
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, [*known, *_TABLES], 1) or sorted([*known, *_TABLES])
+            raise SettingsError(f"{str(file)!r} has an unknown entry {name!r}; known is {', '.join(near)}")
+    return options
+
+
+# Suppressions, each with its reason, in ``.leak-report.toml`` or ``pyproject.toml``.
 
 
 _KINDS: Final = frozenset(cast("tuple[str, ...]", get_args(LeakKind)))
@@ -105,7 +138,7 @@ _CRITERIA: Final = ("kind", "site", "function", "tensor")
 @final
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Leaks that are not to be reported. What is left out matches everything.
+    """Leaks that are not to be reported. A field that is left out matches everything.
 
     Attributes
     ----------
@@ -135,8 +168,8 @@ class Suppression:
     tensor: tuple[str, ...] = ()
 
     def matches(self, leak: Leak) -> bool:
-        """Whether a leak is meant."""
-        if self.kind and leak.kind not in self.kind:
+        """Return whether the suppression matches a leak."""
+        if self.kind and leak.kind not in self.kind and leak.unjudged not in self.kind:
             return False
         if self.tensor and not _any_matches(self.tensor, [leak.tensor_kind or ""]):
             return False
@@ -157,44 +190,40 @@ def _any_matches(patterns: Iterable[str], names: list[str]) -> bool:
 
 
 def suppressions_of(file: Path) -> tuple[Suppression, ...]:
-    """The suppressions in a file: its tables ``[[suppress]]``.
+    """Return the suppressions in a file: its tables ``[[suppress]]``.
 
     Raises
     ------
-    SuppressionError
-        The file or a suppression is wrong: an unknown key, no reason, nothing to go by, an unknown
-        kind of leak.
+    SettingsError
+        The file cannot be read, or a suppression is wrong: an unknown key, no reason, nothing to go
+        by, an unknown kind of leak.
     """
-    content = read_table(file)
-    unknown = sorted(content.keys() - {"suppress", "baseline"})
-    if unknown:
-        raise SuppressionError(f"{str(file)!r} has an unknown entry {unknown[0]!r}; known are suppress and baseline")
-    rows = rows_of(file, content, "suppress", "suppression", ("reason", *_CRITERIA))
+    rows = rows_of(file, read_table(file), "suppress", "suppression", ("reason", *_CRITERIA))
     return tuple(_suppression(str(file), index, where, fields) for index, (where, fields) in enumerate(rows))
 
 
 def _suppression(file: str, index: int, where: str, fields: dict[str, Any]) -> Suppression:
     reason: Any = fields.get("reason")
     if not isinstance(reason, str) or not reason.strip():
-        raise SuppressionError(f"{where}: it needs a reason")
+        raise SettingsError(f"{where}: it needs a reason")
     patterns = {name: _patterns(where, name, fields[name]) for name in _CRITERIA if name in fields}
     if not patterns:
-        raise SuppressionError(f"{where}: say what it is about, with at least one of {', '.join(_CRITERIA)}")
+        raise SettingsError(f"{where}: say what it is about, with at least one of {', '.join(_CRITERIA)}")
     for kind in patterns.get("kind", ()):
         if kind not in _KINDS:
-            raise SuppressionError(f"{where}: unknown kind of leak {kind!r}; known are {', '.join(sorted(_KINDS))}")
+            raise SettingsError(f"{where}: unknown kind of leak {kind!r}; known are {', '.join(sorted(_KINDS))}")
     return Suppression(file, index, reason.strip(), **patterns)
 
 
 def _patterns(where: str, name: str, given: Any) -> tuple[str, ...]:
     patterns: list[Any] = [given] if type(given) is str else given
     if type(patterns) is not list or not patterns or not all(type(pattern) is str and pattern for pattern in patterns):
-        raise SuppressionError(f"{where}: {name} must be a string or a list of strings, not {given!r}")
+        raise SettingsError(f"{where}: {name} must be a string or a list of strings, not {given!r}")
     return tuple(patterns)
 
 
 def suppressed_by(report: Report, suppressions: Iterable[Suppression]) -> Report:
-    """The report without the leaks that are suppressed; it tells them apart, and which suppressions none needed."""
+    """Return the report with its suppressed leaks and unused suppressions listed apart."""
     rows = list(suppressions)
     if not rows:
         return report
@@ -208,11 +237,24 @@ def suppressed_by(report: Report, suppressions: Iterable[Suppression]) -> Report
             suppressed.append(Suppressed(leak, matching[0].reason))
         else:
             leaks.append(leak)
+    kept: list[Leak] = []
+    for leak in report.kept:
+        # What is not known of a line can be suppressed as well.
+        matching = [row for row in rows if row.matches(leak)] if leak.unjudged is not None else []
+        used.update(matching)
+        if matching:
+            suppressed.append(Suppressed(leak, matching[0].reason))
+        else:
+            kept.append(leak)
     unused = [UnusedSuppression(row.file, row.index, row.reason) for row in rows if row not in used]
     gone = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
     return replace(
         report,
         leaks=tuple(leaks),
+        kept=tuple(kept),
+        kept_nbytes=max(
+            0, report.kept_nbytes - sum(leak.nbytes for leak in report.kept) + sum(leak.nbytes for leak in kept)
+        ),
         count=sum(leak.count for leak in leaks),
         nbytes=max(0, report.nbytes - gone),
         suppressed=tuple(suppressed),

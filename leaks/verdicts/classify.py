@@ -1,23 +1,29 @@
-"""From a snapshot to a report: what is there is grouped by line and by the reason why it is there."""
+"""Make a report of a snapshot: group what is there by line and by the reason why it is there."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Hashable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, final
 
+from ...scopes.framework import Escape, ModelFacts
 from ...scopes.identity import Entry
+from ...scopes.kinds import MAPPED
+from ...scopes.process import PATCHES
 from ...scopes.sites import Site
-from ..births.lines import Births
-from ..births.log import Escape, Row, Sites, Subject, UnheldMemory
+from ..births.lines import Beginning, Births
+from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among
-from ..report.leaks import Leak, excerpt_of, fingerprint_of
-from ..report.live import live_sites
+from ..report.leaks import Leak, Trend, Unjudged, excerpt_of, fingerprint_of
+from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
-from ..report.report import Report, Settings
+from ..report.report import Report, Settings, apart
+from ..report.retainer import Retainer
 from .growth import Evidence
-from .verdicts import Facts, verdict_of
+from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
 from .without_tensors import unclosed_scopes
 
 __all__ = [
@@ -29,10 +35,16 @@ _Line = tuple[Site | None, State, str, str | None, bool, bool]
 """Line, state, kind, call, whether it is a view, whether it is left over."""
 
 RECORDS_KEPT: Final = 20
+_BIRTHS_PER_PART: Final = 4
+_BIRTHS_PER_ADDED: Final = 2
 _VIEWED_NBYTES: Final = 64_000
 _PINNING: Final = ("view", "escaped")
 _IMPORTING: Final = "<frozen importlib"
-_DYING: Final = ("exception in flight", "sys.last_")
+_IN_FLIGHT: Final = "exception in flight"
+_DYING: Final = (_IN_FLIGHT, "sys.last_")
+_NEVER_RELEASED: Final = 0.9
+_STOPPED: Final = 0.5
+_PARTS: Final = 4
 
 
 @final
@@ -43,8 +55,8 @@ class Inventory:
     Attributes
     ----------
     records : sequence of Record
-        What is told of each resource.
-    subjects : sequence of Entry or Seen
+        What is reported of each resource.
+    subjects : sequence of Entry or RecordedMemory
         What each record is of.
     rows : sequence of (Row or None)
         What is known of each birth; None where nobody saw it.
@@ -52,10 +64,10 @@ class Inventory:
         What is known of their lines.
     closings : dict
         For what was disposed, which closing of a scope did it, where that is known.
-    after : int
-        The number of the last birth before the detector was opened.
+    beginning : Beginning
+        What the log had when the detector was opened.
     watched : bool
-        Whether it is all that a detector knows, and what else it knows is to be told.
+        Whether it is all that a detector knows, and what else it knows is to be reported.
     """
 
     records: Sequence[Record]
@@ -63,25 +75,30 @@ class Inventory:
     rows: Sequence[Row | None]
     sites: Sites
     closings: dict[Entry, int]
-    after: int
+    beginning: Beginning
     watched: bool
 
 
-def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_program: bool) -> Report:
+def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bool = False) -> Report:
     """Group what a snapshot found by line and reason, and find the holders of each group.
 
     Parameters
     ----------
     found : Inventory
         What was found.
-    time_limit_s, object_limit : float, int
-        When the search for holders gives up.
+    object_limit : int
+        How many objects the search for holders meets at most.
     of_program : bool
         Whether this is about a whole program: what its variables lead to is no leak then unless it
         shows signs of one.
+    died : bool
+        Whether an exception ended the program, so that ``sys.last_exc`` is that one.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
+    if of_program:
+        # Leave out what libraries make when they are imported. Only a walk through all of them finds who holds it.
+        groups = {line: those for line, those in groups.items() if not _is_of_an_import(found, line, those)}
     views = {index: identities for index in _large(records) if (identities := _pinned_by(found, index))}
     sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}
     escapes: dict[Subject, Escape] = {
@@ -90,18 +107,19 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
         for index in indices
         if not isinstance(subject := subjects[index], Entry) and (escape := subject.escape) is not None
     }
-    evidence = Evidence(found.after)
+    evidence = Evidence(found.beginning)
     leaks: list[Leak] = []
     kept: list[Leak] = []
     leftovers: list[Leak] = []
-    counted: list[Record] = []
+    places: dict[int, list[int]] = {}
     with Holders(
         [[subjects[index] for index in indices] for indices in groups.values()],
-        time_limit_s=time_limit_s,
         object_limit=object_limit,
         sizes=sizes,
     ) as holders:
-        left_memory = holders.left_over(_rows_of(found, escapes)) if of_program and escapes else set[Subject]()
+        left_memory = (
+            holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()
+        )
         for (*_, is_left), indices in groups.items():
             parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
             those_subjects = [subjects[index] for index in indices]
@@ -112,28 +130,105 @@ def report_of(found: Inventory, *, time_limit_s: float, object_limit: int, of_pr
                 parts.setdefault((reason, min(3, int(times)), escape, is_part_left), []).append(index)
             for (reason, _, escape, is_part_left), those in parts.items():
                 group = _Group(found, those, reason, escape, is_part_left, views)
-                leak, is_leak = group.leak(holders, evidence)
+                leak, is_leak = group.leak(holders, evidence, of_program=of_program, died=died)
+                places[id(leak)] = those
                 if is_part_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
-                    # What libraries make when they are imported is theirs, and of no interest.
                     if leak.site is None or not leak.site.file.startswith(_IMPORTING):
                         kept.append(leak)
                 else:
                     leaks.append(leak)
-                    counted += [records[index] for index in those]
+        # A second walk over all that was met.
+        retainers = _retainers(found, holders, [*leaks, *kept], places) if of_program else ()
+    kept, leftovers = apart(leaks, kept, leftovers)
+    weights = [1.0 if row is None else row.weight for row in found.rows]
+    sampled = any(weight != 1.0 for weight in weights)
+
+    def nbytes_in(rows: Sequence[Leak]) -> int:
+        # Each storage once; of samples, the sum of the estimates.
+        if sampled:
+            return sum(leak.nbytes for leak in rows)
+        return nbytes_of(records[index] for leak in rows for index in places[id(leak)])
+
+    nbytes, kept_nbytes = nbytes_in(leaks), nbytes_in(kept)
     leaks += unclosed_scopes(of_program=of_program) if found.watched else []
     for rows in (leaks, kept, leftovers):
         rows.sort(key=_badness)
     return Report(
-        settings=Settings(time_limit_s=time_limit_s),
+        settings=Settings(object_limit=object_limit),
         count=sum(leak.count for leak in leaks),
-        nbytes=nbytes_of(counted),
+        nbytes=nbytes,
         leaks=tuple(leaks),
         kept=tuple(kept),
         leftovers=tuple(leftovers),
-        sites=live_sites(records),
+        sites=live_sites(records, weights if sampled else ()),
+        unwatched=tuple(PATCHES.unseen()),
+        kept_nbytes=kept_nbytes,
+        retainers=retainers,
     )
+
+
+def _retainers(
+    found: Inventory, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]]
+) -> tuple[Retainer, ...]:
+    """Return what retains the memory of some rows, the most bytes first."""
+    row_of = {index: row for row in rows for index in places[id(row)]}
+    pieces = [(storages, index) for index in sorted(row_of) if (storages := _storages_of(found, index))]
+    retainers: list[Retainer] = []
+    for retained in holders.retained(pieces):
+        records = [found.records[index] for index in retained.places]
+        weights = [1.0 if (row := found.rows[index]) is None else row.weight for index in retained.places]
+        count, nbytes = estimated(records, weights)
+        by_site: dict[Site, int] = {}
+        for site, site_nbytes in _nbytes_by_site(records):
+            by_site[site] = by_site.get(site, 0) + site_nbytes
+        counts = Counter(id(row_of[index]) for index in retained.places)
+        growing = [
+            (row.trend, counts[id(row)] / len(places[id(row)]))
+            for row in rows
+            if id(row) in counts and row.trend is not None and row.trend.over == "passes"
+        ]
+        known = {row_of[index].known for index in retained.places}
+        retainers.append(
+            Retainer(
+                holder=retained.holder,
+                type=retained.type,
+                length=retained.length,
+                count=count,
+                nbytes=nbytes,
+                sites=tuple(sorted(by_site, key=lambda site: -by_site[site])),
+                count_per_pass=sum(trend.count_per_pass * share for trend, share in growing),
+                nbytes_per_pass=sum(trend.nbytes_per_pass * share for trend, share in growing),
+                grown_at=retained.grown_at,
+                kinds=tuple(dict.fromkeys(kind for index in retained.places if (kind := row_of[index].tensor_kind))),
+                pid=os.getpid(),
+                known=known.pop() if len(known) == 1 else None,
+            )
+        )
+    return tuple(sorted(retainers, key=lambda row: (-row.nbytes, row.holder)))
+
+
+def _nbytes_by_site(records: Sequence[Record]) -> Iterable[tuple[Site, int]]:
+    # By the identity of the lines: there are few, and comparing them is slow.
+    sites: dict[int, Site] = {}
+    nbytes: dict[int, int] = {}
+    for record in records:
+        site = record.site
+        if site is not None:
+            sites[id(site)] = site
+            nbytes[id(site)] = nbytes.get(id(site), 0) + record.nbytes
+    return zip(sites.values(), nbytes.values(), strict=True)
+
+
+def _storages_of(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
+    record, subject = found.records[index], found.subjects[index]
+    if record.state != "alive":
+        return ()
+    if not isinstance(subject, Entry):
+        return ((subject.identity, subject.nbytes),)
+    resource = subject()
+    return () if resource is None else tuple(subject.kind.storages(resource))
 
 
 def _rows_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory, Row]:
@@ -145,8 +240,8 @@ def _rows_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory
 
 
 def _grouped(found: Inventory, left: set[Entry]) -> dict[_Line, list[int]]:
-    """What is there by line and nature; what has gone since the snapshot was taken is no leak."""
-    # The lines by their identity first: there are few of them, and comparing them takes time.
+    """Return what is there, by line and nature, without what has gone since the snapshot."""
+    # Group by the identity of the lines first: there are few, and comparing them is slow.
     by_identity: dict[tuple[int, State, str, str | None, bool, bool], list[int]] = {}
     for index, (record, subject) in enumerate(zip(found.records, found.subjects, strict=True)):
         if subject() is not None:
@@ -168,6 +263,17 @@ def _grouped(found: Inventory, left: set[Entry]) -> dict[_Line, list[int]]:
     return groups
 
 
+def _is_of_an_import(found: Inventory, line: _Line, places: Sequence[int]) -> bool:
+    """Return whether a group is a little that a library made when it was imported."""
+    site, state, *_ = line
+    return (
+        site is not None
+        and site.file.startswith(_IMPORTING)
+        and state == "alive"
+        and nbytes_of(found.records[place] for place in places) < WORTH_NBYTES
+    )
+
+
 def _left_over(found: Inventory) -> set[Entry]:
     resources = [
         subject
@@ -178,17 +284,18 @@ def _left_over(found: Inventory) -> set[Entry]:
 
 
 def _large(records: Sequence[Record]) -> list[int]:
-    """Those of some records whose memory is worth a look at who uses it."""
+    """Return the records whose memory is large enough to ask which objects use it."""
     return [index for index, record in enumerate(records) if record.nbytes >= _VIEWED_NBYTES]
 
 
 def _pinned_by(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
-    """The storages behind a record that may be pinned by views, each with its bytes."""
+    """Return the storages behind a record that views may pin, each with its bytes."""
     record, subject = found.records[index], found.subjects[index]
-    if record.state != "alive":
+    # The system drops the pages of a file that nobody uses.
+    if record.state != "alive" or record.device == MAPPED:
         return ()
     if not isinstance(subject, Entry):
-        return ((subject.identity, subject.nbytes),)
+        return () if _model_of(subject) is not None else ((subject.identity, subject.nbytes),)
     resource = subject() if record.is_view else None
     return () if resource is None else tuple(subject.kind.storages(resource))
 
@@ -214,14 +321,25 @@ class _Group:
     is_left: bool
     views: dict[int, tuple[tuple[Hashable, int], ...]]
 
-    def leak(self, holders: Holders, evidence: Evidence) -> tuple[Leak, bool]:
-        """What is told of them, and whether that is a leak also at the end of a program."""
+    def leak(self, holders: Holders, evidence: Evidence, *, of_program: bool, died: bool) -> tuple[Leak, bool]:
+        """Return the leak of the group, and whether it is a leak also at the end of a program."""
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
-        births = Births([self.found.rows[index] for index in self.places], self.found.sites)
+        births = Births([self.found.rows[index] for index in self.places], self.found.sites, self.found.beginning)
         oldest = records[0]
-        count, nbytes = _estimated(records, births.weights())
-        trend = None if self.is_left else evidence.trend_of(births, [record.nbytes for record in records])
+        count, nbytes = estimated(records, births.weights())
+        model = _model_of(subjects[0])
+        is_model, is_added = model is not None, model is not None and model.is_added
+        trend = None
+        if is_model:
+            sizes = [record.nbytes for record in records]
+            trend = _of_models(evidence.trend_of(births, sizes, have_parts=True), births.live, records)
+            if trend is not None and trend.over == "births" and is_added and not _is_spread(births.numbers(), subjects):
+                trend = None
+        elif not self.is_left:
+            trend = evidence.trend_of(births, [record.nbytes for record in records])
+        if trend is not None and not _accounts_for(trend, count, nbytes):
+            trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
@@ -240,17 +358,22 @@ class _Group:
                 is_bounded=evidence.watched(births),
                 generations=len({record.generation for record in records}),
                 cycle=cycle,
+                is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
-                program_died=all(chain.startswith(_DYING) for chain in chains),
+                program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
+                is_model=is_model,
+                is_added=is_added,
+                is_apart=is_model and _are_apart(births.numbers(), subjects),
             )
         )
+        known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
         used = sum(record.used_nbytes for record in records)
         ages = [record.age_s for record in records if record.age_s is not None]
         return Leak(
             kind=verdict.kind,
             sure=verdict.sure,
             tensor=str(oldest),
-            tensor_kind=oldest.kind,
+            tensor_kind=subjects[0].kind if is_model and not isinstance(subjects[0], Entry) else oldest.kind,
             device=oldest.device,
             count=count,
             nbytes=nbytes,
@@ -268,20 +391,88 @@ class _Group:
             holders=chains,
             carriers=holders.carriers_of(subjects) if self.reason == "graph" else (),
             members=() if cycle is None else (cycle.loop,),
-            explanation=verdict.explanation,
+            explanation=verdict.explanation if known is None else f"{verdict.what}. {known.what}: {known.remedy}.",
+            remedy=verdict.remedy if known is None else known.remedy,
+            known=known,
             fingerprint=fingerprint_of(verdict.kind, oldest.kind, oldest.site, oldest.op),
             pid=os.getpid(),
             excerpt=excerpt_of(oldest.site),
             records=tuple(records[:RECORDS_KEPT]),
+            unjudged=self._unjudged(verdict, births, evidence, holders, nbytes),
         ), verdict.is_leak
 
+    def _unjudged(
+        self, verdict: Verdict, births: Births, evidence: Evidence, holders: Holders, nbytes: int
+    ) -> Unjudged | None:
+        """Return what is not known of the group."""
+        if self.reason == "unfinished":
+            return "holder"
+        if verdict.is_leak or self.is_left or nbytes < WORTH_NBYTES:
+            return None
+        if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
+            return "view"
+        if evidence.watched_passes or self.reason not in ("held", "suspended") or len(self.places) < 2:
+            return None
+        numbers = births.numbers()
+        # What was filled once, before the program went on to other things, does not grow.
+        goes_on = bool(numbers) and max(numbers) > _STOPPED * evidence.last and not evidence.is_in_a_row(births)
+        # Of models, the parts that one line makes count too.
+        model = _model_of(self.found.subjects[self.places[0]])
+        if model is not None and model.is_added:
+            return None
+        share = 1.0 if model is None else _share_of(numbers, births.live)
+        return "growth" if goes_on and len(numbers) >= _NEVER_RELEASED * births.made * share else None
 
-def _estimated(records: Sequence[Record], weights: Sequence[float]) -> tuple[int, int]:
-    """How many they are, and their bytes; an estimate where births were sampled, which have weights."""
-    if not weights:
-        return len(records), nbytes_of(records)
-    sizes = (record.nbytes * weight for record, weight in zip(records, weights, strict=True))
-    return round(sum(weights)), round(sum(sizes))
+
+def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:
+    """Return whether a group is what grew: its line may have made others, which something else collects."""
+    passes = trend.passes - trend.passes // _PARTS
+    by_count = trend.count_per_pass * passes
+    return count * _PARTS >= by_count and (by_count >= 1.0 or nbytes * _PARTS >= trend.nbytes_per_pass * passes)
+
+
+def _model_of(subject: Subject) -> ModelFacts | None:
+    return subject.model if isinstance(subject, RecordedMemory) else None
+
+
+def _share_of(models: Sequence[object], live: float) -> float:
+    """Return how many of what the log counts as models of a line are models: it counts modules in models too."""
+    return min(1.0, len(models) / live) if live else 1.0
+
+
+def _of_models(trend: Trend | None, live: float, records: Sequence[Record]) -> Trend | None:
+    """Return the growth of models: what the log counts are modules, also those in models, and none has bytes."""
+    if trend is None:
+        return None
+    share = _share_of(records, live)
+    if trend.over == "births":
+        made = max(len(records), round(trend.passes * share))
+        return replace(
+            trend, passes=made, count_per_pass=len(records) / made, nbytes_per_pass=nbytes_of(records) / made
+        )
+    count_per_pass = trend.count_per_pass * share
+    mean = nbytes_of(records) / len(records)
+    return replace(
+        trend,
+        count_per_pass=count_per_pass,
+        nbytes_per_pass=count_per_pass * mean,
+        series=tuple((number, round(count * share), round(count * share * mean)) for number, count, _ in trend.series),
+    )
+
+
+def _are_apart(numbers: Sequence[int], subjects: Sequence[Subject]) -> bool:
+    """Return whether much more was born between any two models than their own parts."""
+    parts = _parts_at_most(subjects)
+    return all(after - before > _BIRTHS_PER_PART * (parts + 1) for before, after in pairwise(sorted(numbers)))
+
+
+def _is_spread(numbers: Sequence[int], subjects: Sequence[Subject]) -> bool:
+    """Return whether, on average, more was born between two models than their own parts."""
+    return max(numbers) - min(numbers) >= _BIRTHS_PER_ADDED * (_parts_at_most(subjects) + 1) * len(numbers)
+
+
+def _parts_at_most(subjects: Sequence[Subject]) -> int:
+    return max((model.parts for subject in subjects if (model := _model_of(subject)) is not None), default=0)
 
 
 def _badness(leak: Leak) -> tuple[int, int, str, int]:

@@ -1,30 +1,32 @@
-"""Whether something grows: over the passes of a loop, or over births."""
+"""Find growth: over the passes of a loop, or over births."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from statistics import median
 from typing import Final, final
 
-from ..births.lines import Births
+from ..births.lines import Beginning, Births
 from ..births.log import LOG
 from ..report.leaks import Trend
 
 __all__ = [
+    "BIRTHS_AT_LEAST",
     "HANDED_OVER",
+    "PASSES_AT_LEAST",
     "STEP",
     "Evidence",
     "trend_of",
     "trend_of_births",
 ]
 
-# Whether something grows: from the course of what lives over the passes of a loop, or over births.
+# Decide whether a line grows, from its live resources over the passes of a loop, or over births.
 #
-# What grows is told from what merely moves. A warm-up is left out; of the rest the lower envelope
-# counts, so that saw-teeth do not; the growth has to go on to the end at the same speed, so that a
-# cache which fills does not; and it has to be steadier than chance, so that noise does not. In case
-# of doubt nothing is told.
+# Growth has to be distinguished from other changes. A warm-up is left out. Of the rest only the lower
+# envelope counts, which excludes saw-teeth. The growth has to go on to the end at the same speed,
+# which excludes a cache that fills, and it has to be steadier than chance, which excludes noise. In
+# case of doubt no growth is reported.
 #
 # The slope is the median of all slopes (Theil 1950, Sen 1968), which a few outliers do not move;
 # the steadiness is the rank correlation of Mann (1945) and Kendall.
@@ -46,8 +48,9 @@ _MUCH_FASTER_BEFORE: Final = 4.0
 _EVEN: Final = 2.5
 _LEVELS: Final = 9
 
-_BIRTHS_AT_LEAST: Final = 16
-_SURVIVING: Final = 0.5
+BIRTHS_AT_LEAST: Final = 16
+_ALONE_AT_LEAST: Final = 32
+_MADE_FOR_ONE: Final = 3
 _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
@@ -55,7 +58,7 @@ _GAP: Final = 4.0
 
 
 def trend_of(series: Sequence[Point]) -> Trend | None:
-    """The steady growth in the course of a line's live resources, or None where there is none.
+    """Return the steady growth of a line's live resources, or None if there is none.
 
     Parameters
     ----------
@@ -86,8 +89,21 @@ def trend_of(series: Sequence[Point]) -> Trend | None:
     )
 
 
-def trend_of_births(numbers: Sequence[int], sizes: Sequence[int], births: int, last: int) -> Trend | None:
-    """The growth of a line in a program that marks no passes: where all along the program half of what it makes stays.
+def trend_of_births(
+    numbers: Sequence[int],
+    sizes: Sequence[int],
+    births: int,
+    last: int,
+    course: Callable[[], Sequence[Point]],
+    *,
+    in_a_row: bool = False,
+    have_parts: bool = False,
+) -> Trend | None:
+    """Return the growth of a line in a program without passes.
+
+    A line grows if what it makes stays, all along the program and evenly, by the count of all
+    births. A third of it has to stay, since an expression makes one or two others on the way; where
+    it makes more, what lives of it has to have grown steadily.
 
     Each birth of the line is a pass then.
 
@@ -101,24 +117,45 @@ def trend_of_births(numbers: Sequence[int], sizes: Sequence[int], births: int, l
         How many the line made in all.
     last : int
         The number of the last birth of the program.
+    course : callable
+        Returns births of the program, live count and live bytes of the line, in order.
+    in_a_row : bool, default False
+        Whether a comprehension makes them: a table, where nothing else is made in between.
+    have_parts : bool, default False
+        Whether they are models: the parts of each are born with it, so that how many births lie
+        between two says little.
     """
     count = len(numbers)
-    if count < _BIRTHS_AT_LEAST or count < _SURVIVING * births:
+    if count < BIRTHS_AT_LEAST:
         return None
     spread = numbers[-1] - numbers[0]
-    # A list of samples is made in a row, before the loop begins; what a loop keeps has others in
-    # between, to the end.
-    if spread < _OTHERS * count or numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
+    # A table is filled before the loop begins; what a loop keeps is made to the end.
+    if numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
+        return None
+    if have_parts:
+        if in_a_row:
+            return None
+    elif spread < _OTHERS * count and (in_a_row or count < _ALONE_AT_LEAST):
         return None
     gaps = [after - before for before, after in pairwise(numbers)]
     if max(gaps) > _GAP * spread / (count - 1):
+        return None
+    if count * _MADE_FOR_ONE < births and trend_of(course()) is None:
         return None
     total = 0
     series: list[Point] = []
     for index, nbytes in enumerate(sizes, 1):
         total += nbytes
         series.append((index, index, total))
-    return Trend(count, 1.0, total / count, 1, 1.0, tuple(_thinned(series, _SHOWN)))
+    return Trend(
+        passes=births,
+        count_per_pass=count / births,
+        nbytes_per_pass=total / births,
+        first_pass=1,
+        fit=1.0,
+        series=tuple(_thinned(series, _SHOWN)),
+        over="births",
+    )
 
 
 def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point], points: Sequence[Point]) -> bool:
@@ -126,13 +163,13 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
     at_first, at_last = slice(0, third + 1), slice(-third - 1, None)
     for speed in (_speed, _rise):
         first, last = speed(points[at_first], values[at_first]), speed(points[at_last], values[at_last])
-        # What was faster still at its beginning may be a cache that fills ever more slowly.
+        # A faster beginning may be a cache that fills ever more slowly.
         speed_before = speed(early, before)
         slows = last * _FASTER_BEFORE < speed_before
         if last <= 0.0 or last < (_JUST_AS_FAST if slows else _STILL_AS_FAST) * first:
             return False
         if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
-            # The last places of a cache are filled by chance, what leaks in a loop goes step by
+            # The last places of a cache are filled at random times; a leak in a loop grows step by
             # step.
             return False
     if len(set(values)) < _LEVELS or len(set(values[-third - 1 :])) < _LEVELS // 3:
@@ -146,7 +183,7 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
 
 
 def _is_even(points: Sequence[Point], values: Sequence[int]) -> bool:
-    """Whether new levels are reached at even distances, up to the end."""
+    """Return whether new levels are reached at even distances, up to the end."""
     reached = [points[0][0]]
     highest = values[0]
     for point, value in zip(points, values, strict=True):
@@ -163,7 +200,7 @@ def _speed(points: Sequence[Point], values: Sequence[int]) -> float:
 
 
 def _rise(points: Sequence[Point], values: Sequence[int]) -> float:
-    """The same from the level at its beginning to the level at its end: steps that are rare count here."""
+    """Return the slope from the first level to the last, which also counts rare steps."""
     some = max(1, len(values) // 4)
     span = points[-1][0] - points[0][0]
     return (median(values[-some:]) - median(values[:some])) / max(1, span)
@@ -176,7 +213,7 @@ def _slope(places: Sequence[int], values: Sequence[int]) -> float:
 
 
 def _line(places: Sequence[int], values: Sequence[int]) -> tuple[float, float]:
-    """The slope of the line through a course, and how much of the course it explains."""
+    """Return the slope of the line through a series, and how much of the series it explains."""
     slope = _slope(places, values)
     start = median(value - slope * place for place, value in zip(places, values, strict=True))
     mean = sum(values) / len(values)
@@ -186,20 +223,20 @@ def _line(places: Sequence[int], values: Sequence[int]) -> tuple[float, float]:
 
 
 def _steadiness(values: Sequence[int]) -> float:
-    """How much more often a later value is the greater one: from -1, always falling, to 1, always rising."""
+    """Return how much more often a later value is greater, from -1 (falls) to 1 (rises)."""
     pairs = [(right > left) - (right < left) for left, right in combinations(values, 2)]
     return sum(pairs) / len(pairs)
 
 
 def _thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
-    """Some of the points, evenly, the last with them."""
+    """Return some of the points, spread evenly, with the last one."""
     if len(points) <= limit:
         return points
     step = -(-len(points) // limit)
     return points[(len(points) - 1) % step :: step]
 
 
-# What the log of births says of the growth of a line.
+# The growth of a line by the log of births.
 
 
 STEP: Final = "optimizer step"
@@ -207,38 +244,50 @@ HANDED_OVER: Final = "handed over to the parent"
 """The names of passes that nobody asked for: they count where there are no others."""
 
 _NAMES: Final = 8
+_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 @final
 class Evidence:
-    """The growth of the lines of one log, each asked for once.
+    """The growth of the lines of one log, each computed once.
 
     Parameters
     ----------
-    after : int
-        The number of the last birth before the detector was opened.
+    beginning : Beginning
+        What the log had when the detector was opened.
+
+    Attributes
+    ----------
+    last : int
+        How many births there were since.
+    passes : dict
+        How many passes of each name there were since.
     """
 
-    def __init__(self, after: int) -> None:
-        passes: dict[str, int] = LOG.passes()
+    def __init__(self, beginning: Beginning) -> None:
+        self._before = beginning.passes
+        passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         often = sorted(passes.items(), key=lambda item: -item[1])
         names = [name for name, times in often if times >= PASSES_AT_LEAST]
         self._names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
-        self._after = after
-        self._last: int = LOG.counts()[0] - after
+        self.last: int = LOG.counts()[0] - beginning.after
         self._known: dict[int, Trend | None] = {}
 
     @property
     def watched_passes(self) -> bool:
-        """Whether there were passes enough to see what grows over them."""
+        """Return whether there were enough passes to see growth over them."""
         return bool(self._names)
 
     def watched(self, births: Births) -> bool:
-        """Whether the scopes of some births were passed often enough for that, by their names."""
+        """Return whether scopes of these names were passed often enough to see growth."""
         return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
 
-    def trend_of(self, births: Births, sizes: Sequence[int]) -> Trend | None:
-        """How a line grows, or None where it does not.
+    def is_in_a_row(self, births: Births) -> bool:
+        """Return whether a comprehension makes them: a table, which is filled once."""
+        return births.function.endswith(_COMPREHENSIONS)
+
+    def trend_of(self, births: Births, sizes: Sequence[int], *, have_parts: bool = False) -> Trend | None:
+        """Return how a line grows, or None if it does not.
 
         Parameters
         ----------
@@ -246,21 +295,35 @@ class Evidence:
             The births of what is there of one line.
         sizes : sequence of int
             The bytes of each.
+        have_parts : bool, default False
+            Whether they are models.
         """
         site = births.site_number
         if site is None:
             return None
         if not self._names:
-            numbers = births.numbers(self._after)
+            numbers = births.numbers()
             if any(after < before for before, after in pairwise(numbers)):
-                # The records were ordered otherwise.
+                # The records were ordered in another way.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            return trend_of_births(numbers, sizes, births.made, self._last)
+            return trend_of_births(
+                numbers,
+                sizes,
+                births.made,
+                self.last,
+                lambda: LOG.series(site, None) if births.is_known_still else (),
+                in_a_row=self.is_in_a_row(births),
+                have_parts=have_parts,
+            )
         if site not in self._known:
-            # What the log has forgotten meanwhile, and knows something else by that number now,
-            # shows no growth.
+            # The log may have reused the number for another birth; then there is no growth to show.
             names = self._names if births.is_known_still else ()
-            found = [trend for name in names if (trend := trend_of(LOG.series(site, name))) is not None]
+            found = [trend for name in names if (trend := trend_of(self._series(site, name))) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
+
+    def _series(self, site: int, name: str) -> list[Point]:
+        """Return the points of a site over the passes of a name since the beginning, numbered from 1."""
+        before = self._before.get(name, 0)
+        return [(number - before, count, nbytes) for number, count, nbytes in LOG.series(site, name) if number > before]

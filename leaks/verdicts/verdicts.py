@@ -1,4 +1,4 @@
-"""What kind of leak something is, how sure that is, and what to say of it."""
+"""Decide which kind of leak something is and how certain that is, and explain it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
-    from ..births.log import Escape
+    from ...scopes.framework import Escape
     from ..holders.holders import Reason
     from ..holders.search import Cycle
     from ..report.leaks import LeakKind, Sureness, Trend
     from ..report.records import Record
 
 __all__ = [
+    "WORTH_NBYTES",
     "Facts",
     "Verdict",
     "verdict_of",
 ]
 
 _REPEATED: Final = 3
-_WORTH_NBYTES: Final = 64_000
+WORTH_NBYTES: Final = 64_000
 _WORTH_PER_PASS: Final = 512
 _PINNED_TIMES: Final = 10
 _GRAPH_PASSES: Final = 8
+_MODELS: Final = 8
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of resources of one line that are there for one reason.
+    """The facts about resources of one line that are there for one reason.
 
     Attributes
     ----------
@@ -48,7 +50,7 @@ class Facts:
     trend : Trend or None
         How they grow.
     trend_is_known : bool
-        Whether there were passes enough to tell: what does not grow over them is bounded.
+        Whether there were enough passes to decide: what does not grow over them is bounded.
     is_bounded : bool
         Whether these were passes of the scopes that they were born in.
     generations : int
@@ -60,6 +62,14 @@ class Facts:
         them.
     graph_passes : int
         Over how many passes of a loop the graph of one of them reaches.
+    is_of_evaluation : bool
+        Whether the graph that holds them is that of a model in eval mode.
+    is_model : bool
+        Whether they are models, each with all that belongs to it.
+    is_added : bool
+        Whether they are parts of a model that were added to it after it was made.
+    is_apart : bool
+        Whether the program did other work between the births of one and the next.
     """
 
     oldest: Record
@@ -76,19 +86,25 @@ class Facts:
     cycle: Cycle | None
     program_died: bool
     graph_passes: int
+    is_of_evaluation: bool
+    is_model: bool = False
+    is_added: bool = False
+    is_apart: bool = False
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What they are taken for.
+    """The kind of leak that some facts show.
 
     Attributes
     ----------
     kind, sure : str
         See `Leak`.
-    explanation : str
-        What happens, and what to do.
+    what : str
+        What happens.
+    remedy : str
+        What to do about it; empty where nothing is to be done.
     is_leak : bool
         Whether they are one also at the end of a program, where what variables lead to is there by
         right.
@@ -96,12 +112,18 @@ class Verdict:
 
     kind: LeakKind
     sure: Sureness
-    explanation: str
+    what: str
+    remedy: str = ""
     is_leak: bool = True
+
+    @property
+    def explanation(self) -> str:
+        """Return what happens and what to do, in a sentence."""
+        return f"{self.what}: {self.remedy}." if self.remedy else f"{self.what}."
 
 
 def verdict_of(facts: Facts) -> Verdict:
-    """Judge. What is only there, and shows no sign of a leak, is ``alive``."""
+    """Return the verdict on some facts. Resources without a sign of a leak are ``alive``."""
     if facts.oldest.state == "disposed":
         return _disposed(facts)
     if facts.reason == "cycle":
@@ -110,31 +132,44 @@ def verdict_of(facts: Facts) -> Verdict:
         return _in_an_exception(facts)
     if facts.reason == "graph":
         return _in_a_graph(facts)
+    if facts.is_model and facts.reason in ("held", "suspended"):
+        return _added(facts) if facts.is_added else _model(facts)
     if facts.escape == "disposed" or (facts.escape is not None and facts.reason in ("held", "suspended")):
         return _escaped(facts)
     if facts.graph_passes >= _GRAPH_PASSES:
         return Verdict(
             "graph",
             "certain",
-            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each: add up "
-            "loss.item() instead of the loss, or detach() what goes on to the next step.",
+            f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each",
+            "add up loss.item() instead of the loss, or detach() what goes on to the next step",
         )
-    if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= _WORTH_NBYTES:
+    if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= WORTH_NBYTES:
         return _pinned(facts, "likely")
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         trend = facts.trend
+        if trend.over == "births":
+            return Verdict(
+                "growth",
+                "possible",
+                f"{facts.count:,} of {trend.passes:,} that this line made are alive, from the beginning of the run to "
+                "its end",
+                "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; clear or "
+                "bound the holder if it does",
+            )
         return Verdict(
             "growth",
             "likely",
-            f"More of them stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes. The "
-            "holder collects them: clear it, bound it, or keep less (a number instead of a tensor).",
+            f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
+            "holder collects them",
+            "clear the holder, bound it, or keep less (a number instead of a tensor)",
         )
     if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
         return Verdict(
             "growth",
             "possible",
-            f"{facts.count} of them were made in different passes and all are held: if the holder goes on to collect "
-            "them, it grows without end.",
+            f"{facts.count} of them were made in different passes and all are held; if the holder goes on to collect "
+            "them, it grows without end",
+            "clear the holder, or bound it",
         )
     if facts.pinned_times > 2:
         return _pinned(facts, "possible")
@@ -142,20 +177,50 @@ def verdict_of(facts: Facts) -> Verdict:
         return Verdict(
             "suspended",
             "possible",
-            "Only a suspended generator or coroutine holds it: close it, or let it run to its end.",
+            "Only a suspended generator or coroutine holds it",
+            "close it, or let it run to its end",
             is_leak=False,
         )
-    return Verdict("alive", "possible", "It is alive: the holder says who references it.", is_leak=False)
+    return Verdict("alive", "possible", "It is alive, and the holder says who references it", is_leak=False)
+
+
+def _model(facts: Facts) -> Verdict:
+    todo = "let the holders of those that are no longer used go; disposescope.why_alive(model) lists them"
+    trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
+    if trend is not None and trend.over == "passes":
+        what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
+        return Verdict("model", "certain", what, todo)
+    if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
+        return Verdict("model", "likely", f"{facts.count} models were made one after another, and none has gone", todo)
+    if trend is not None:
+        what = (
+            f"{facts.count:,} of {trend.passes:,} models of this line are alive, made from the beginning of the run on"
+        )
+        return Verdict("model", "possible", what, todo)
+    return Verdict("alive", "possible", "The model is alive: the holder says who references it", is_leak=False)
+
+
+def _added(facts: Facts) -> Verdict:
+    what = f"The model that holds them grows: {facts.count:,} modules were added to it after it was made"
+    todo = "take out those that are no longer used, or make them once"
+    trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
+    if trend is not None and trend.over == "passes":
+        return Verdict("growth", "likely", what, todo)
+    if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
+        return Verdict("growth", "likely", f"{what}, with other work in between", todo)
+    if trend is not None:
+        return Verdict("growth", "possible", what, todo)
+    return Verdict("alive", "possible", "It is a part of a model", is_leak=False)
 
 
 def _disposed(facts: Facts) -> Verdict:
     if facts.is_left:
-        return Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it.")
+        return Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it")
     return Verdict(
         "escaped",
         "certain",
-        "Its scope has ended, and the holder still references it: the next use raises DisposedError. Let the holder "
-        "go, or move it out of its scope.",
+        "Its scope has ended, the holder still references it, and the next use raises DisposedError",
+        "let the holder go, or move it out of its scope",
     )
 
 
@@ -163,18 +228,19 @@ def _escaped(facts: Facts) -> Verdict:
     due = facts.escape == "due"
     what = "Its scope has ended, and it was not moved out" if due else "Its tensor was disposed, and this is an alias"
     if facts.is_left:
-        return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it.")
-    todo = "Let the holder go, or say that it is meant with move_to_outer." if due else "Keep a copy, or move it out."
+        return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it")
+    remedy = "let the holder go, or say that it is meant with move_to_outer" if due else "keep a copy, or move it out"
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         return Verdict(
             "escaped",
             "certain",
-            f"{what}: {facts.trend.count_per_pass:.3g} more stay with each pass, over {facts.trend.passes}. {todo}",
+            f"{what}, and {facts.trend.count_per_pass:.3g} more stay with each pass, over {facts.trend.passes}",
+            remedy,
         )
     if facts.trend_is_known and facts.is_bounded:
-        return Verdict("escaped", "possible", f"{what}, but there come no more of them: a cache. {todo}", is_leak=False)
-    text = f"{what}: its memory stays with the holder. {todo}"
-    return Verdict("escaped", "likely" if _is_repeated(facts) else "possible", text)
+        return Verdict("escaped", "possible", f"{what}, but no more of them come (a cache)", remedy, is_leak=False)
+    sure: Sureness = "likely" if _is_repeated(facts) else "possible"
+    return Verdict("escaped", sure, f"{what}, so that its memory stays with the holder", remedy)
 
 
 def _in_a_cycle(facts: Facts) -> Verdict:
@@ -182,15 +248,16 @@ def _in_a_cycle(facts: Facts) -> Verdict:
         return Verdict(
             "cycle",
             "certain",
-            "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph: "
-            "refer weakly to tensors in hooks and functions of a graph.",
+            "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph",
+            "refer weakly to tensors in hooks and functions of a graph",
         )
     return Verdict(
         "cycle",
         "certain",
-        "Nothing reaches it, but it waits for the next gc.collect(): break the cycle, for example with weakref.ref.",
-        # A little that the collector has not come to yet is in most programs.
-        is_leak=facts.count >= _REPEATED or facts.nbytes >= _WORTH_NBYTES,
+        "Nothing reaches it, but it waits for the next gc.collect()",
+        "break the cycle, for example with weakref.ref",
+        # Most programs have some garbage that was not collected yet, and many models are in cycles with their hooks.
+        is_leak=facts.count > 1 if facts.is_model else facts.count >= _REPEATED or facts.nbytes >= WORTH_NBYTES,
     )
 
 
@@ -199,43 +266,47 @@ def _in_an_exception(facts: Facts) -> Verdict:
         return Verdict(
             "exception",
             "possible",
-            "The exception that is being handled, or that ended the program, keeps the frames of its traceback.",
+            "The exception that is being handled, or that ended the program, keeps the frames of its traceback",
             is_leak=False,
         )
     return Verdict(
         "exception",
         "certain",
-        "A kept exception keeps the frames of its traceback with all their variables: keep its text, or call "
-        "traceback.clear_frames().",
+        "A kept exception keeps the frames of its traceback with all their variables",
+        "keep its text, or call traceback.clear_frames()",
     )
 
 
 def _in_a_graph(facts: Facts) -> Verdict:
-    text = (
-        "The tensor is gone, but the graph of a kept one saved its memory for backward(): keep loss.item() or "
-        "loss.detach() instead of the loss."
-    )
+    what = "The tensor is gone, but the graph of a kept one saved its memory for backward()"
+    remedy = "keep loss.item() or loss.detach() instead of the loss"
+    if facts.is_of_evaluation:
+        what = "The tensor is gone, but a graph saved its memory for backward(), and the model is in eval mode"
+        remedy = (
+            'run it under dispose_scope(graph="none") or torch.no_grad(); disposescope.audit(model) lists what makes '
+            "it record"
+        )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
-        return Verdict("graph", "certain", text)
+        return Verdict("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
     if _is_repeated(facts):
-        return Verdict("graph", "likely", text)
-    return Verdict("graph", "possible", text, is_leak=False)
+        return Verdict("graph", "likely", what, remedy)
+    return Verdict("graph", "possible", what, remedy, is_leak=False)
 
 
 def _pinned(facts: Facts, sure: Sureness) -> Verdict:
     return Verdict(
         "view",
         sure,
-        "A view of a part keeps the whole memory alive: keep a copy of what is used, or let it out of its scope with "
-        "move_to_outer(view, compact=True).",
+        "A view of a part keeps the whole memory alive",
+        "keep a copy of what is used, or let it out of its scope with move_to_outer(view, compact=True)",
         is_leak=sure != "possible",
     )
 
 
 def _is_repeated(facts: Facts) -> bool:
-    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.nbytes >= _WORTH_NBYTES
+    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.nbytes >= WORTH_NBYTES
 
 
 def _is_worth_it(facts: Facts, trend: Trend) -> bool:
-    """Whether a growth is more than that of a list of numbers."""
-    return trend.nbytes_per_pass >= _WORTH_PER_PASS or facts.nbytes >= _WORTH_NBYTES or facts.oldest.nbytes == 0
+    """Return whether a growth is more than that of a list of numbers."""
+    return trend.nbytes_per_pass >= _WORTH_PER_PASS or facts.nbytes >= WORTH_NBYTES or facts.oldest.nbytes == 0

@@ -1,44 +1,48 @@
-"""Leaks that are no tensor: a scope that is not closed, native memory, memory of nobody."""
+"""Leaks that are no tensor: a scope that is not closed, native memory, memory without an owner."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast, final
 
 from ...scopes.sites import Site, site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..report.leaks import Leak, LeakKind, Sureness, Trend, excerpt_of, fingerprint_of
-from ..report.timeline import Sample, Timeline
+from ..report.timeline import Pass, Sample, Timeline
 from .growth import trend_of
 
 if TYPE_CHECKING:
     from ...scopes.scope import DisposeScope
 
 __all__ = [
+    "OwnMemory",
+    "growth_of_own_memory",
     "leak_without_tensor",
     "native_growth",
     "native_trend",
     "unclosed_scopes",
 ]
 
-# Leaks of what is no tensor: a scope that is not closed, memory of nobody.
-
 
 def leak_without_tensor(
     kind: LeakKind,
     sure: Sureness,
     nbytes: int,
-    explanation: str,
+    what: str,
+    remedy: str,
     *,
     site: Site | None = None,
     scopes: tuple[str | None, ...] = (),
     age_s: float | None = None,
     trend: Trend | None = None,
 ) -> Leak:
-    """One thing that is there and should not be; told apart from others by its line and the name of its scope."""
+    """Return a leak that is no tensor; its line and the name of its scope identify it."""
     return Leak(
         kind=kind,
         sure=sure,
@@ -61,7 +65,8 @@ def leak_without_tensor(
         holders=(),
         carriers=(),
         members=(),
-        explanation=explanation,
+        explanation=f"{what}: {remedy}.",
+        remedy=remedy,
         fingerprint=fingerprint_of(kind, None, site, scopes[0] if scopes else None),
         pid=os.getpid(),
         excerpt=excerpt_of(site),
@@ -69,8 +74,7 @@ def leak_without_tensor(
     )
 
 
-# Scopes that are open though nobody is in their block: not closed, or of a suspended generator or
-# coroutine.
+# Open scopes whose block is not running: not closed, or of a suspended generator or coroutine.
 
 
 _COROUTINE: Final = 0x80  # inspect.CO_COROUTINE
@@ -78,13 +82,13 @@ _SUSPENDS: Final = 0x2A0  # inspect.CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENER
 
 
 def unclosed_scopes(*, of_program: bool) -> list[Leak]:
-    """The scopes that are open though their block is over, or suspended, worst first.
+    """Return the open scopes whose block has ended or is suspended, worst first.
 
     Parameters
     ----------
     of_program : bool
         Whether the program is over: what is suspended then stays so. While it runs, a suspended
-        generator or task may go on, and is not told of.
+        generator or task may go on, and is not reported.
     """
     running = _running()
     found: list[Leak] = []
@@ -96,7 +100,7 @@ def unclosed_scopes(*, of_program: bool) -> list[Leak]:
         suspends = bool(code.co_flags & _SUSPENDS) or scope._frame is not None
         if suspends and not of_program:
             continue
-        found.append(_leak(opening, scope, code, suspends))
+        found.append(_leak(opening, cast("DisposeScope", scope), code, suspends))
     found.sort(key=lambda leak: (-leak.nbytes, str(leak.site)))
     return found
 
@@ -111,17 +115,17 @@ def _leak(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool)
         what = "task" if code.co_flags & _COROUTINE else "generator"
         frame = scope._frame
         where = "" if frame is None or frame.f_lineno is None else f" at line {frame.f_lineno}"
-        text = (
-            f"{called} is open in the {what} {code.co_qualname}(), which is suspended{where} and does not go on: close "
-            f"the {what}, or let it run to its end."
-        )
+        text = f"{called} is open in the {what} {code.co_qualname}(), which is suspended{where} and does not go on"
+        remedy = f"close the {what}, or let it run to its end"
     else:
-        text = f"{called} was entered and not closed: use a with statement, or call close()."
+        text = f"{called} was entered and not closed"
+        remedy = "use a with statement, or call close()"
     return leak_without_tensor(
         kind,
         sure,
         scope.nbytes,
         text,
+        remedy,
         site=site,
         scopes=(opening.name,),
         age_s=max(0.0, time.monotonic() - opening.at_s),
@@ -129,20 +133,20 @@ def _leak(opening: Opening, scope: DisposeScope, code: CodeType, suspends: bool)
 
 
 def _running() -> set[tuple[int, CodeType]]:
-    """The frames that run on any thread, and the code of each."""
+    """Return the frames that run on any thread, and the code of each."""
     found: set[tuple[int, CodeType]] = set()
     above: FrameType | None
     for above in list(sys._current_frames().values()):
         while above is not None:
             found.add((id(above), above.f_code))
-            # None in the end: a frame that has its own frame in a variable is garbage that only the
-            # collector frees.
+            # Drop the variable in the end. A frame that references itself is freed only by the
+            # collector.
             above = above.f_back
     return found
 
 
-# Memory that grows though nothing that is tracked does: of extensions, of the interpreter, of
-# native libraries.
+# Memory of extensions, the interpreter or native libraries, which grows while tracked memory does
+# not.
 
 
 _WORTH_NBYTES: Final = 16_000_000
@@ -151,35 +155,122 @@ _SAMPLES: Final = 24
 
 
 def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
-    """The growth of the resident memory while passes went by that neither tracked memory nor caches explain."""
-    if not timeline.passes:
-        return ()
-    first, last = timeline.passes[0].t_s, timeline.passes[-1].t_s
-    trend = native_trend(tuple(sample for sample in timeline.samples if first <= sample.t_s <= last))
+    """Return growth of the process's memory that neither tracked memory nor caches explain."""
+    trend = native_trend(timeline.samples, timeline.passes)
     if trend is None:
         return ()
     nbytes = trend.series[-1][2] - trend.series[0][2]
-    explanation = (
-        "The resident memory grows, and neither tracked tensors, nor the caches of allocators, nor free lists of "
-        "the C library do: look for Python objects with tracemalloc, and for native code with a native profiler."
+    memory = (
+        "anonymous memory of the process, swap included,"
+        if _is_anonymous_known(timeline.samples)
+        else "resident memory (this system does not report anonymous memory and swap)"
     )
-    return (leak_without_tensor("native", "possible", nbytes, explanation, trend=trend),)
+    what = (
+        f"The {memory} grows, and neither tracked tensors, nor the caches of allocators, nor free lists of "
+        "the C library do"
+    )
+    remedy = "look for Python objects with tracemalloc, and for native code with a native profiler"
+    return (leak_without_tensor("native", "possible", nbytes, what, remedy, trend=trend),)
 
 
-def native_trend(samples: tuple[Sample, ...]) -> Trend | None:
-    """The steady growth of what samples tell of memory that is resident and neither tracked nor cached; None if none.
+def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | None:
+    """Return the steady growth, from pass to pass, of memory that is neither tracked nor cached, or None.
 
-    What grows in steps as allocators take memory from the system, and what is given back, is none.
+    It is anonymous memory with what is swapped out; resident memory where the system does not report
+    that. What grows in steps as allocators take memory from the system, and what is given back, is
+    none.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        The memory over time.
+    passes : sequence of Pass
+        The ends of passes; those of the loop that has the most count.
     """
+    if not passes:
+        return None
+    first, last = passes[0].t_s, passes[-1].t_s
+    samples = [sample for sample in samples if first <= sample.t_s <= last]
     if len(samples) < _SAMPLES:
         return None
-    series = [(index, 1, _untracked(sample)) for index, sample in enumerate(samples, 1)]
-    grown = series[-1][2] - series[len(series) // 4][2]
-    if grown < max(_WORTH_NBYTES, _SHARE * samples[0].rss_nbytes):
+    is_known = _is_anonymous_known(samples)
+    untracked = [_untracked(sample, is_known) for sample in samples]
+    grown = untracked[-1] - untracked[len(untracked) // 4]
+    total = (samples[0].anonymous_nbytes if is_known else None) or samples[0].rss_nbytes
+    if grown < max(_WORTH_NBYTES, _SHARE * total):
         return None
-    return trend_of(series)
+    if trend_of([(index, 1, nbytes) for index, nbytes in enumerate(untracked, 1)]) is None:
+        return None
+    name = max(passes, key=lambda one: one.index).name
+    ends = [one for one in passes if one.name == name]
+    # The last sample before each end of a pass; several passes may end between two samples.
+    times = [one.t_s for one in ends]
+    by_pass: dict[int, int] = {}
+    for sample, nbytes in zip(samples, untracked, strict=True):
+        place = bisect_left(times, sample.t_s)
+        if place < len(ends):
+            by_pass[ends[place].index] = nbytes
+    return trend_of([(index, 0, nbytes) for index, nbytes in by_pass.items()])
 
 
-def _untracked(sample: Sample) -> int:
+def _is_anonymous_known(samples: Sequence[Sample]) -> bool:
+    return all(sample.anonymous_nbytes is not None for sample in samples)
+
+
+def _untracked(sample: Sample, is_anonymous_known: bool) -> int:
     on_host = sum(nbytes for device, nbytes in sample.live_nbytes.items() if device.startswith("cpu"))
-    return max(0, sample.rss_nbytes - on_host - sample.cached_nbytes)
+    own = sample.anonymous_nbytes if is_anonymous_known else None
+    return max(0, (sample.rss_nbytes if own is None else own) - on_host - sample.cached_nbytes)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OwnMemory:
+    """The memory of a forked process at the end of a pass.
+
+    Attributes
+    ----------
+    index : int
+        The number of the pass.
+    own_nbytes : int
+        What it has written and shares with no other process.
+    known_nbytes : int
+        The bytes of tracked tensors, and of what allocators keep.
+    anonymous_nbytes : int
+        Its anonymous memory, shared pages included.
+    """
+
+    index: int
+    own_nbytes: int
+    known_nbytes: int
+    anonymous_nbytes: int
+
+
+def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
+    """Return the steady growth of what a forked process has for itself, beyond what is known of it."""
+    if not points:
+        return ()
+    # What it has of its parent at the beginning is known to neither.
+    first = points[0]
+    series = [
+        (point.index, 0, max(0, point.own_nbytes - first.own_nbytes - point.known_nbytes + first.known_nbytes))
+        for point in points
+    ]
+    trend = trend_of(series)
+    grown = series[-1][2] - series[len(series) // 4][2]
+    if trend is None or grown < _WORTH_NBYTES:
+        return ()
+    nbytes = series[-1][2]
+    last = points[-1]
+    # A page that is copied was anonymous memory before.
+    copied = last.own_nbytes - first.own_nbytes - (last.anonymous_nbytes - first.anonymous_nbytes)
+    if copied * 2 >= nbytes:
+        what = (
+            "A worker process copies the memory of its parent page by page, as the reference counts in Python objects "
+            "are written when they are read"
+        )
+        remedy = "keep what workers read in arrays (NumPy, PyTorch, PyArrow) instead of lists and dicts of objects"
+    else:
+        what = "The memory that a worker process has for itself grows, and neither tracked tensors nor caches do"
+        remedy = "look for Python objects with tracemalloc, and for native code with a native profiler"
+    return (leak_without_tensor("native", "possible", nbytes, what, remedy, trend=trend),)

@@ -1,276 +1,154 @@
-#include "blocks.h"
+#include "scopes.h"
 
+#include <structmember.h>
+
+#include "fields.h"
 #include "raised.h"
 
-/* ================================================================== the release of a resource */
+static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
+static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
+/* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
+static PyObject *name_check_options, *name_enter, *name_leave_the_stack, *name_explain, *name_end, *name_raise_what_failed;
 
-/* The resource behind an entry, a new reference, or NULL where it is gone, and where an error is set. That of a tuple is made by
- * Python code. */
-static PyObject *resource_of(PyObject *entry)
+/* ------------------------------------------------------------------ the object */
+
+static PyObject *new_scope(PyTypeObject *type, PyObject *arguments, PyObject *options)
 {
-    if (Py_TYPE(entry) == strong_type) {
-        PyObject *held = get(entry, STRONG_HELD);
-        return held == Py_None ? NULL : Py_NewRef(held);
+    (void)arguments;
+    (void)options;
+    PyObject *entries = PyDict_New();
+    ScopeState *scope = entries == NULL ? NULL : (ScopeState *)type->tp_alloc(type, 0);
+    if (scope == NULL) {
+        Py_XDECREF(entries);
+        return NULL;
     }
-    if (Py_TYPE(entry) != entry_type) {
-        PyObject *resource = PyObject_CallNoArgs(entry);
-        if (resource == Py_None) {
-            Py_CLEAR(resource);
-        }
-        return resource;
+    scope->entries = entries;
+    scope->graph = Py_NewRef(name_keep);
+    scope->escapes = Py_NewRef(name_dispose);
+    scope->state = Py_NewRef(state_unopened);
+    scope->arena = Py_NewRef(Py_True);
+    scope->strict = Py_NewRef(Py_False);
+    scope->direct = Py_NewRef(Py_False);
+    scope->passed_over = Py_NewRef(empty_tuple);
+    scope->escaped = Py_NewRef(empty_tuple);
+    PyObject **nothing[] = {&scope->name,  &scope->budget, &scope->outer, &scope->below,
+                            &scope->frame, &scope->account, &scope->served, &scope->variables, &scope->code, &scope->origin};
+    for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
+        *nothing[i] = Py_NewRef(Py_None);
     }
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *resource;
-    if (PyWeakref_GetRef(entry, &resource) < 0) {
+    return (PyObject *)scope;
+}
+
+static int traverse_scope(PyObject *self, visitproc visit, void *arg)
+{
+    ScopeState *scope = (ScopeState *)self;
+    Py_VISIT(scope->name);
+    Py_VISIT(scope->graph);
+    Py_VISIT(scope->budget);
+    Py_VISIT(scope->entries);
+    Py_VISIT(scope->outer);
+    Py_VISIT(scope->below);
+    Py_VISIT(scope->frame);
+    Py_VISIT(scope->passed_over);
+    Py_VISIT(scope->account);
+    Py_VISIT(scope->served);
+    Py_VISIT(scope->variables);
+    Py_VISIT(scope->escaped);
+    Py_VISIT(scope->code);
+    Py_VISIT(scope->origin);
+    return 0;
+}
+
+/* No field becomes NULL: code that runs meanwhile may look at it. */
+static int clear_scope(PyObject *self)
+{
+    ScopeState *scope = (ScopeState *)self;
+    PyObject *entries = PyDict_New();
+    if (entries != NULL) {
+        Py_SETREF(scope->entries, entries);
+    }
+    else {
         PyErr_Clear();
-        return NULL;
     }
-    return resource;
-#else
-    PyObject *resource = PyWeakref_GET_OBJECT(entry);
-    return resource == Py_None ? NULL : Py_NewRef(resource);
-#endif
+    put(&scope->name, Py_None);
+    put(&scope->outer, Py_None);
+    put(&scope->below, Py_None);
+    put(&scope->frame, Py_None);
+    put(&scope->passed_over, empty_tuple);
+    put(&scope->variables, Py_None);
+    put(&scope->escaped, empty_tuple);
+    return 0;
 }
 
-/* Takes an entry out of LIVE: 1, or 0 where it is not there. -1 with an error set. One step for every other thread. */
-static int leave_live(PyObject *entry)
+static void dealloc_scope(PyObject *self)
 {
-    PyObject *key = get(entry, ENTRY_KEY), *taken = NULL;
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyDict_Pop(bound[LIVE], key, &taken) < 0) {
-        return -1;
+    ScopeState *scope = (ScopeState *)self;
+    PyObject_GC_UnTrack(self);
+    if (scope->weak_references != NULL) {
+        PyObject_ClearWeakRefs(self);
     }
-#else
-    /* The one lookup of a large table is what this costs. */
-    if ((taken = _PyDict_Pop(bound[LIVE], key, Py_None)) == NULL) {
-        return -1;
+    PyObject *held[] = {scope->name,  scope->graph,       scope->budget, scope->strict, scope->entries,
+                        scope->outer, scope->below,       scope->frame,  scope->state,  scope->direct,
+                        scope->arena, scope->passed_over, scope->served, scope->account,
+                        scope->escapes, scope->variables, scope->escaped, scope->code,
+                        scope->origin};
+    for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
+        Py_XDECREF(held[i]);
     }
-#endif
-    int there = taken == entry;
-    if (!there && taken != NULL && taken != Py_None && PyDict_SetItem(bound[LIVE], key, taken) < 0) {
-        there = -1;
-    }
-    Py_XDECREF(taken);
-    return there;
+    Py_TYPE(self)->tp_free(self);
 }
-
-/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all then. Two threads may each have
- * made one, the second after the first had left LIVE: `identity.track_once` looks into DEAD after it has put its own into LIVE, so
- * that the second one was never in use. -1 with an error set. Runs no Python code. */
-static int enter_dead(PyObject *entry, PyObject *resource)
-{
-    PyObject *key = get(entry, ENTRY_KEY);
-    PyObject *there = PyDict_SetDefault(bound[DEAD], key, entry);
-    if (there == NULL) {
-        return -1;
-    }
-    if (there == entry) {
-        return 1;
-    }
-    PyObject *other = Py_TYPE(there) == entry_type && Py_TYPE(entry) == entry_type ? resource_of(there) : NULL;
-    Py_XDECREF(other);
-    if (other == resource) {
-        return 0;
-    }
-    return PyDict_SetItem(bound[DEAD], key, entry) < 0 ? -1 : 1;
-}
-
-/* Out of LIVE, into DEAD, out of the list of its owner unless it is `taken` out of that: 1, or 0 where somebody else has released
- * it. One step for every other thread, because no Python code runs. -1 with an error set. */
-static int claim(PyObject *entry, PyObject *resource, PyObject *ledger, PyObject *owner, PyObject *taken)
-{
-    int claimed = leave_live(entry);
-    if (claimed > 0 && resource != NULL) {
-        claimed = enter_dead(entry, resource);
-        if (claimed < 0) {
-            /* No memory: it stays what it was. */
-            PyObject *error, *value, *traceback;
-            PyErr_Fetch(&error, &value, &traceback);
-            if (PyDict_SetItem(bound[LIVE], get(entry, ENTRY_KEY), entry) < 0) {
-                PyErr_Clear();
-            }
-            PyErr_Restore(error, value, traceback);
-        }
-    }
-    if (claimed <= 0 || get(entry, ENTRY_UNIT) != Py_None) {
-        return claimed;
-    }
-    if (owner != Py_None && get(owner, SCOPE_ENTRIES) != taken && disown(owner, entry) < 0) {
-        return -1;
-    }
-    count(ledger, owner == Py_None ? DISPOSED_UNSCOPED : DISPOSED_IN_SCOPE);
-    return 1;
-}
-
-/* Puts the exception that is set into a list, which is made where there is none. -1 without memory. */
-static int collect(PyObject **failures)
-{
-    PyObject *raised = take_raised();
-    if (*failures == NULL) {
-        *failures = PyList_New(0);
-    }
-    int failed = *failures == NULL ? -1 : PyList_Append(*failures, raised);
-    Py_DECREF(raised);
-    return failed;
-}
-
-/* What follows on a release that raised, and on that of a composite: `identity.finish_release`, once more where it was
- * interrupted. Gives up the list. */
-static PyObject *finish(PyObject *entry, PyObject *resource, PyObject *failures, PyObject *with_members, PyObject *owner,
-                        bool lives)
-{
-    PyObject *result = NULL;
-    if (failures != NULL || (failures = PyList_New(0)) != NULL) {
-        PyObject *arguments[] = {
-            entry, resource == NULL ? Py_None : resource, failures, with_members, owner, lives ? Py_True : Py_False};
-        result = PyObject_Vectorcall(bound[FINISH_RELEASE], arguments, 6, NULL);
-        if (result == NULL && collect(&failures) == 0) {
-            result = PyObject_Vectorcall(bound[FINISH_RELEASE], arguments, 6, NULL);
-        }
-        Py_DECREF(failures);
-    }
-    return result;
-}
-
-/* None, or what the release raised; NULL with an error set where it has not begun. `taken` is the list, if any, that the caller
- * took the entry out of. */
-static PyObject *release_entry(PyObject *entry, PyObject *taken, PyObject *with_members)
-{
-    PyObject *ledger = ledger_here();
-    if (ledger == NULL) {
-        return NULL;
-    }
-    PyObject *resource = resource_of(entry);
-    if (resource == NULL && PyErr_Occurred()) {
-        Py_DECREF(ledger);
-        return NULL;
-    }
-    bool is_held = Py_TYPE(entry) == strong_type;
-    PyObject *owner = Py_NewRef(get(entry, ENTRY_OWNER));
-    PyObject *result = NULL, *failures = NULL;
-    int claimed = claim(entry, is_held ? NULL : resource, ledger, owner, taken);
-    if (claimed == 0) {
-        result = Py_NewRef(Py_None);
-    }
-    else if (claimed > 0) {
-        int failed = 0;
-        bool lives = false;
-        put(entry, ENTRY_OWNER, Py_None);
-        if (is_held) {
-            put(entry, STRONG_HELD, Py_None);
-        }
-        if (resource != NULL) {
-            if (PyList_GET_SIZE(bound[LISTENERS]) != 0 && tell(bound[LISTENERS], name_disposed, entry, owner) < 0) {
-                failed = collect(&failures);
-            }
-            PyObject *kind = Py_NewRef(get(entry, ENTRY_KIND));
-            PyObject *done = PyObject_CallOneArg(get(kind, KIND_RELEASE), resource);
-            Py_DECREF(kind);
-            if (done == NULL) {
-                lives = true;
-                failed |= collect(&failures);
-            }
-            Py_XDECREF(done);
-        }
-        PyObject *members = get(entry, ENTRY_MEMBERS);
-        bool is_whole = PyTuple_CheckExact(members) && PyTuple_GET_SIZE(members) != 0 && with_members == Py_True;
-        if (failed < 0) {
-            Py_XDECREF(failures);
-        }
-        else if (failures == NULL && !is_whole) {
-            result = Py_NewRef(Py_None);
-        }
-        else {
-            result = finish(entry, resource, failures, with_members, owner, lives);
-        }
-    }
-    Py_DECREF(owner);
-    Py_DECREF(ledger);
-    Py_XDECREF(resource);
-    return result;
-}
-
-PyObject *compiled_release(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
-{
-    (void)module;
-    if (number < 1 || number > 2 || !is_bound() || !PyObject_TypeCheck(arguments[0], entry_type)) {
-        PyErr_SetString(PyExc_TypeError, "release() takes an entry");
-        return NULL;
-    }
-    return release_entry(arguments[0], NULL, number == 2 ? arguments[1] : Py_True);
-}
-
-PyObject *compiled_release_newest(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
-{
-    (void)module;
-    if (number != 2 || !is_bound() || !PyDict_Check(arguments[0]) || !PyList_CheckExact(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "release_newest() takes a dict of entries and a list");
-        return NULL;
-    }
-    PyObject *entries = arguments[0];
-    while (PyDict_GET_SIZE(entries) != 0) {
-        PyObject *item = PyObject_CallMethodNoArgs(entries, name_popitem);
-        if (item == NULL) {
-            return NULL;
-        }
-        PyObject *entry = Py_NewRef(PyTuple_GET_ITEM(item, 0));
-        Py_DECREF(item);
-        PyObject *failure = release_entry(entry, entries, Py_True);
-        Py_DECREF(entry);
-        if (failure == NULL) {
-            return NULL;
-        }
-        if (failure != Py_None && PyList_Append(arguments[1], failure) < 0) {
-            Py_DECREF(failure);
-            return NULL;
-        }
-        Py_DECREF(failure);
-    }
-    Py_RETURN_NONE;
-}
-
-/* ================================================================== the ways into and out of a scope */
-
-static PyTypeObject *block_type;
-static PyObject *enter_unusually;
-static initproc init_with_options;
 
 /* ------------------------------------------------------------------ __init__ */
 
+static void put_bool(PyObject **field, int value) { put(field, value ? Py_True : Py_False); }
+
+/* Whether a value of the option `graph` says what a block may record. */
+static bool limits_recording(PyObject *graph)
+{
+    return PyUnicode_Check(graph) && (PyUnicode_CompareWithASCIIString(graph, "none") == 0 ||
+                                      PyUnicode_CompareWithASCIIString(graph, "refuse") == 0);
+}
+
 static int init(PyObject *self, PyObject *arguments, PyObject *options)
 {
-    Py_ssize_t number = PyTuple_GET_SIZE(arguments);
-    PyObject *name = number == 0 ? Py_None : PyTuple_GET_ITEM(arguments, 0);
-    if (Py_TYPE(self) != block_type || number > 1 || (options != NULL && PyDict_GET_SIZE(options) != 0) ||
-        (name != Py_None && !PyUnicode_CheckExact(name)) || get(self, SCOPE_STATE) != Py_None) {
-        return init_with_options(self, arguments, options);
-    }
-    PyObject *entries = PyDict_New();
-    if (entries == NULL) {
+    static char *names[] = {"name", "strict", "graph", "keep_pages", "arena", "budget", "escapes", NULL};
+    ScopeState *scope = (ScopeState *)self;
+    if (scope->state != state_unopened) {
+        PyErr_SetString(PyExc_RuntimeError, "a scope is initialized once: make another one with dispose_scope()");
         return -1;
     }
-    put(self, SCOPE_NAME, name);
-    put(self, SCOPE_STRICT, Py_False);
-    put(self, SCOPE_GRAPH, name_keep);
-    put(self, SCOPE_KEEP_PAGES, Py_False);
-    put(self, SCOPE_BUDGET, Py_None);
-    put(self, SCOPE_ARENA, Py_True);
-    put(self, SCOPE_PARTICULAR, Py_False);
-    put(self, SCOPE_ACCOUNT, Py_None);
-    put(self, SCOPE_SERVED, Py_None);
-    put(self, SCOPE_ENTRIES, entries);
-    put(self, SCOPE_STATE, state_unopened);
-    put(self, SCOPE_DIRECT, Py_False);
-    put(self, SCOPE_FRAME, Py_None);
-    put(self, SCOPE_PASSED_OVER, empty_tuple);
-    Py_DECREF(entries);
-    return 0;
+    Py_ssize_t number = PyTuple_GET_SIZE(arguments);
+    PyObject *name = number == 0 ? Py_None : PyTuple_GET_ITEM(arguments, 0);
+    if (number <= 1 && (options == NULL || PyDict_GET_SIZE(options) == 0) && (name == Py_None || PyUnicode_CheckExact(name))) {
+        put(&scope->name, name);
+        return 0;
+    }
+    PyObject *graph = name_keep, *budget = Py_None, *escapes = name_dispose;
+    int strict = 0, keep_pages = 0, arena = 1;
+    name = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "|O$pOppOO:dispose_scope", names, &name, &strict, &graph, &keep_pages,
+                                     &arena, &budget, &escapes)) {
+        return -1;
+    }
+    put(&scope->name, name);
+    put(&scope->graph, graph);
+    put(&scope->budget, budget);
+    put(&scope->escapes, escapes);
+    put_bool(&scope->strict, strict);
+    put_bool(&scope->arena, arena);
+    scope->keep_pages = keep_pages;
+    scope->particular = !arena || budget != Py_None;
+    scope->limits_recording = limits_recording(graph);
+    PyObject *checked = PyObject_CallMethodNoArgs(self, name_check_options);
+    Py_XDECREF(checked);
+    return checked == NULL ? -1 : 0;
 }
 
 /* ------------------------------------------------------------------ __enter__ */
 
-/* Whether the code that enters is a plain function's: no generator, and nothing that enters on behalf of one. */
-static bool entered_plainly(void)
+/* Whether the code that enters is a plain function's: no generator, and nothing that enters on behalf of one. Takes note of its
+ * place then. */
+static bool entered_plainly(ScopeState *scope)
 {
     PyFrameObject *frame = PyEval_GetFrame();
     if (frame == NULL) {
@@ -279,99 +157,73 @@ static bool entered_plainly(void)
     PyCodeObject *code = PyFrame_GetCode(frame);
     bool plain = !(code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR));
     if (plain) {
-        int entering = PySet_Contains(bound[ENTERING], code->co_name);
+        int entering = PySet_Contains(entering_names, code->co_name);
         plain = entering == 0;
         if (entering < 0) {
             PyErr_Clear();
         }
     }
+    if (plain) {
+        put(&scope->code, (PyObject *)code);
+        scope->instruction = PyFrame_GetLasti(frame);
+    }
     Py_DECREF(code);
     return plain;
 }
 
-/* Whether a module has been imported that some kind waits for, or may have been. */
-static bool modules_were_imported(void)
+PyObject *origin_of(ScopeState *scope)
 {
-    if (PyDict_GET_SIZE(bound[AWAITED]) == 0) {
-        return false;
+    if (scope->origin == Py_None) {
+        PyObject *origin = Py_BuildValue("(OOi)", scope->name, scope->code, scope->instruction);
+        if (origin == NULL) {
+            return NULL;
+        }
+        put(&scope->origin, origin);
+        Py_DECREF(origin);
     }
-    PyObject *modules = PyImport_GetModuleDict();
-    PyObject *seen = PyList_GET_SIZE(bound[MODULES_SEEN]) == 0 ? NULL : PyList_GET_ITEM(bound[MODULES_SEEN], 0);
-    if (modules == NULL || !PyDict_CheckExact(modules) || seen == NULL || !PyLong_CheckExact(seen)) {
-        return true;
-    }
-    Py_ssize_t known = PyLong_AsSsize_t(seen);
-    if (known == -1 && PyErr_Occurred()) {
-        PyErr_Clear();
-    }
-    return known != PyDict_GET_SIZE(modules);
+    return Py_NewRef(scope->origin);
 }
 
 /* Calls a method of what serves plain memory. -1 with an error set. */
-static int serve(PyObject *method, PyObject *scope)
+static int serve(PyObject *method, ScopeState *scope)
 {
-    PyObject *memory = Py_NewRef(PyList_GET_ITEM(bound[MEMORY], 0));
-    PyObject *function = PyObject_GetAttr(memory, method);
-    PyObject *done = function == NULL ? NULL : PyObject_CallOneArg(function, scope);
+    PyObject *memory = Py_NewRef(PyList_GET_ITEM(memory_services, 0));
+    PyObject *done = PyObject_CallMethodOneArg(memory, method, (PyObject *)scope);
     Py_DECREF(memory);
-    Py_XDECREF(function);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
-uint64_t compiled_changes;
-
-static int set_current(PyObject *scope)
-{
-    PyObject *token = PyContextVar_Set(bound[CURRENT], scope);
-    /* At once: what goes with the token may ask which scope is current. */
-    compiled_changes++;
-    Py_XDECREF(token);
-    return token == NULL ? -1 : 0;
-}
-
-PyObject *compiled_set_current(PyObject *module, PyObject *scope)
-{
-    (void)module;
-    if (!is_bound() || (scope != Py_None && !is_scope(scope))) {
-        PyErr_SetString(PyExc_TypeError, "set_current() takes a scope, or None");
-        return NULL;
-    }
-    if (set_current(scope) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *leave_with_room(PyObject *self, PyObject *doing, PyObject *in_flight);
+static PyObject *leave_with_room(ScopeState *scope, PyObject *doing, PyObject *in_flight);
 
 static PyObject *enter(PyObject *self, PyObject *ignored)
 {
     (void)ignored;
-    PyObject *below = top();
+    ScopeState *scope = (ScopeState *)self;
+    PyObject *below = top_scope();
     if (below == NULL) {
         return NULL;
     }
-    if (get(self, SCOPE_STATE) != state_unopened || (below != Py_None && get(below, SCOPE_DIRECT) != Py_True) ||
-        get(self, SCOPE_KEEP_PAGES) != Py_False || !entered_plainly() || modules_were_imported()) {
+    ScopeState *around = below == Py_None ? NULL : (ScopeState *)below;
+    if (scope->state != state_unopened || (around != NULL && !scope_is_direct(around)) || scope->keep_pages ||
+        scope->escapes != name_dispose || !entered_plainly(scope) || modules_were_imported()) {
         Py_DECREF(below);
-        return PyObject_CallOneArg(enter_unusually, self);
+        return PyObject_CallMethodNoArgs(self, name_enter);
     }
-    bool unlike_below =
-        below == Py_None || get(below, SCOPE_ARENA) != Py_True || get(self, SCOPE_PARTICULAR) != Py_False;
-    put(self, SCOPE_BELOW, below);
-    put(self, SCOPE_OUTER, below);
+    bool unlike_below = around == NULL || !scope_has_arena(around) || scope->particular;
+    put(&scope->below, below);
+    put(&scope->outer, below);
     Py_DECREF(below);
     if (set_current(self) < 0) {
         return NULL;
     }
-    put(self, SCOPE_DIRECT, Py_True);
-    put(self, SCOPE_STATE, state_open);
-    if ((unlike_below && PyList_GET_SIZE(bound[MEMORY]) != 0 && serve(name_entered, self) < 0) ||
-        tell(bound[ENTERED], NULL, self, NULL) < 0 || tell(bound[LISTENERS], name_opened, self, NULL) < 0) {
+    put(&scope->direct, Py_True);
+    put(&scope->state, state_open);
+    if ((unlike_below && PyList_GET_SIZE(memory_services) != 0 && serve(name_entered, scope) < 0) ||
+        call_hooks(entered_hooks, self) < 0 || tell_listeners(name_opened, self, NULL) < 0) {
         /* No with statement leaves what could not be entered. */
         PyObject *raised = take_raised();
-        PyObject *left = leave_with_room(self, name_leaving, raised);
+        PyObject *left = leave_with_room(scope, name_leaving, raised);
         if (left != NULL) {
             Py_DECREF(left);
             put_raised(raised);
@@ -408,12 +260,12 @@ static void keep_raised(PyObject *failures)
     Py_DECREF(raised);
 }
 
-/* As `scope.again`: calls a function whose steps can be taken again, once more where it was interrupted. NULL without an
+/* As `scope.again`: calls a method whose steps can be taken again, once more where it was interrupted. NULL without an
  * error where it was both times; what was raised is among the failures. */
-static PyObject *again(PyObject *failures, PyObject *function, PyObject *scope, PyObject *argument)
+static PyObject *again(PyObject *failures, PyObject *method, ScopeState *scope, PyObject *argument)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
-        PyObject *done = PyObject_CallFunctionObjArgs(function, scope, argument, NULL);
+        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)scope, method, argument, NULL);
         if (done != NULL) {
             return done;
         }
@@ -423,50 +275,53 @@ static PyObject *again(PyObject *failures, PyObject *function, PyObject *scope, 
 }
 
 /* Off the context variable, and what served the context before serves it again. Runs no Python code. */
-static void step_down(PyObject *self, PyObject *failures)
+static void step_down(ScopeState *scope, PyObject *failures)
 {
-    PyObject *below = Py_NewRef(get(self, SCOPE_BELOW));
+    PyObject *below = Py_NewRef(scope->below);
     if (set_current(below) < 0) {
         keep_raised(failures);
     }
     /* The outermost scope found the arena in service where a task inherited it from a scope that is closed. */
-    if (PyList_GET_SIZE(bound[MEMORY]) != 0 &&
-        (get(self, SCOPE_SERVED) != Py_None || (below == Py_None && get(self, SCOPE_ARENA) == Py_True)) &&
-        serve(name_left, self) < 0) {
+    if (PyList_GET_SIZE(memory_services) != 0 &&
+        (scope->served != Py_None || (below == Py_None && scope_has_arena(scope))) && serve(name_left, scope) < 0) {
         keep_raised(failures);
     }
     Py_DECREF(below);
 }
 
-static void put_closed(PyObject *self)
+static void put_closed(ScopeState *scope)
 {
-    put(self, SCOPE_STATE, state_closed);
-    put(self, SCOPE_DIRECT, Py_False);
-    put(self, SCOPE_FRAME, Py_None);
-    put(self, SCOPE_PASSED_OVER, empty_tuple);
+    put(&scope->state, state_closed);
+    put(&scope->direct, Py_False);
+    put(&scope->frame, Py_None);
+    put(&scope->passed_over, empty_tuple);
 }
 
 /* Where the end of a scope was interrupted twice: what it owned is nobody's, and lives by reference count. */
-static void give_up(PyObject *self)
+static void give_up(ScopeState *scope)
 {
-    PyObject *entries = get(self, SCOPE_ENTRIES), *entry;
-    put_closed(self);
+    PyObject *entries = scope->entries, *entry;
+    put_closed(scope);
     if (!PyDict_CheckExact(entries)) {
         return;
     }
     for (Py_ssize_t at = 0; PyDict_Next(entries, &at, &entry, NULL);) {
-        put(entry, ENTRY_OWNER, Py_None);
-        if (Py_TYPE(entry) == strong_type && PyDict_DelItem(bound[LIVE], get(entry, ENTRY_KEY)) < 0) {
+        if (!is_entry(entry)) {
+            continue;
+        }
+        put(&((Entry *)entry)->owner, Py_None);
+        stop_holding(entry);
+        if (Py_TYPE(entry) == &strong_entry_type && PyDict_DelItem(live_table, ((Entry *)entry)->key) < 0) {
             PyErr_Clear();
         }
     }
     PyDict_Clear(entries);
 }
 
-static PyObject *raise_what_failed(PyObject *self, PyObject *doing, PyObject *failures, PyObject *escaped, PyObject *in_flight)
+static PyObject *raise_what_failed(ScopeState *scope, PyObject *doing, PyObject *failures, PyObject *escaped, PyObject *in_flight)
 {
     PyObject *done =
-        PyObject_CallFunctionObjArgs(bound[RAISE_WHAT_FAILED], self, doing, failures, escaped, in_flight, NULL);
+        PyObject_CallMethodObjArgs((PyObject *)scope, name_raise_what_failed, doing, failures, escaped, in_flight, NULL);
     if (done == NULL) {
         /* Frames that hold the list are reached from the tracebacks in it. */
         PyObject *raised = take_raised();
@@ -479,86 +334,89 @@ static PyObject *raise_what_failed(PyObject *self, PyObject *doing, PyObject *fa
     return done;
 }
 
-/* Whether a scope that is left has nothing to release, and nobody to tell. */
-static bool is_bare(PyObject *self)
+/* Whether a scope that is left has nothing to release, and nobody listens. */
+static bool is_bare(const ScopeState *scope)
 {
-    PyObject *entries = get(self, SCOPE_ENTRIES);
-    return PyDict_CheckExact(entries) && PyDict_GET_SIZE(entries) == 0 && get(self, SCOPE_ACCOUNT) == Py_None &&
-           get(self, SCOPE_KEEP_PAGES) == Py_False && PyList_GET_SIZE(bound[DEAD_COMPOSITES]) == 0 &&
-           PyList_GET_SIZE(bound[LISTENERS]) == 0;
+    return PyDict_CheckExact(scope->entries) && PyDict_GET_SIZE(scope->entries) == 0 && scope->account == Py_None &&
+           !scope->keep_pages && PyList_GET_SIZE(dead_composites) == 0 && !anybody_listens();
 }
 
-/* Off the stack, then `scope.end`, then what was raised is raised. `in_flight` is None where nothing passes through. */
-static PyObject *leave_block(PyObject *self, PyObject *doing, PyObject *in_flight)
+/* Off the stack, then `_end`, then what was raised is raised. `in_flight` is None where nothing passes through. */
+static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
-    PyObject *now = top();
+    PyObject *self = (PyObject *)scope, *now = top_scope();
     if (now == NULL) {
         return NULL;
     }
     Py_DECREF(now);
-    if (get(self, SCOPE_STATE) == state_unopened && doing == name_leaving) {
-        return PyObject_CallOneArg(bound[LEAVE_THE_STACK], self);
+    if (scope->state == state_unopened && doing == name_leaving) {
+        return PyObject_CallMethodNoArgs(self, name_leave_the_stack);
     }
     PyObject *failures = PyList_New(0), *escaped = NULL, *done;
     if (failures == NULL) {
         return NULL;
     }
     if (now == self) {
-        step_down(self, failures);
+        step_down(scope, failures);
     }
     else if (doing == name_leaving) {
-        Py_XDECREF(again(failures, bound[LEAVE_THE_STACK], self, NULL));
+        Py_XDECREF(again(failures, name_leave_the_stack, scope, NULL));
     }
     if (in_flight != Py_None) {
-        if ((done = PyObject_CallOneArg(bound[EXPLAIN], in_flight)) == NULL) {
+        if ((done = PyObject_CallMethodOneArg(self, name_explain, in_flight)) == NULL) {
             keep_raised(failures);
         }
         Py_XDECREF(done);
     }
-    if (get(self, SCOPE_STATE) != state_closed) {
-        if (get(self, SCOPE_STATE) == state_open && get(self, SCOPE_KEEP_PAGES) == Py_False) {
-            if (tell(bound[LEFT], NULL, self, NULL) == 0) {
-                put_closed(self);
+    if (scope->state != state_closed) {
+        if (scope->state == state_open && !scope->keep_pages) {
+            if (call_hooks(left_hooks, self) == 0) {
+                put_closed(scope);
             }
             else {
                 keep_raised(failures);
             }
         }
-        if (get(self, SCOPE_STATE) != state_closed || !is_bare(self)) {
-            escaped = again(failures, bound[END], self, failures);
+        if (scope->state != state_closed || !is_bare(scope)) {
+            escaped = again(failures, name_end, scope, failures);
             if (escaped == NULL) {
-                give_up(self);
+                give_up(scope);
             }
+        }
+    }
+    else if (doing == name_leaving && scope->limits_recording) {
+        /* Closed elsewhere, or earlier in the block: what holds for the block ends here, where it is left. */
+        for (int attempt = 0; attempt < 2 && call_hooks(left_hooks, self) < 0; attempt++) {
+            keep_raised(failures);
         }
     }
     if (PyList_GET_SIZE(failures) == 0 && (escaped == NULL || escaped == Py_None)) {
         done = Py_NewRef(Py_None);
     }
     else {
-        done = raise_what_failed(self, doing, failures, escaped == NULL ? Py_None : escaped, in_flight);
+        done = raise_what_failed(scope, doing, failures, escaped == NULL ? Py_None : escaped, in_flight);
     }
     Py_XDECREF(escaped);
     Py_DECREF(failures);
     return done;
 }
 
-static PyObject *leave_with_room(PyObject *self, PyObject *doing, PyObject *in_flight)
+static PyObject *leave_with_room(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
     make_room(ROOM);
-    PyObject *done = leave_block(self, doing, in_flight);
+    PyObject *done = leave_block(scope, doing, in_flight);
     make_room(-ROOM);
     return done;
 }
 
-PyObject *compiled_leave(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+static PyObject *leave_as(PyObject *self, PyObject *const *arguments, Py_ssize_t number)
 {
-    (void)module;
-    if (number != 3 || !is_bound() || !is_scope(arguments[0]) || !PyUnicode_CheckExact(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError, "leave() takes a scope, what is done, and what is on its way");
+    if (number != 2 || !PyUnicode_CheckExact(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "_leave() takes what is done, and what is on its way");
         return NULL;
     }
-    int leaving = PyUnicode_Compare(arguments[1], name_leaving) == 0;
-    return leave_with_room(arguments[0], leaving ? name_leaving : arguments[1], arguments[2]);
+    int leaving = PyUnicode_Compare(arguments[0], name_leaving) == 0;
+    return leave_with_room((ScopeState *)self, leaving ? name_leaving : arguments[0], arguments[1]);
 }
 
 static PyObject *leave(PyObject *self, PyObject *const *arguments, Py_ssize_t number)
@@ -567,7 +425,7 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, Py_ssize_t nu
         PyErr_Format(PyExc_TypeError, "__exit__() takes 3 arguments, not %zd", number);
         return NULL;
     }
-    PyObject *done = leave_with_room(self, name_leaving, arguments[1]);
+    PyObject *done = leave_with_room((ScopeState *)self, name_leaving, arguments[1]);
     if (done == NULL) {
         return NULL;
     }
@@ -607,41 +465,118 @@ PyObject *compiled_with_undo(PyObject *module, PyObject *both)
     return method;
 }
 
-/* ------------------------------------------------------------------ putting them in place */
+/* ------------------------------------------------------------------ the type */
 
 static PyMethodDef methods[] = {
     {"__enter__", enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))leave, METH_FASTCALL, NULL},
+    {"_leave", (PyCFunction)(void (*)(void))leave_as, METH_FASTCALL, NULL},
     {0},
 };
 
-PyObject *compiled_install(PyObject *module, PyObject *given)
+static PyMemberDef members[] = {
+    {"keep_pages", T_BOOL, offsetof(ScopeState, keep_pages), READONLY, NULL},
+    {"_account", T_OBJECT_EX, offsetof(ScopeState, account), READONLY, NULL},
+    {"_arena", T_OBJECT_EX, offsetof(ScopeState, arena), READONLY, NULL},
+    {"_particular", T_BOOL, offsetof(ScopeState, particular), READONLY, NULL},
+    {"_limits_recording", T_BOOL, offsetof(ScopeState, limits_recording), READONLY, NULL},
+    {0},
+};
+
+static const struct field name_field = {"name", offsetof(ScopeState, name), &PyBaseObject_Type, true},
+                          graph_field = {"graph", offsetof(ScopeState, graph), &PyUnicode_Type, false},
+                          escapes_field = {"escapes", offsetof(ScopeState, escapes), &PyUnicode_Type, false},
+                          variables_field = {"_variables", offsetof(ScopeState, variables), &PyTuple_Type, true},
+                          escaped_field = {"_escaped", offsetof(ScopeState, escaped), &PyTuple_Type, false},
+                          budget_field = {"budget", offsetof(ScopeState, budget), &PyLong_Type, true},
+                          strict_field = {"strict", offsetof(ScopeState, strict), &PyBool_Type, false},
+                          entries_field = {"_entries", offsetof(ScopeState, entries), &PyDict_Type, false},
+                          outer_field = {"_outer", offsetof(ScopeState, outer), &scope_state_type, true},
+                          below_field = {"_below", offsetof(ScopeState, below), &scope_state_type, true},
+                          frame_field = {"_frame", offsetof(ScopeState, frame), &PyFrame_Type, true},
+                          passed_over_field = {"_passed_over", offsetof(ScopeState, passed_over), &PyTuple_Type, false},
+                          state_field = {"_state", offsetof(ScopeState, state), &PyLong_Type, false},
+                          direct_field = {"_direct", offsetof(ScopeState, direct), &PyBool_Type, false},
+                          served_field = {"_served", offsetof(ScopeState, served), &PyBaseObject_Type, true},
+                          origin_field = {"_origin", offsetof(ScopeState, origin), &PyTuple_Type, true};
+
+/* A block that was limited when it was entered is one when it is left. */
+static int set_graph(PyObject *self, PyObject *value, void *closure)
 {
-    (void)module;
-    if (!is_bound() || !PyType_Check(given) || !PyType_IsSubtype((PyTypeObject *)given, scope_type) || block_type != NULL) {
-        PyErr_SetString(PyExc_TypeError, "install_compiled() takes the class of scopes, once");
-        return NULL;
+    if (set_field(self, value, closure) < 0) {
+        return -1;
     }
-    PyTypeObject *type = (PyTypeObject *)given;
-    PyObject *before = PyObject_GetAttrString(given, "_enter"), *after[2] = {NULL, NULL};
-    if (before != NULL) {
-        after[0] = PyDescr_NewMethod(type, &methods[0]);
-        after[1] = PyDescr_NewMethod(type, &methods[1]);
+    ScopeState *scope = (ScopeState *)self;
+    scope->limits_recording = scope->limits_recording || limits_recording(scope->graph);
+    return 0;
+}
+
+static PyGetSetDef fields[] = {
+    {"name", get_field, set_field, NULL, (void *)&name_field},
+    {"graph", get_field, set_graph, NULL, (void *)&graph_field},
+    {"escapes", get_field, set_field, NULL, (void *)&escapes_field},
+    {"_variables", get_field, set_field, NULL, (void *)&variables_field},
+    {"_escaped", get_field, set_field, NULL, (void *)&escaped_field},
+    {"budget", get_field, set_field, NULL, (void *)&budget_field},
+    {"strict", get_field, set_field, NULL, (void *)&strict_field},
+    {"_entries", get_field, set_field, NULL, (void *)&entries_field},
+    {"_outer", get_field, set_field, NULL, (void *)&outer_field},
+    {"_below", get_field, set_field, NULL, (void *)&below_field},
+    {"_frame", get_field, set_field, NULL, (void *)&frame_field},
+    {"_passed_over", get_field, set_field, NULL, (void *)&passed_over_field},
+    {"_state", get_field, set_field, NULL, (void *)&state_field},
+    {"_direct", get_field, set_field, NULL, (void *)&direct_field},
+    {"_served", get_field, set_field, NULL, (void *)&served_field},
+    {"_origin", get_field, set_field, NULL, (void *)&origin_field},
+    {0},
+};
+
+PyTypeObject scope_state_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "disposescope.scopes.compiled.ScopeState",
+    .tp_doc = "ScopeState(name=None, *, strict=False, graph='keep', keep_pages=False, arena=True, budget=None,\n"
+              "           escapes='dispose')\n--\n\n"
+              "What a scope is made of, and the ways into and out of it.",
+    .tp_basicsize = sizeof(ScopeState),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_new = new_scope,
+    .tp_init = init,
+    .tp_traverse = traverse_scope,
+    .tp_clear = clear_scope,
+    .tp_dealloc = dealloc_scope,
+    .tp_weaklistoffset = offsetof(ScopeState, weak_references),
+    .tp_methods = methods,
+    .tp_members = members,
+    .tp_getset = fields,
+};
+
+int blocks_make(PyObject *module)
+{
+    static const struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&name_opened, "opened"},
+        {&name_entered, "entered"},
+        {&name_left, "left"},
+        {&name_leaving, "leaving"},
+        {&name_keep, "keep"},
+        {&name_dispose, "dispose"},
+        {&name_check_options, "_check_options"},
+        {&name_enter, "_enter"},
+        {&name_leave_the_stack, "_leave_the_stack"},
+        {&name_explain, "_explain"},
+        {&name_end, "_end"},
+        {&name_raise_what_failed, "_raise_what_failed"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -1;
+        }
     }
-    if (after[0] == NULL || after[1] == NULL || PyObject_SetAttrString(given, "__enter__", after[0]) < 0 ||
-        PyObject_SetAttrString(given, "__exit__", after[1]) < 0) {
-        Py_XDECREF(before);
-        Py_XDECREF(after[0]);
-        Py_XDECREF(after[1]);
-        return NULL;
+    if ((empty_tuple = PyTuple_New(0)) == NULL || (state_unopened = PyLong_FromLong(0)) == NULL ||
+        (state_open = PyLong_FromLong(1)) == NULL || (state_closed = PyLong_FromLong(2)) == NULL) {
+        return -1;
     }
-    Py_DECREF(after[0]);
-    Py_DECREF(after[1]);
-    enter_unusually = before;
-    block_type = (PyTypeObject *)Py_NewRef(given);
-    /* The slot alone: the class keeps its `__init__`, whose signature people read. Should anybody change the class,
-     * Python fills the slot anew, with the same but slower. */
-    init_with_options = type->tp_init;
-    type->tp_init = init;
-    Py_RETURN_NONE;
+    return PyModule_AddType(module, &scope_state_type);
 }

@@ -1,47 +1,126 @@
-/* The module `compiled`: the paths that every birth, death and block goes through, compiled. Documented in compiled.pyi. */
-#include "births.h"
-#include "blocks.h"
-#include "bound.h"
+/* The module `compiled`: entries, the counters of threads, the state of scopes, and the paths that every birth, death and block
+ * goes through. Documented in compiled.pyi. */
 #include "module.h"
+#include "scopes.h"
 
-static PyObject *bind(PyObject *module, PyObject *things)
+#define FAST(FUNCTION) ((PyCFunction)(void (*)(void))FUNCTION)
+
+/* Whether something belongs into the list of all objects. What the collector tracks is not listed for the tuple that it is in. */
+static bool is_listed(PyObject *object, PyObject *classes, bool is_in_tuple)
 {
-    (void)module;
-    if (is_bound() || !PyDict_CheckExact(things)) {
-        PyErr_SetString(PyExc_RuntimeError, "bind() takes a dict, once in a process");
-        return NULL;
+    if (is_in_tuple && (object == NULL || PyObject_GC_IsTracked(object) || PyLong_CheckExact(object) || PyUnicode_CheckExact(object))) {
+        return false;
     }
-    if (bind_all(things) < 0) {
-        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
+        if (PyObject_TypeCheck(object, (PyTypeObject *)PyTuple_GET_ITEM(classes, i))) {
+            return true;
+        }
     }
-    Py_RETURN_NONE;
+    return PyTuple_GET_SIZE(classes) == 0 && !PyTuple_Check(object);
 }
 
-static PyObject *forget(PyObject *module, PyObject *ledger)
+/* See compiled.pyi. A tuple that another thread is making must have one reference, so none is in the list when that thread runs. */
+static PyObject *tracked_objects(PyObject *module, PyObject *classes)
 {
     (void)module;
-    forget_ledger(ledger);
-    Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
+        PyObject *cls = PyTuple_GET_ITEM(classes, i);
+        if (!PyType_Check(cls)) {
+            return PyErr_Format(PyExc_TypeError, "internal error: tracked_objects() takes classes, not %s", Py_TYPE(cls)->tp_name);
+        }
+    }
+    PyObject *found = PyList_New(0);
+    PyObject *collector = found == NULL ? NULL : PyImport_ImportModule("gc");
+    PyObject *objects = collector == NULL ? NULL : PyObject_CallMethod(collector, "get_objects", NULL);
+    bool failed = objects == NULL || !PyList_Check(objects);
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(objects); i++) {
+        PyObject *object = PyList_GET_ITEM(objects, i);
+        if (is_listed(object, classes, false)) {
+            failed = object != found && PyList_Append(found, object) < 0;
+        }
+        for (Py_ssize_t at = 0; PyTuple_Check(object) && !failed && at < PyTuple_GET_SIZE(object); at++) {
+            PyObject *item = PyTuple_GET_ITEM(object, at);
+            failed = is_listed(item, classes, true) && PyList_Append(found, item) < 0;
+        }
+    }
+    Py_XDECREF(objects);
+    Py_XDECREF(collector);
+    if (failed) {
+        Py_CLEAR(found);
+    }
+    return found;
+}
+
+/* What refers to nothing: of a million strings in a list no reference is counted, which would write to each. */
+static bool is_plain(PyObject *object)
+{
+    return object == Py_None || PyUnicode_CheckExact(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+           PyBytes_CheckExact(object) || PyBool_Check(object) || PyComplex_CheckExact(object);
+}
+
+static int visit_referent(PyObject *object, void *found) { return is_plain(object) ? 0 : PyList_Append(found, object) < 0; }
+
+/* See compiled.pyi. */
+static PyObject *referents(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *found = PyList_New(0);
+    traverseproc traverse = Py_TYPE(object)->tp_traverse;
+    if (found != NULL && PyObject_IS_GC(object) && traverse != NULL && traverse(object, visit_referent, found) != 0) {
+        Py_CLEAR(found);
+    }
+    return found;
 }
 
 static PyMethodDef functions[] = {
-    {"bind", bind, METH_O, NULL},
     {"anchor_died", compiled_anchor_died, METH_O, NULL},
-    {"born", (PyCFunction)(void (*)(void))compiled_born, METH_FASTCALL, NULL},
-    {"born_pending", (PyCFunction)(void (*)(void))compiled_born_pending, METH_FASTCALL, NULL},
-    {"born_whole", (PyCFunction)(void (*)(void))compiled_born_whole, METH_FASTCALL, NULL},
+    {"born", FAST(compiled_born), METH_FASTCALL, NULL},
+    {"born_whole", FAST(compiled_born_whole), METH_FASTCALL, NULL},
+    {"clear_process", compiled_clear_process, METH_NOARGS, NULL},
+    {"counts_of_process", compiled_counts_of_process, METH_NOARGS, NULL},
     {"died", compiled_died, METH_O, NULL},
-    {"forget_ledger", forget, METH_O, NULL},
-    {"leave", (PyCFunction)(void (*)(void))compiled_leave, METH_FASTCALL, NULL},
-    {"part", (PyCFunction)(void (*)(void))compiled_part, METH_FASTCALL, NULL},
-    {"install_compiled", compiled_install, METH_O, NULL},
-    {"release", (PyCFunction)(void (*)(void))compiled_release, METH_FASTCALL, NULL},
-    {"release_newest", (PyCFunction)(void (*)(void))compiled_release_newest, METH_FASTCALL, NULL},
+    {"held_entries", FAST(compiled_held_entries), METH_FASTCALL, NULL},
+    {"kept_entries", FAST(compiled_kept_entries), METH_FASTCALL, NULL},
+    {"make_entry", FAST(compiled_make_entry), METH_FASTCALL, NULL},
+    {"modules_were_imported", compiled_modules_were_imported, METH_NOARGS, NULL},
+    {"note_modules_seen", compiled_note_modules_seen, METH_O, NULL},
+    {"note_variables", compiled_note_variables, METH_O, NULL},
+    {"referents", referents, METH_O, NULL},
+    {"release", FAST(compiled_release), METH_FASTCALL, NULL},
+    {"release_newest", FAST(compiled_release_newest), METH_FASTCALL, NULL},
+    {"set_callbacks", FAST(compiled_set_callbacks), METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_current", compiled_set_current, METH_O, NULL},
     {"sweep", compiled_sweep, METH_NOARGS, NULL},
+    {"thread_ledger", compiled_thread_ledger, METH_NOARGS, NULL},
+    {"tracked_objects", tracked_objects, METH_VARARGS, NULL},
     {"with_undo", compiled_with_undo, METH_O, NULL},
     {0},
 };
+
+static struct scopes_api api;
+
+static int add_api(PyObject *module)
+{
+    PyObject *current = PyObject_GetAttrString(module, "CURRENT");
+    if (current == NULL) {
+        return -1;
+    }
+    api = (struct scopes_api){
+        .scope_state = &scope_state_type,
+        .entry = &entry_type,
+        .strong_entry = &strong_entry_type,
+        .anchored_entry = &anchored_entry_type,
+        .current = current,
+        .live = live_table,
+        .listeners = listeners,
+        .resolve = resolve_scope,
+        .born_pending = born_pending,
+    };
+    PyObject *capsule = PyCapsule_New(&api, SCOPES_API, NULL);
+    int failed = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "api", capsule);
+    Py_XDECREF(capsule);
+    return failed;
+}
 
 static int fill(PyObject *module)
 {
@@ -49,16 +128,12 @@ static int fill(PyObject *module)
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }
-    PyObject *changes = PyCapsule_New(&compiled_changes, "disposescope.scopes.compiled.changes", NULL);
-    int failed = changes == NULL || PyModule_AddObjectRef(module, "changes", changes) < 0 ? -1 : PyModule_AddType(module, &counts_type);
-    Py_XDECREF(changes);
-    if (failed < 0) {
+    if (tables_make(module) < 0 || ledgers_make(module) < 0 || blocks_make(module) < 0 || entries_make(module) < 0 ||
+        births_make(module) < 0 || releases_make() < 0 || add_api(module) < 0) {
         return -1;
     }
-    Py_XSETREF(died_function, PyObject_GetAttrString(module, "died"));
-    Py_XSETREF(anchor_died_function, PyObject_GetAttrString(module, "anchor_died"));
-    is_made = died_function != NULL && anchor_died_function != NULL;
-    return is_made ? 0 : -1;
+    is_made = true;
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, MAIN_INTERPRETER_ONLY {0, NULL}};

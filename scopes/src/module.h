@@ -28,16 +28,6 @@ static inline bool module_may_be_made(PyObject *module, bool is_made)
     return true;
 }
 
-/* To be asked first by what takes objects of the Python part, which it keeps for the life of the process. False with an error
- * set. */
-static inline bool module_may_be_bound(bool is_bound)
-{
-    if (is_bound) {
-        PyErr_SetString(PyExc_RuntimeError, "bind() is called once in a process: import disposescope once, and reload none of it");
-    }
-    return !is_bound;
-}
-
 #ifdef Py_mod_multiple_interpreters
 #define MAIN_INTERPRETER_ONLY {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #else

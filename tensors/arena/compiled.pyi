@@ -1,22 +1,17 @@
 """The arena's compiled part: a memory handler for NumPy (NEP 49) whose blocks know their scope.
 
-Absent where it could not be built, or where this NumPy is another one than it knows; then importing it raises
-ImportError. Ask `extension.ARENA` instead of importing it.
+Importing it raises ImportError where this NumPy is another one than it knows. Elsewhere it is imported as
+`extension.ARENA`.
 """
 
 from collections.abc import Callable
-from contextvars import ContextVar
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from ...scopes.scope import DisposeScope
+from ...scopes.compiled import ScopeState
 
 P = ParamSpec("P")
 R = TypeVar("R")
-H = TypeVar("H")
-
-ALIGNMENT: Final[int]
-"""Every block begins at a multiple of it."""
 
 debug: Final[bool]
 """Whether blocks are poisoned and guarded, by ``DISPOSESCOPE_ARENA_DEBUG=1`` when the process started."""
@@ -25,29 +20,23 @@ debug: Final[bool]
 class Account:
     """What a scope has in use, as the scope holds it."""
 
-def bind(
-    current: ContextVar[DisposeScope | None],
-    scope_type: type[DisposeScope],
-    resolve: Callable[[DisposeScope], DisposeScope | None],
-    mark_of: Callable[[FrameType | None], tuple[CodeType, int] | None],
-    listeners: list[Any],
-    ties: tuple[type, ...],
-    changes: object,
-    /,
-) -> None:
-    """Learn where scopes are found, what tells the current one where that is not plain, and where sites come from.
+def set_tie_types(types: tuple[type, ...], /) -> None:
+    """Name the types of objects that stand between an array and the one it shares memory with, as their ``base``."""
 
-    The last one is the capsule of the number of changes of the current scopes, or None.
+def record_into(log: object, /) -> None:
+    """Record births of blocks in a log of births, given its capsule, and deaths of those; None: no births any more.
+
+    Contexts that leave their scope are served on while there is a log.
     """
-
-def bind_log(log: object, /) -> None:
-    """Log blocks in the birth log, given its capsule, whenever that is open. Called once, when it is loaded."""
 
 def swap_handler(handler: object, /) -> object:
     """Have another handler, or the arena (None), serve this context; returns the one before, None for the arena."""
 
-def watch(wanted: bool, /) -> None:
-    """Whether contexts that leave their scope are served on, for a leak detector."""
+def record_buffers(function: Callable[[Any], object] | None, /) -> bool:
+    """Call a function with each array that is made over memory that NumPy did not allocate; None: no more.
+
+    Returns False, and changes nothing, where this NumPy makes them in another way.
+    """
 
 def block(array: object, /) -> tuple[int, int] | None:
     """Address and bytes of the block behind an array; None where its memory is no block of the arena.
@@ -55,29 +44,10 @@ def block(array: object, /) -> tuple[int, int] | None:
     0 bytes where the array that owns the memory has no elements, although its block counts as one of 1 byte.
     """
 
-def tellers(
-    handles: type[H],
-    slot: object,
-    storages: Callable[[H], tuple[tuple[int, int], ...]],
-    layout: Callable[[H], tuple[tuple[int, ...], str, int] | None],
-    known: dict[Any, tuple[str, int]],
-    /,
-) -> tuple[
-    Callable[[H], tuple[tuple[int, int], ...]],
-    Callable[[H], tuple[tuple[int, ...], str, int] | None],
-    Callable[[H, DisposeScope | None, DisposeScope | None], bool],
-]:
-    """The two functions compiled: what tells the storages and the layout of a handle by the array in a slot of it.
+def enter(scope: ScopeState, /) -> None:
+    """Serve this context as a scope wants it; its field ``_served`` gets the handler before."""
 
-    They ask those that they are given of memory that is no block of the arena, and of types of elements whose name and
-    bytes are not yet known. The third one does what `move` does, for the block behind a handle, and only where nothing
-    else refers to that memory.
-    """
-
-def enter(scope: DisposeScope, /) -> None:
-    """Serve this context as a scope wants it; its slot ``_served`` gets the handler before."""
-
-def leave(scope: DisposeScope, /) -> None:
+def leave(scope: ScopeState, /) -> None:
     """Put back what ``_served`` of a scope holds; NumPy's own handler where it holds nothing."""
 
 def reset() -> None:
@@ -86,34 +56,37 @@ def reset() -> None:
 def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function with the arena serving this context."""
 
-def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function with NumPy's own handler where the arena serves this context; another one stays."""
-
-def close_account(scope: DisposeScope, outer: DisposeScope | None, /) -> tuple[int, int] | None:
+def close_account(scope: ScopeState, outer: ScopeState | None, /) -> tuple[int, int] | None:
     """Hand what a scope has in use to another, or to nobody: how many blocks and bytes; None if nothing was born."""
 
-def figures(scope: DisposeScope, /) -> tuple[int, int, int, int, int, int, int, int]:
+def figures(scope: ScopeState, /) -> tuple[int, int, int, int, int, int, int, int]:
     """Live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, charged bytes of a scope."""
 
-def live_nbytes(scope: DisposeScope, /) -> int:
-    """The bytes that a scope has in use."""
+def live_nbytes(scope: ScopeState, /) -> int:
+    """Return the bytes that a scope has in use."""
 
-def owner(array: object, /) -> DisposeScope | None:
-    """The scope that owns the block behind an array; None where it is nobody's or no block of the arena."""
+def owner(array: object, /) -> ScopeState | None:
+    """Return the scope that owns the block behind an array, or at an address; None for nobody and for other memory."""
 
 def escaped(address: int, /) -> bool:
-    """Whether the scope in which a block was born, or to which it was moved, has been closed.
+    """Return whether the scope in which a block was born, or to which it was moved, has been closed.
 
     False for an address at which the birth log has no block.
     """
 
 def is_served(array: object, /) -> bool:
-    """Whether the memory behind an array is a block of the arena."""
+    """Return whether the memory behind an array, or at an address, is a block of the arena."""
 
-def move(array: object, source: DisposeScope | None, target: DisposeScope | None, /) -> bool:
-    """Give the block behind an array to another scope, or to nobody, where `source` (or nobody) owns it."""
+def move(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+    """Give the block behind an array, or at an address, to another scope, or to nobody, where `source` owns it."""
 
-def charge(scope: DisposeScope, nbytes: int, /) -> Account | bool | None:
+def move_alone(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+    """Move the block as `move` does, if only the array refers to its memory.
+
+    Only a tensor and the caller may refer to the array.
+    """
+
+def charge(scope: ScopeState, nbytes: int, /) -> Account | bool | None:
     """Count bytes from elsewhere against the budgets around a scope.
 
     Returns what `discharge` wants, False where a budget refuses, None where there is no budget.
@@ -122,11 +95,11 @@ def charge(scope: DisposeScope, nbytes: int, /) -> Account | bool | None:
 def discharge(account: Account, nbytes: int, /) -> None:
     """Take bytes off again."""
 
-def last_refusal() -> tuple[DisposeScope | None, int, int, int] | None:
-    """The last refusal of a budget on this thread: scope, budget, bytes in use, bytes requested. Forgets it."""
+def last_refusal() -> tuple[ScopeState | None, int, int, int] | None:
+    """Return the last refusal of a budget on this thread, and forget it: scope, budget, bytes in use and requested."""
 
-def sites(scope: DisposeScope | None, /) -> list[tuple[tuple[CodeType, int] | None, int]]:
-    """Birth mark and bytes of the recorded blocks that a scope owns, or that count against its budget; None: of all."""
+def sites(scope: ScopeState | None, /) -> list[tuple[tuple[CodeType, int] | None, int]]:
+    """Return birth mark and bytes of the recorded blocks that a scope owns or has in its budget; None: of all."""
 
 def statistics() -> tuple[int, int, int, int, int, int, int, int]:
     """Live blocks, live, peak, cached and mapped bytes, hits, misses, escapes."""
@@ -141,4 +114,4 @@ def decay(*ignored: object) -> None:
     """Let the cache forget what has not been needed lately; a callback of the garbage collector."""
 
 def address(array: object, /) -> int:
-    """Where the elements of an array begin."""
+    """Return where the elements of an array begin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...scopes.extension import load_extension
+from ...scopes import load_extension
 
 __all__ = [
     "ARENA",

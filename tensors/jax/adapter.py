@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, Final
+from typing import Any, Final, final
 
-from ...scopes.kinds import Kind, name_of, qualified_name, when_watched
-from ..arena.budgets import CHARGES, Charge
+from ...scopes.kinds import Kind, Layout, name_of, qualified_name
+from ..arena.budgets import BUDGETS, Charge
 from .births import ARRAY, see_births
 from .disposal import refuse_after_disposal, release
 
@@ -17,52 +17,52 @@ __all__ = [
 ]
 
 
-def _storages(array: Any) -> list[tuple[Hashable, int]]:
-    return [] if array.is_deleted() else [(("jax", id(array)), array.nbytes)]
+@final
+class JaxKind(Kind):
+    """The kind of JAX arrays that have memory.
+
+    Tracers have none, and a key of random numbers holds such an array.
+    """
+
+    cls = ARRAY
+    name = "jax.Array"
+
+    def release(self, resource: Any, /) -> None:
+        """Delete the array, and forget its memory."""
+        release(resource)
+
+    def storages(self, resource: Any, /) -> list[tuple[Hashable, int]]:
+        """Return the array itself as its storage: no two JAX arrays share memory visibly."""
+        return [] if resource.is_deleted() else [(("jax", id(resource)), resource.nbytes)]
+
+    def device(self, resource: Any, /) -> str:
+        """Return the first device of the array."""
+        # `array.devices()` raises if another thread has deleted the array meanwhile.
+        device = min(resource.sharding.device_set, key=lambda device: device.id)
+        # JAX says "gpu" where other libraries name the platform, such as "cuda".
+        platform = "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
+        return f"{platform}:{device.id}"
+
+    def describe(self, resource: Any, /) -> str:
+        """Return shape and dtype, which JAX keeps of deleted arrays too."""
+        return f"jax.Array {tuple(resource.shape)} {resource.dtype}"
+
+    def is_disposed(self, resource: Any, /) -> bool:
+        """Return whether the array was deleted, by any code."""
+        disposed: bool = resource.is_deleted()
+        return disposed
+
+    def layout(self, resource: Any, /) -> Layout:
+        """Return shape, dtype and bytes."""
+        return tuple(resource.shape), str(resource.dtype), resource.nbytes
+
+    def memory(self, resource: Any, /) -> list[Charge]:
+        """Return the memory of the array that counts against budgets."""
+        entry = BUDGETS.charges.get(("jax", id(resource)))
+        return [] if entry is None else [entry]
 
 
-def _device(array: Any) -> str:
-    # Not `array.devices()`, which refuses where another thread has deleted the array while somebody
-    # counts.
-    device = min(array.sharding.device_set, key=lambda device: device.id)
-    # JAX says "gpu" for what others call by its maker's platform.
-    platform = "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
-    return f"{platform}:{device.id}"
-
-
-def _describe(array: Any) -> str:
-    return f"jax.Array {tuple(array.shape)} {array.dtype}"
-
-
-def _layout(array: Any) -> tuple[tuple[int, ...], str, int] | None:
-    return tuple(array.shape), str(array.dtype), array.nbytes
-
-
-def _is_disposed(array: Any) -> bool:
-    disposed: bool = array.is_deleted()
-    return disposed
-
-
-def _memory(array: Any) -> list[Charge]:
-    entry = CHARGES.get(("jax", id(array))) if CHARGES else None
-    return [] if entry is None else [entry]
-
-
-KIND: Final = Kind(
-    cls=ARRAY,
-    name="jax.Array",
-    release=release,
-    storages=_storages,
-    device=_device,
-    describe=_describe,
-    is_disposed=_is_disposed,
-    layout=_layout,
-    memory=_memory,
-)
-"""The kind of the arrays of JAX that have memory.
-
-Tracers are none, and keys of random numbers hold one.
-"""
+KIND: Final = JaxKind()
 
 
 def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
@@ -75,14 +75,7 @@ def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
     return iter([(f".{name}", value) for name, value in vars(node).items()])
 
 
-def _watch_arrays() -> None:
-    from .watching import watch_arrays
-
-    watch_arrays()
-
-
 def install() -> None:
-    """See births from now on."""
+    """Watch births from now on."""
     refuse_after_disposal()
     see_births(KIND)
-    when_watched(_watch_arrays)

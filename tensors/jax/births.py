@@ -1,4 +1,4 @@
-"""Seeing births of JAX's arrays, by ways that complete each other.
+"""Find births of JAX arrays, in several ways that complement each other.
 
 A call of compiled code that JAX has in its cache ends in a hook of JAX's own. First calls and
 ``device_put`` are wrapped. Whatever comes into being otherwise is found as the difference of
@@ -18,19 +18,20 @@ from types import CodeType, FrameType
 from typing import Any, Final, final
 from weakref import ref
 
-from ...scopes.context import CLOSED, CURRENT, ENTERING, current_scope
-from ...scopes.forks import at_forks
+from ...scopes.compiled import ENTERING, ScopeState
+from ...scopes.context import CLOSED, CURRENT, innermost_scope
 from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
 from ...scopes.ownership import born, born_late
-from ...scopes.scope import DisposeScope
+from ...scopes.process import PATCHES, Patch, at_forks
 from ...scopes.sites import is_inside
-from ..arena.budgets import BUDGETED, CHARGES, charge, refused, watch_budget, watch_no_more
+from ..arena.budgets import BUDGETS, refused
+from ..patches import JAX_CALLS, JAX_HOOK, JAX_TRANSFERS
 
 __all__ = [
     "ARRAY",
+    "BIRTHS",
     "SEEN",
-    "SIGHTINGS",
     "addresses_of",
     "frames_of",
     "hang_in",
@@ -40,14 +41,13 @@ __all__ = [
     "pass_over",
     "pass_over_aliases",
     "see_births",
-    "tell",
+    "call_listeners",
     "uncover",
     "unknown_arrays",
     "wrap_ways",
 ]
 
-# The arrays of JAX that are there: what the process has, which of them are known, and where their
-# memory is.
+# The live arrays of JAX: those of the process, those that are known, and their addresses.
 
 
 _bridge: Final[Any] = import_module("jax._src.xla_bridge")
@@ -58,7 +58,7 @@ ARRAY: Final[Any] = import_module("jax._src.array").ArrayImpl
 
 @final
 class _Seen(ref[Any]):
-    """A weak reference to an array that is no scope's by birth."""
+    """A weak reference to an array that no scope owns by birth."""
 
     __slots__ = ("key",)
     key: int
@@ -74,7 +74,7 @@ def _forget(entry: _Seen, seen: dict[int, _Seen] = SEEN) -> None:
 
 
 def live_arrays() -> list[Any]:
-    """Every array of the process, on all its devices.
+    """Return every array of the process, on all its devices.
 
     Starts no device that the program has not started.
     """
@@ -84,7 +84,7 @@ def live_arrays() -> list[Any]:
 
 
 def unknown_arrays() -> list[Any]:
-    """Those that have been met nowhere yet."""
+    """Return the live arrays that are not known yet."""
     return [
         array for array in live_arrays() if id(array) not in LIVE and id(array) not in SEEN and id(array) not in DEAD
     ]
@@ -98,19 +98,19 @@ def pass_over(array: Any) -> None:
 
 
 def addresses_of(array: Any) -> set[int]:
-    """Where its memory begins, on each device; nowhere for what is empty or deleted."""
+    """Return the addresses of an array's memory on each device; empty if it has none."""
     if array.is_deleted() or array.nbytes == 0:
         return set()
     parts: Iterable[Any] = [array] if len(array.devices()) == 1 else array._arrays
     return {part.unsafe_buffer_pointer() for part in parts}
 
 
-# The traceback that JAX keeps of the birth of each array, which tells whose it is.
+# The traceback that JAX keeps of the birth of each array shows which scope owns it.
 
 
 _HOME: Final = os.path.dirname(str(import_module("jax").__file__)) + os.sep
-# What is computed while a function is traced, or lowered, is a constant of its compiled code, which
-# keeps it.
+# Arrays that are computed while a function is traced or lowered are constants of its compiled code,
+# which keeps them.
 _TRACERS: Final = (os.path.join("interpreters", "partial_eval.py"), os.path.join("interpreters", "mlir.py"))
 _verdicts: Final[dict[int, tuple[CodeType, bool]]] = {}
 _REMEMBERED_AT_MOST: Final = 20_000
@@ -119,7 +119,7 @@ _Frames = tuple[list[CodeType], list[int]]
 
 
 def is_constant(codes: list[CodeType]) -> bool:
-    """Whether what was born below these codes is a constant of compiled code."""
+    """Return whether an array born below these code objects is a constant of compiled code."""
     return any(_traces(code) for code in codes)
 
 
@@ -133,7 +133,10 @@ def _traces(code: CodeType) -> bool:
 
 
 def frames_of(array: Any) -> _Frames:
-    """Codes and instructions of the stack on which an array was born, innermost first; empty where JAX kept none."""
+    """Return codes and instructions of the stack of an array's birth, innermost first.
+
+    The stack is empty if JAX kept none.
+    """
     traceback = array.traceback
     if traceback is None:
         return [], []
@@ -152,14 +155,39 @@ _config: Final[Any] = import_module("jax._src.config")
 _folding: Final[Any] = _config.eager_constant_folding
 _tree_leaves: Final[Callable[[object], list[Any]]] = import_module("jax").tree_util.tree_leaves
 
-_HOOK_KIND: Final[list[Kind]] = []
 
-SIGHTINGS: Final[list[Callable[[Any], None]]] = []
-"""Who is told, while a leak detector is open, of the arrays that are born outside of all scopes."""
+@final
+class _Births:
+    """What the births of arrays are recorded with. The one instance is `BIRTHS`.
+
+    Attributes
+    ----------
+    kind : Kind
+        The kind of JAX's arrays; set before any birth is seen.
+    record : callable or None
+        What records the arrays that are born outside of all scopes, while a leak detector is open.
+    is_forked : bool
+        Whether this is a forked child, where JAX cannot be used: a thread of the parent may have
+        held its locks.
+    """
+
+    __slots__ = ("is_forked", "kind", "record")
+
+    kind: Kind
+
+    def __init__(self) -> None:
+        self.record: Callable[[Any], None] | None = None
+        self.is_forked = False
+
+
+BIRTHS: Final = _Births()
 
 
 class _Hook:
-    """What JAX calls after each call of compiled code from its cache; calls what was there before."""
+    """The hook that JAX calls after each cached call of compiled code.
+
+    It also calls the hook that was installed before.
+    """
 
     __slots__ = ("before",)
 
@@ -170,24 +198,25 @@ class _Hook:
         if self.before is not None:
             self.before(function, args, kwargs, result)
         scope = CURRENT.get()
-        if scope is None and not SIGHTINGS:
+        if scope is None and BIRTHS.record is None:
             return
-        if type(result) is ARRAY and scope is not None and scope._direct and not BUDGETED:
-            # The hot path.
+        if type(result) is ARRAY and scope is not None and scope._direct and not BUDGETS.scopes:
+            # This runs for each cached call.
             if id(result) not in LIVE and not _folding.value:
                 if SEEN:
                     SEEN.pop(id(result), None)
-                born(result, _HOOK_KIND[0])
+                born(result, BIRTHS.kind)
             return
         arrays = [result] if type(result) is ARRAY else _arrays_in(result)
         arrays = [array for array in arrays if id(array) not in LIVE]
         if arrays and not _folding.value:
-            # Its frame is in the traceback of a refusal, and the caller drops what was refused.
+            # If a budget refuses the result, this frame is in the traceback; the caller drops the
+            # result.
             del result
-            tell(arrays)
+            call_listeners(arrays)
 
 
-def tell(arrays: list[Any]) -> None:
+def call_listeners(arrays: list[Any]) -> None:
     """Have arrays that have just come into being born in the current scope, or seen outside of all.
 
     Parameters
@@ -200,12 +229,13 @@ def tell(arrays: list[Any]) -> None:
     MemoryError
         A budget refuses them. None of them is born then.
     """
-    if current_scope() is None:
-        for array in arrays:
-            for see in SIGHTINGS:
-                see(array)
+    if innermost_scope() is None:
+        record = BIRTHS.record
+        if record is not None:
+            for array in arrays:
+                record(array)
         return
-    refusal = _refusal_of(arrays) if BUDGETED else None
+    refusal = _refusal_of(arrays) if BUDGETS.scopes else None
     if refusal is not None:
         arrays.clear()
         try:
@@ -214,7 +244,7 @@ def tell(arrays: list[Any]) -> None:
             del refusal
     for array in arrays:
         SEEN.pop(id(array), None)
-        born(array, _HOOK_KIND[0])
+        born(array, BIRTHS.kind)
 
 
 _HOOK: Final = _Hook()
@@ -227,7 +257,7 @@ def _arrays_in(result: object) -> list[Any]:
 
 @final
 class _HookState:
-    """Stands in JAX for the place of its hook, which its checks for NaNs use too, and forget whom they push out."""
+    """Replaces JAX's holder of its hook, which JAX's checks for NaNs also use."""
 
     __slots__ = ("_place", "_unset")
 
@@ -237,12 +267,12 @@ class _HookState:
         self.set_global(place.get_global())
 
     def set_global(self, hook: Callable[..., object] | None) -> None:
-        """What is called on all threads, besides ours."""
+        """Set the function that is called on all threads, besides this library's."""
         _HOOK.before = hook
         self._place.set_global(_HOOK)
 
     def set_local(self, hook: Callable[..., object] | None) -> None:
-        """What is called on this thread, besides ours; None is what is called on all threads."""
+        """Set the function that is called on this thread; None means the one of all threads."""
         if hook is None:
             self._place.set_local(self._unset)
             return
@@ -251,9 +281,15 @@ class _HookState:
         self._place.set_local(ours)
 
     def uncover(self) -> None:
-        """Take away what a check, switched off on this thread before we came, has left there."""
+        """Remove what a check that was switched off on this thread has left there."""
         if self._place.get_local() is None:
             self._place.set_local(self._unset)
+
+    def take_out(self) -> Any:
+        """Restore JAX's own holder of the hook, and return it."""
+        before, _HOOK.before = _HOOK.before, None
+        self._place.set_global(before)
+        return self._place
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._place, name)
@@ -262,40 +298,50 @@ class _HookState:
 _PLACES: Final[list[_HookState]] = []
 
 
-def hang_in(kind: Kind) -> None:
+def hang_in() -> None:
     """Hang the hook in, where this version of JAX has a place for it."""
-    _HOOK_KIND.append(kind)
+    PATCHES.change(JAX_HOOK, _hang_in, _take_out)
+
+
+def _hang_in() -> bool:
+    _take_out()
     place = getattr(_api, "_post_hook_state", None)
     if place is not None:
         _PLACES.append(_HookState(place))
         _api._post_hook_state = _PLACES[0]
+    return place is not None
+
+
+def _take_out() -> None:
+    if _PLACES:
+        _api._post_hook_state = _PLACES.pop().take_out()
 
 
 def _refusal_of(arrays: list[Any]) -> MemoryError | None:
-    scope = current_scope()
+    scope = innermost_scope()
     if scope is None:
         return None
     counted: list[tuple[str, int]] = []
     for array in arrays:
         key = "jax", id(array)
-        if charge(scope, array, key, array.nbytes):
+        if BUDGETS.charge(scope, array, key, array.nbytes):
             counted.append(key)
             continue
-        for key in counted:
-            entry = CHARGES.pop(key, None)
-            if entry is not None:
-                entry.drop()
+        BUDGETS.forget(counted)
         return refused(f"jax.Array of shape {tuple(array.shape)} and type {array.dtype}", array.nbytes)
     return None
 
 
 def uncover() -> None:
-    """See to it that the hook is called on this thread: checks for NaNs that were switched off before leave it out."""
+    """Make sure that the hook is called on this thread.
+
+    A check for NaNs that was switched off before leaves it out.
+    """
     for place in _PLACES:
         place.uncover()
 
 
-# Births that JAX's hook does not tell of: by calls of compiled code that are in no cache, and by
+# Births that JAX's hook does not see: by calls of compiled code that are in no cache, and by
 # ``device_put``.
 #
 # The first call of a function compiles it, and what it returns comes from Python code of JAX's, on
@@ -308,12 +354,12 @@ _Array: Final[Any] = import_module("jax").Array
 
 
 def _see(results: Iterable[Any]) -> None:
-    """Tell of the arrays among results that are no constants."""
+    """Record the births of arrays among results, except constants."""
     fresh: list[Any] = []
     result: Any = None
     array: Any = None
     for result in results:
-        # Keys of random numbers hold one.
+        # A key of random numbers holds an array.
         array = getattr(result, "_base_array", None) if type(result).__name__ == "PRNGKeyArray" else result
         key = id(array)
         if type(array) is not ARRAY or key in LIVE or key in SEEN or key in DEAD:
@@ -324,17 +370,18 @@ def _see(results: Iterable[Any]) -> None:
         else:
             fresh.append(array)
     if fresh:
-        # This frame is in the traceback of a refusal, and the caller drops what was refused.
+        # If a budget refuses the result, this frame is in the traceback; the caller drops the
+        # result.
         results = ()
         result = array = None
-        tell(fresh)
+        call_listeners(fresh)
 
 
 def _telling_of_calls(execute: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(execute)
-    def telling(*args: Any) -> Any:
+    def recorded_call(*args: Any) -> Any:
         results = execute(*args)
-        if SIGHTINGS or CURRENT.get() is not None:
+        if BIRTHS.record is not None or CURRENT.get() is not None:
             try:
                 _see(results)
             except MemoryError:
@@ -342,14 +389,14 @@ def _telling_of_calls(execute: Callable[..., Any]) -> Callable[..., Any]:
                 raise
         return results
 
-    return telling
+    return recorded_call
 
 
 def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(put)
-    def telling(*given: Any, **options: Any) -> Any:
+    def recorded_call(*given: Any, **options: Any) -> Any:
         results = put(*given, **options)
-        if SIGHTINGS or CURRENT.get() is not None:
+        if BIRTHS.record is not None or CURRENT.get() is not None:
             try:
                 # What was an array before may be the same one, or share its memory, which `look`
                 # considers.
@@ -359,29 +406,28 @@ def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
                 raise
         return results
 
-    return telling
-
-
-def _part(module: str, name: str) -> tuple[Any, Any]:
-    """A module of JAX's insides and what it has under a name; None for what this version has not."""
-    try:
-        home = import_module(module)
-    except ImportError:
-        return None, None
-    return home, getattr(home, name, None)
+    return recorded_call
 
 
 def wrap_ways() -> None:
-    """Wrap both ways, where this version of JAX has them."""
-    _, executable = _part("jax._src.interpreters.pxla", "ExecuteReplicated")
-    if executable is not None:
-        executable.__call__ = _telling_of_calls(executable.__call__)
-    dispatch, put = _part("jax._src.dispatch", "_batched_device_put_impl")
-    if put is not None:
-        dispatch._batched_device_put_impl = _telling_of_transfers(put)
+    """Wrap first calls and transfers, if this version of JAX has these functions."""
+    _wrap_way(JAX_CALLS, "jax._src.interpreters.pxla", "ExecuteReplicated.__call__", _telling_of_calls)
+    _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "_batched_device_put_impl", _telling_of_transfers)
 
 
-# Seeing births of JAX's arrays, by ways that complete each other.
+def _wrap_way(patch: Patch, module: str, path: str, wrap: Callable[[Any], Any]) -> None:
+    *classes, name = path.split(".")
+    try:
+        owner: Any = import_module(module)
+        for cls in classes:
+            owner = getattr(owner, cls)
+    except (ImportError, AttributeError) as error:
+        PATCHES.fail(patch, str(error))
+        return
+    PATCHES.replace(patch, owner, name, wrap)
+
+
+# Births of JAX arrays are seen in several ways that complement each other.
 #
 # A call of compiled code that JAX has in its cache, which nearly every call is, ends in a hook of
 # JAX's own, on the thread and in the context of the caller: what it returns is born in the current
@@ -393,30 +439,24 @@ def wrap_ways() -> None:
 # of a scope that is open on this thread, and can be of no other thread or task.
 
 
-_BIRTH_KIND: Final[list[Kind]] = []
-
-
 class _Local(threading.local):
     def __init__(self) -> None:
         # The scopes that were entered on this thread and not left, each with the code of its block.
-        self.scopes: list[tuple[DisposeScope, CodeType]] = []
+        self.scopes: list[tuple[ScopeState, CodeType]] = []
 
 
 _LOCAL: Final = _Local()
 
-_FORKED: Final[list[bool]] = []
-"""Not empty in a forked child, where JAX cannot be used: a thread of the parent may have held its locks."""
 
-
-def look(asked: DisposeScope | None = None) -> None:
-    """Find what came into being, or was deleted, unseen on this thread. For those who count.
+def look(asked: ScopeState | None = None) -> None:
+    """Find arrays that were born or deleted unseen on this thread, before anything is counted.
 
     Parameters
     ----------
-    asked : DisposeScope, optional
+    asked : ScopeState, optional
         The one that is counted: what others own is not looked through for deleted arrays.
     """
-    if _FORKED:
+    if BIRTHS.is_forked:
         return
     for scope in [scope for scope, _ in _LOCAL.scopes] if asked is None else [asked]:
         if scope._state != CLOSED:
@@ -425,7 +465,7 @@ def look(asked: DisposeScope | None = None) -> None:
 
 
 def _find_births() -> None:
-    """Find the arrays that have come into being unseen on this thread, and record those that are a scope's."""
+    """Find arrays that were born unseen on this thread, and record those that a scope owns."""
     scopes = _LOCAL.scopes
     while scopes and scopes[-1][0]._state == CLOSED:
         scopes.pop()
@@ -435,12 +475,12 @@ def _find_births() -> None:
     bottom = _getframe(0)
     while bottom.f_back is not None:
         bottom = bottom.f_back
-    blocks: dict[int, DisposeScope] | None = None
-    taken: list[tuple[DisposeScope, Any]] = []
+    blocks: dict[int, ScopeState] | None = None
+    taken: list[tuple[ScopeState, Any]] = []
     for array in unknown:
         codes = frames_of(array)[0]
         if codes and codes[-1] is not bottom.f_code:
-            # Another thread's, which will look for itself.
+            # It belongs to another thread, which looks for itself.
             continue
         if blocks is None:
             alone = bool(scopes) and _is_alone()
@@ -454,17 +494,20 @@ def _find_births() -> None:
         _take(taken)
 
 
-def _release_donated(scope: DisposeScope) -> None:
-    """Take note of what the program has deleted itself, or donated to a call: it is disposed."""
+def _release_donated(scope: ScopeState) -> None:
+    """Record arrays that the program deleted or donated to a call as disposed."""
     for entry in list(scope._entries):
-        if entry.kind is _BIRTH_KIND[0]:
+        if entry.kind is BIRTHS.kind:
             array = entry()
             if array is not None and array.is_deleted():
                 release(entry)
 
 
-def _take(taken: list[tuple[DisposeScope, Any]]) -> None:
-    """Record births, except of arrays that share their memory with one that was there: deleting frees it for both."""
+def _take(taken: list[tuple[ScopeState, Any]]) -> None:
+    """Record births, except of arrays that share memory with an older one.
+
+    Deleting one of them would free the memory of both.
+    """
     known: set[int] = set()
     fresh = {id(array) for _, array in taken}
     for array in live_arrays():
@@ -476,11 +519,11 @@ def _take(taken: list[tuple[DisposeScope, Any]]) -> None:
             pass_over(array)
             continue
         known.update(addresses)
-        if BUDGETED:
-            # It is there, and has been since some other line: counted where it fits, refused it
-            # cannot be.
-            charge(scope, array, ("jax", id(array)), array.nbytes)
-        born_late(array, _BIRTH_KIND[0], scope)
+        if BUDGETS.scopes:
+            # The array was made on an earlier line. It counts if it fits the budget, but cannot be
+            # refused.
+            BUDGETS.charge(scope, array, ("jax", id(array)), array.nbytes)
+        born_late(array, BIRTHS.kind, scope)
 
 
 def pass_over_aliases(array: Any) -> None:
@@ -492,7 +535,7 @@ def pass_over_aliases(array: Any) -> None:
 
 
 def _is_alone() -> bool:
-    """Whether a traceback of this thread's kind can only be of this thread, and of the task that runs on it."""
+    """Return whether a traceback can only be of this thread and its running task."""
     if threading.get_ident() != threading.main_thread().ident and len(sys._current_frames()) > 2:
         return False
     asyncio = sys.modules.get("asyncio")
@@ -508,12 +551,13 @@ def _is_alone() -> bool:
 # ---------------------------------------------------------------------- the scopes of a thread
 
 
-def entered(scope: DisposeScope) -> None:
+def entered(scope: ScopeState) -> None:
     """Know what is there already, and watch for this scope from now on."""
-    if not _FORKED:
+    if not BIRTHS.is_forked:
         _find_births()
     uncover()
-    watch_budget(scope)
+    if scope.budget is not None:
+        BUDGETS.scopes[scope] = None
     frame: FrameType = _getframe(1)
     # Past this package, where it is not compiled, and past what enters a scope on behalf of a
     # block.
@@ -522,12 +566,13 @@ def entered(scope: DisposeScope) -> None:
     _LOCAL.scopes.append((scope, frame.f_code))
 
 
-def left(scope: DisposeScope) -> None:
+def left(scope: ScopeState) -> None:
     """Find what is this scope's, before it releases what it owns."""
-    if not _FORKED:
+    if not BIRTHS.is_forked:
         _release_donated(scope)
         _find_births()
-    watch_no_more(scope)
+    if scope.budget is not None:
+        BUDGETS.scopes.pop(scope, None)
     scopes = _LOCAL.scopes
     if scopes and scopes[-1][0] is scope:
         scopes.pop()
@@ -537,13 +582,13 @@ def left(scope: DisposeScope) -> None:
 
 def _forget_inherited() -> None:
     _LOCAL.scopes.clear()
-    _FORKED.append(True)
+    BIRTHS.is_forked = True
 
 
 def see_births(kind: Kind) -> None:
     """Watch for births in scopes from now on."""
-    _BIRTH_KIND.append(kind)
+    BIRTHS.kind = kind
     look()
-    hang_in(kind)
+    hang_in()
     wrap_ways()
     at_forks(in_child=_forget_inherited)

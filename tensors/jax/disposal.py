@@ -1,4 +1,4 @@
-"""Releasing arrays of JAX, and the error of those who use one afterwards.
+"""Release JAX arrays, and raise an error for their use afterwards.
 
 ``Array.delete()`` gives the memory back, and JAX itself refuses an array that was deleted, on every
 path but one: ``is_ready()`` reads through a null pointer (jaxlib 0.10.2). Where this library
@@ -7,12 +7,14 @@ deleted it, the error is `DisposedError`.
 
 from __future__ import annotations
 
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final
 
 from ...scopes.identity import dead_entry_of, disposed_error
 from ...scopes.kinds import kind_of
-from ..arena.budgets import CHARGES
+from ...scopes.process import PATCHES
+from ..arena.budgets import BUDGETS
+from ..patches import JAX_METHODS
 from .births import ARRAY, look, pass_over_aliases
 
 __all__ = [
@@ -21,7 +23,7 @@ __all__ = [
 ]
 
 _CHECK: Final = "_check_if_deleted"
-# These go to the memory without that check.
+# These methods reach the memory without that check.
 _UNCHECKED: Final = (
     "block_until_ready",
     "copy_to_host_async",
@@ -32,27 +34,23 @@ _UNCHECKED: Final = (
 
 
 def release(array: Any) -> None:
-    """Give the memory back.
+    """Release the memory of an array.
 
     What others have of it, such as an array of NumPy's that shows it, stays valid.
     """
-    entry = CHARGES.get(("jax", id(array))) if CHARGES else None
+    entry = BUDGETS.charges.get(("jax", id(array)))
     if entry is not None:
         entry.drop()
     array.delete()
 
 
 def refuse_after_disposal() -> None:
-    """Let the methods of JAX's arrays raise `DisposedError` where this library has released one."""
-    # Where a version of JAX has one of them no more, its own error is what is raised.
-    methods: Any = ARRAY.__dict__
+    """Let the methods of JAX arrays that this library released raise `DisposedError`."""
     for name in (_CHECK, *_UNCHECKED):
-        method = methods.get(name)
-        if method is not None:
-            setattr(ARRAY, name, _refusing(method, name))
-    ARRAY.__dlpack__ = _lending(ARRAY.__dlpack__)
+        PATCHES.replace(JAX_METHODS, ARRAY, name, partial(_refusing, name=name))
+    PATCHES.replace(JAX_METHODS, ARRAY, "__dlpack__", _lending)
     for name in ("__repr__", "__str__"):
-        setattr(ARRAY, name, _showing(getattr(ARRAY, name)))
+        PATCHES.replace(JAX_METHODS, ARRAY, name, _showing)
 
 
 def _refusing(method: Any, name: str) -> Any:
@@ -64,7 +62,7 @@ def _refusing(method: Any, name: str) -> Any:
                 assert kind is not None
                 raise disposed_error(self, kind)
             if name != _CHECK:
-                # The program deleted it itself: JAX's own error, and no read of what is not there.
+                # The program itself deleted the array; JAX's own error is raised.
                 self._check_if_deleted()
         return method(self, *args, **options)
 

@@ -1,47 +1,29 @@
-"""JAX as a framework of scopes. Imports nothing of it."""
+"""Has JAX installed as a framework of scopes. Imports nothing of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from functools import cache
 from warnings import warn
 
-from ...scopes.framework import Framework, register
-from ...scopes.kinds import Kind
+from ...scopes.framework import Framework, register_lazily
+from ...scopes.process import PATCHES, version_of
 
 __all__ = [
-    "JaxFramework",
+    "load",
 ]
 
 
-@final
-class JaxFramework(Framework):
-    """JAX. The modules of this room that import it are imported when the program has."""
-
-    module = "jax"
-    packages = ("jaxlib",)
-
-    @property
-    def kinds(self) -> Sequence[Kind]:
-        """The kind of ``jax.Array``; none where the version of JAX is not known, which a warning says."""
-        try:
-            from .adapter import KIND
-        except (ImportError, AttributeError) as error:
-            # What is not in its public interface is another in each version.
-            warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
-            return []
-        return [KIND]
-
-    def install(self) -> None:
-        """See births from now on."""
-        try:
-            from .adapter import array_in_key, install
-            from .births import entered, left, look
-        except (ImportError, AttributeError):
-            return
-        install()
-        self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]  # of this one instance
-        self.find_births, self.children = look, array_in_key  # type: ignore[method-assign]  # likewise
+@cache
+def load() -> Framework | None:
+    """Return JAX as a framework; None where the version of JAX is not known, which a warning says."""
+    try:
+        from .framework import JaxFramework
+    except (ImportError, AttributeError) as error:
+        # What is not in its public interface is another in each version.
+        warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
+        PATCHES.miss(f"jax {version_of('jax')}: arrays of JAX")
+        return None
+    return JaxFramework()
 
 
-register(JaxFramework())
+register_lazily("jax", load)

@@ -1,4 +1,4 @@
-"""Alignment: arrays whose elements begin at a multiple of 64 bytes, what a cache line and DLPack consumers want."""
+"""Alignment: arrays whose elements begin at a multiple of 64 bytes, as DLPack consumers want."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.context import CURRENT
 from ..arena.extension import ARENA
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "alignment_of",
     "copies_made",
     "served",
-    "unserved",
 ]
 
 P = ParamSpec("P")
@@ -40,16 +38,8 @@ def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     return result
 
 
-def unserved(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function so that the arrays it makes are no scope's: something else keeps them, and is what is owned."""
-    if CURRENT.get() is None:
-        return function(*args, **kwargs)
-    result: R = ARENA.unserved(function, *args, **kwargs)
-    return result
-
-
 def alignment_of(array: NDArray[Any]) -> int:
-    """The largest power of two that the address of an array's first element is a multiple of.
+    """Return the largest power of two that divides the address of the first element.
 
     Examples
     --------
@@ -63,7 +53,7 @@ def alignment_of(array: NDArray[Any]) -> int:
 
 
 def aligned(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself where it is aligned, and otherwise a copy that is, which is counted; an empty one is aligned."""
+    """Return the array itself if it is aligned or empty, and otherwise a counted, aligned copy."""
     if array.size == 0 or ARENA.address(array) % ALIGNMENT == 0:
         return array
     global _seen
@@ -74,5 +64,5 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def copies_made() -> int:
-    """How many copies were made for alignment since the process began."""
+    """Return how many copies were made for alignment since the process began."""
     return _seen

@@ -1,4 +1,4 @@
-"""What the arena has served in all scopes together, and how its unused memory is returned."""
+"""The statistics of the arena over all scopes, and the return of its unused memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, final
 
-from ...scopes.options import trim
+from ...scopes.process import trim
 from ..arena.extension import ARENA
 from .alignment import copies_made
 
@@ -16,13 +16,11 @@ __all__ = [
     "empty_cache",
 ]
 
-# What the arena has served, in all scopes together.
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class ArenaStatistics:
-    """What the arena has in use and keeps for reuse now, and what it has served since the process began.
+    """What the arena has in use and caches now, and what it served since the process began.
 
     Attributes
     ----------
@@ -58,7 +56,7 @@ class ArenaStatistics:
 
 
 def arena_statistics() -> ArenaStatistics:
-    """What the arena has served, over all scopes and threads.
+    """Return what the arena has served, over all scopes and threads.
 
     Examples
     --------
@@ -73,11 +71,11 @@ def arena_statistics() -> ArenaStatistics:
     return ArenaStatistics(True, blocks, live, peak, cached, mapped, hits, misses, escapes, copies_made())
 
 
-# Memory that is kept for reuse, returned on request.
+# Cached memory is returned on request.
 
 
 def empty_cache() -> None:
-    """Return memory that is kept for reuse: the arena's, free pages of the C heap, PyTorch's cached CUDA blocks.
+    """Return cached memory to the system: the arena's, the C heap's, and PyTorch's CUDA blocks.
 
     What is in use stays. The C heap is trimmed where the C library is GNU's; the CUDA cache is
     emptied where the program uses CUDA.

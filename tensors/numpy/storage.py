@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
+from array import array as Array
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
@@ -14,18 +17,20 @@ from ...scopes.framework import Framework, register
 from ..arena.extension import ARENA
 
 __all__ = [
-    "TIES",
+    "Address",
+    "OWN_REFERENCES",
     "NumPyFramework",
     "Tie",
     "children",
+    "count_references",
+    "owner_of",
+    "owner_of_buffer",
     "storage_of",
 ]
 
-# The memory behind an array: which object owns it, and how many bytes it has.
-
 
 class Tie:
-    """Stands between an exported alias and the array it shares memory with, in the chain of ``.base``.
+    """The object between an exported alias and its array in the chain of ``.base``.
 
     Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base
     it belongs to one export alone: it lives exactly as long as somebody holds memory that was
@@ -42,18 +47,25 @@ class Tie:
         self.__array_interface__ = array.__array_interface__
 
 
+@final
+class Address(int):
+    """Where memory is that an array may have made, and whose owner does not refer to the array."""
+
+    __slots__ = ()
+
+
 _STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
 _ARRAY: Final[Any] = np.ndarray
 
-TIES: Final[tuple[type[Any], ...]] = (Tie, _STRIDED)
-"""Types of objects that stand between an array and the one whose memory it shares, as their attribute ``base``."""
+# These stand between an array and the one whose memory it shares, as their attribute `base`.
+ARENA.set_tie_types((Tie, _STRIDED))
 
 _block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
-_BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap)
+_BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap, Array, ctypes.Array)
 
 
 def storage_of(array: NDArray[Any]) -> tuple[int, int]:
-    """The storage behind an array.
+    """Return the storage behind an array.
 
     Parameters
     ----------
@@ -99,11 +111,41 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     return id(base), top.nbytes
 
 
+def owner_of(array: NDArray[Any]) -> object:
+    """Return the bytes, the bytearray or the like whose memory an array shows; None for NumPy's own memory."""
+    top: Any = array
+    while isinstance(top.base, _ARRAY):
+        top = top.base
+    return owner_of_buffer(top.base)
+
+
+def owner_of_buffer(buffer: object) -> object:
+    """Return the bytes, the bytearray or the like behind a buffer; None for other memory, such as an array's."""
+    owner: Any = buffer
+    if type(owner) is memoryview:
+        owner = owner.obj
+    return owner if isinstance(owner, _BYTES_LIKE) else None
+
+
+def count_references(thing: object) -> int:
+    """Return how many references there are to an object: `OWN_REFERENCES` for one in a variable of the caller alone."""
+    return sys.getrefcount(thing)
+
+
+def _own_references() -> int:
+    # How many of the references that are counted are the caller's depends on the interpreter.
+    thing = object()
+    return count_references(thing)
+
+
+OWN_REFERENCES: Final = _own_references()
+
+
 # The walk through arrays of objects: what they hold is found, element by element.
 
 
 def children(node: object) -> Iterator[tuple[str, object]] | None:
-    """The objects in an array, labelled by their index; None for what is no array.
+    """Return the objects in an array, labelled by their index; None for what is no array.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The arena in the service of scopes: what `Memory` asks for, answered by the compiled part where it is available."""
+"""The arena in the service of scopes: what `Memory` asks for, answered by the compiled part."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from typing import Any, Final, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.context import CURRENT, resolve
+from ...scopes.compiled import ScopeState
+from ...scopes.context import HOOKS, ArenaUse, serve_plain_memory
 from ...scopes.errors import EscapedError
-from ...scopes.extension import COMPILED
-from ...scopes.forks import at_forks
 from ...scopes.identity import owner_of_entry
-from ...scopes.kinds import when_watched
-from ...scopes.listeners import LISTENERS
-from ...scopes.plain_memory import ArenaUse, serve_plain_memory
-from ...scopes.scope import DisposeScope
-from ...scopes.sites import mark_of, site_of
-from ..arena.budgets import CHARGES, Charge, charges_within
+from ...scopes.process import PATCHES, at_forks
+from ...scopes.sites import site_of
+from ..arena.budgets import BUDGETS, Charge
 from ..arena.extension import ARENA
-from ..numpy.storage import TIES
-from .tensor import Tensor, compact_copy, live_arrays, move_alone
+from ..numpy.storage import Address
+from ..patches import GARBAGE_COLLECTIONS
+from .tensor import Tensor, array_of, compact_copy, live_arrays
 
 __all__ = [
     "Service",
@@ -49,26 +46,31 @@ class Service:
         self.is_served = ARENA.is_served
 
     def is_plain(self, thing: object) -> bool:
-        """Whether it is an array: see `Memory.is_plain`."""
-        return issubclass(type(thing), np.ndarray)
+        """Return whether an object is an array, or the address of one: see `Memory.is_plain`."""
+        return issubclass(type(thing), (np.ndarray, Address))
 
-    def move(self, thing: object, source: DisposeScope | None, target: DisposeScope | None) -> bool:
+    def move(self, thing: object, source: ScopeState | None, target: ScopeState | None) -> bool:
         """Change the owner of a block, or of what is counted against budgets: see `Memory.move`."""
         if type(thing) is Charge:
             return thing.move(target)
-        # What others refer to as well stays: it may be an array of the scope it is in, or be shown
-        # by a Tensor there.
-        moved: bool = (move_alone if issubclass(type(thing), Tensor) else ARENA.move)(thing, source, target)
+        # Keep a block that others refer to: it may be an array of its scope, or be shown by a
+        # Tensor there.
+        moved: bool
+        if issubclass(type(thing), Tensor):
+            # No name for the array here: it would be one reference more.
+            moved = ARENA.move_alone(array_of(cast("Tensor", thing)), source, target)
+        else:
+            moved = ARENA.move(thing, source, target)
         return moved
 
-    def closed(self, scope: DisposeScope) -> EscapedError | None:
+    def closed(self, scope: ScopeState) -> EscapedError | None:
         """Close its account: see `Memory.closed`."""
         if ARENA.live_nbytes(scope):
             # Memory that a live Tensor shows goes where the Tensor is; it does not escape.
             for entry, array in live_arrays():
                 if ARENA.owner(array) is scope:
                     ARENA.move(array, scope, owner_of_entry(entry))
-        told = _sites_of(scope) if scope.strict else {}
+        by_site = _sites_of(scope) if scope.strict else {}
         escaped = ARENA.close_account(scope, scope.outer)
         if escaped is None or not escaped[0] or not scope.strict:
             return None
@@ -76,20 +78,20 @@ class Service:
         called = "a strict scope" if scope.name is None else f"strict scope {scope.name!r}"
         return EscapedError(
             f"{count} array{'s' * (count != 1)} with {nbytes} bytes escaped from {called}: born in it, not moved out, "
-            f"and still referenced; they stay valid and belong to the outer scope{_listed(told)}. "
+            f"and still referenced; they stay valid and belong to the outer scope{_listed(by_site)}. "
             "What shall outlive its scope is moved out of it with scope.move_to_outer",
             count=count,
             nbytes=nbytes,
-            sites=tuple(told),
+            sites=tuple(by_site),
         )
 
-    def use(self, scope: DisposeScope) -> ArenaUse:
-        """The figures of its account: see `Memory.use`."""
+    def use(self, scope: ScopeState) -> ArenaUse:
+        """Return the figures of its account: see `Memory.use`."""
         blocks, live, peak, hits, misses, escapes, escaped_nbytes, charged = ARENA.figures(scope)
         return ArenaUse(blocks, live, peak, hits, misses, escapes, escaped_nbytes, scope.budget, charged)
 
-    def nbytes(self, scope: DisposeScope) -> int:
-        """What its account has live, less the blocks that Tensors show, whoever owns these: see `Memory.nbytes`."""
+    def nbytes(self, scope: ScopeState) -> int:
+        """Return the bytes of its account, less blocks that Tensors show, whoever owns these: see `Memory.nbytes`."""
         live: int = ARENA.live_nbytes(scope)
         if live:
             shown = dict(ARENA.block(array) for _, array in live_arrays() if ARENA.owner(array) is scope)
@@ -98,7 +100,7 @@ class Service:
 
     def compact_copy(self, thing: object) -> object:
         """Return a copy of an array of NumPy's own that pins more than it uses: see `Memory.compact_copy`."""
-        # Masked arrays are imported late, or never.
+        # `numpy.ma` is imported late, or never.
         masked: Any = sys.modules.get("numpy.ma")
         if type(thing) is np.ndarray or (masked is not None and type(thing) is masked.MaskedArray):
             return compact_copy(cast("NDArray[Any]", thing))
@@ -114,18 +116,18 @@ class Service:
         if max(total, 1) != requested:
             # Another error than the one that was refused, and perhaps caught, before.
             return
-        told = {} if scope is None else _sites_of(scope)
+        by_site = {} if scope is None else _sites_of(scope)
         called = "a scope" if scope is None or scope.name is None else f"scope {scope.name!r}"
         error.add_note(
             f"the budget of {called} refused it: budget {budget} bytes, live {live} bytes, requested {requested} bytes"
-            + _listed(told)
+            + _listed(by_site)
         )
 
 
-def _sites_of(scope: DisposeScope) -> dict[str, tuple[int, int]]:
-    """Number and bytes of the live arrays of a scope by the line where they were born, the largest sum first."""
+def _sites_of(scope: ScopeState) -> dict[str, tuple[int, int]]:
+    """Return number and bytes of the live arrays of a scope by the line of their birth, the largest sum first."""
     found: dict[str, tuple[int, int]] = {}
-    charged = charges_within(scope) if CHARGES and scope.budget is not None else ()
+    charged = BUDGETS.charges_within(scope) if scope.budget is not None else ()
     for mark, nbytes in (*ARENA.sites(scope), *((entry.mark, entry.nbytes) for entry in charged)):
         site = str(site_of(mark) or "<unknown>")
         count, total = found.get(site, (0, 0))
@@ -133,29 +135,26 @@ def _sites_of(scope: DisposeScope) -> dict[str, tuple[int, int]]:
     return dict(sorted(found.items(), key=lambda item: (-item[1][1], item[0])))
 
 
-def _listed(told: dict[str, tuple[int, int]]) -> str:
-    rows = [f"\n  {nbytes} bytes in {count} at {site}" for site, (count, nbytes) in list(told.items())[:_SHOWN]]
-    if len(told) > _SHOWN:
-        rows.append(f"\n  and {len(told) - _SHOWN} more lines")
+def _listed(by_site: dict[str, tuple[int, int]]) -> str:
+    rows = [f"\n  {nbytes} bytes in {count} at {site}" for site, (count, nbytes) in list(by_site.items())[:_SHOWN]]
+    if len(by_site) > _SHOWN:
+        rows.append(f"\n  and {len(by_site) - _SHOWN} more lines")
     return (":" if rows else "") + "".join(rows)
 
 
-def _watch_arrays() -> None:
-    from .watching import watch_arrays
-
-    watch_arrays()
-
-
 def _forget_inherited() -> None:
-    """A forked child is outside of the blocks of its parent; a detector that is open watches on."""
-    if not LISTENERS:
+    """Leave the blocks of the parent in a forked child; a detector that is open watches on."""
+    if not HOOKS.listeners:
         ARENA.reset()
 
 
-when_watched(_watch_arrays)
-ARENA.bind(CURRENT, DisposeScope, resolve, mark_of, LISTENERS, TIES, COMPILED.changes)
 serve_plain_memory(Service())
-# An event now and then, in programs that use no scope any more: what is cached is not kept for
-# ever.
-gc.callbacks.append(ARENA.decay)
+
+
+def _decay_at_collections() -> None:
+    if ARENA.decay not in gc.callbacks:
+        gc.callbacks.append(ARENA.decay)
+
+
+PATCHES.change(GARBAGE_COLLECTIONS, _decay_at_collections, lambda: gc.callbacks.remove(ARENA.decay))
 at_forks(in_child=_forget_inherited)

@@ -1,4 +1,4 @@
-"""Functions that make Tensors, with NumPy's argument order, and Tensors around memory that is there already."""
+"""Functions that make Tensors, with NumPy's arguments, and Tensors over existing memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ __all__ = [
     "zeros",
 ]
 
-# Functions that make Tensors, with NumPy's argument order.
-
-
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Order = Literal["C", "F"]
 
 
 def tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
-    """A Tensor with a copy of the data.
+    """Return a Tensor with a copy of the data.
 
     Parameters
     ----------
@@ -58,7 +55,7 @@ def empty(
     device: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A new Tensor of a shape, with elements that have no defined values: see `numpy.empty`.
+    """Return a new Tensor of a shape, with undefined values: see `numpy.empty`.
 
     Examples
     --------
@@ -78,7 +75,7 @@ def zeros(
     device: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A new Tensor of a shape, with zeros: see `numpy.zeros`.
+    """Return a new Tensor of a shape, with zeros: see `numpy.zeros`.
 
     Examples
     --------
@@ -98,7 +95,7 @@ def ones(
     device: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A new Tensor of a shape, with ones: see `numpy.ones`.
+    """Return a new Tensor of a shape, with ones: see `numpy.ones`.
 
     Examples
     --------
@@ -119,7 +116,7 @@ def full(
     device: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A new Tensor of a shape, filled with a value: see `numpy.full`.
+    """Return a new Tensor of a shape, filled with a value: see `numpy.full`.
 
     Examples
     --------
@@ -146,7 +143,7 @@ def arange(
     name: str | None = None,
 ) -> Tensor: ...
 def arange(*args: Any, device: str | None = None, name: str | None = None, **options: Any) -> Tensor:
-    """Evenly spaced values of a half-open interval: see `numpy.arange`, whose arguments these are.
+    """Return evenly spaced values of a half-open interval: see `numpy.arange`.
 
     Examples
     --------
@@ -166,7 +163,7 @@ def _check(device: str | None) -> None:
         device_of_numpy(device)
 
 
-# Tensors around memory that is there already: arrays, and what other libraries lend through DLPack.
+# Tensors over existing memory: arrays, and memory of other libraries through DLPack.
 
 
 def asarray(
@@ -179,7 +176,7 @@ def asarray(
     align: Literal["keep", "copy", "error"] = "keep",
     name: str | None = None,
 ) -> Tensor:
-    """A Tensor of the data, which shares its memory where that is possible: see `numpy.asarray`.
+    """Return a Tensor of the data that shares its memory if possible: see `numpy.asarray`.
 
     Parameters
     ----------
@@ -229,12 +226,12 @@ def asarray(
         array = aligned(array)
     if isinstance(a, Tensor) and array is given and name is None:
         return a
-    # A view, so that assigning the shape of the caller's array does not reach into the Tensor.
+    # Take a view, so that a new shape of the caller's array does not change the Tensor.
     return wrap(array.view() if array is given else array, name)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
-    """A Tensor that shares the memory of an object with ``__dlpack__``, and keeps the producer of it alive.
+    """Return a Tensor that shares the memory of an object with ``__dlpack__`` and keeps it alive.
 
     Parameters
     ----------

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ...scopes.identity import LIVE, Entry, disposed_error, entry_of, release, unit_of
 from ...scopes.kinds import Kind, add_kind
 from ...scopes.ownership import born
-from ..arena.extension import ARENA
 from ..numpy.alignment import aligned, alignment_of, served
 from ..numpy.storage import Tie, storage_of
 
@@ -36,7 +35,6 @@ __all__ = [
     "exported_identities",
     "exported_storages",
     "live_arrays",
-    "move_alone",
     "overrides",
     "unborn",
     "wrap",
@@ -62,7 +60,7 @@ _ABSENT: Final = object()
 
 
 def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
-    """A value with the array in the place of each Tensor, in sequences and dicts too.
+    """Return a value with each Tensor replaced by its array, in sequences and dicts too.
 
     Parameters
     ----------
@@ -86,7 +84,7 @@ def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
     if cls is dict:
         return {key: bare(item, given) for key, item in value.items()}
     if issubclass(cls, Sequence):
-        # A namedtuple or a deque: copied only where it holds a Tensor.
+        # Copy a namedtuple or a deque only if it holds a Tensor.
         before: list[Any] = list(value)
         after = [bare(item, given) for item in before]
         if any(new is not old for new, old in zip(after, before, strict=True)):
@@ -95,13 +93,13 @@ def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
 
 
 def overrides(cls: type) -> bool:
-    """Whether a type has its own say in ufuncs, unlike arrays, Tensors, and what NumPy makes an array of."""
+    """Return whether a type overrides ufuncs, unlike arrays, Tensors, and what NumPy converts."""
     method = getattr(cls, "__array_ufunc__", _ABSENT)
     return method is not _ABSENT and method is not np.ndarray.__array_ufunc__ and not issubclass(cls, Tensor)
 
 
 def defers(other: object) -> bool:
-    """Whether an operator leaves the result to the other operand, by the rules of NEP 13 and of ``__array_priority__``.
+    """Return whether an operator defers to the other operand, by NEP 13 or ``__array_priority__``.
 
     A subclass of ndarray has the first word, as Python gives it beside an ndarray.
     """
@@ -115,7 +113,7 @@ def defers(other: object) -> bool:
 
 
 def dressed(result: Any, given: dict[int, Any]) -> Any:
-    """A result of NumPy with its arrays and scalars made Tensors, in tuples, lists and dicts too.
+    """Return a result of NumPy with its arrays and scalars made Tensors, in containers too.
 
     Parameters
     ----------
@@ -143,8 +141,7 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     return given.get(id(result), result) if issubclass(cls, _ARRAY) else result
 
 
-# Memory that left a Tensor as a plain array: aliases whose life is followed exactly, and what is
-# still out there.
+# Exports: plain arrays over the memory of a Tensor, which are tracked until their last use.
 
 
 @final
@@ -172,7 +169,7 @@ class ExportedStorage:
 
 @final
 class _Export(ref[Any]):
-    """A weak reference to what every user of one export holds on to."""
+    """A weak reference to the object that every user of one export keeps alive."""
 
     __slots__ = ("exporter", "key", "nbytes", "shown", "storage")
 
@@ -191,7 +188,9 @@ def _forget(export: _Export, exports: dict[int, _Export] = _EXPORTS) -> None:
 
 
 def export(handle: Tensor) -> NDArray[Any]:
-    """An array that shares the memory of a Tensor, known as exported until the last user of that memory is gone.
+    """Return an array over the memory of a Tensor.
+
+    The memory counts as exported until its last user is gone.
 
     Parameters
     ----------
@@ -222,7 +221,7 @@ def export(handle: Tensor) -> NDArray[Any]:
 
 
 def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
-    """An alias, and the object that lives as long as any use of it; None where there is no memory to follow."""
+    """Return an alias, and the object that lives as long as its uses; None if it has no memory."""
     if array.size == 0:
         return array.view(), None
     tie: Tie | None = None
@@ -233,19 +232,19 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
             alias = alias.view(array.dtype)
     except (TypeError, ValueError):
         # The array interface cannot say what this dtype is (StringDType; objects at odd offsets).
-        # The alias itself is followed then: a view of it that outlives it is not.
+        # Then only the alias itself is tracked, not a view that outlives it.
         alias = array.view()
         return alias, alias
     return alias, tie
 
 
 def exported_identities() -> set[int]:
-    """The identities of those storages."""
+    """Return the identities of the storages that `exported_storages` lists."""
     return {entry.storage for entry in list(_EXPORTS.values()) if entry() is not None}
 
 
 def exported_storages() -> tuple[ExportedStorage, ...]:
-    """The storages of Tensors of which an exported alias is alive, each once.
+    """Return the storages of Tensors of which an exported alias is alive, each once.
 
     Examples
     --------
@@ -299,7 +298,7 @@ def _targets(out: Any) -> tuple[Any, ...]:
 
 
 def _result(array: Any, target: Any) -> Any:
-    """What a ufunc gives back: the target that the caller named, a Tensor, or an instance of a subclass of ndarray."""
+    """Return the result of a ufunc: the caller's target, a Tensor, or a subclass of ndarray."""
     if target is not None:
         return target
     return array if isinstance(array, _ARRAY) and type(array) is not _ARRAY else wrap(array)
@@ -315,7 +314,7 @@ SortKind = Literal["quicksort", "mergesort", "heapsort", "stable"] | None
 
 
 class Reduction(TypedDict, total=False):
-    """What reductions take by name; NumPy has defaults of its own for what is not given."""
+    """The named arguments of reductions; NumPy has defaults for those that are not given."""
 
     keepdims: bool
     initial: Any
@@ -323,11 +322,11 @@ class Reduction(TypedDict, total=False):
     mean: Any
 
 
-# What an ndarray tells of its memory, and the views and conversions of it.
+# The attributes of an ndarray, its views and conversions.
 
 
 def device_of_numpy(device: object) -> Literal["cpu"]:
-    """NumPy's name for a device that arrays can live on.
+    """Return NumPy's name of a device that arrays can live on.
 
     Raises
     ------
@@ -359,8 +358,7 @@ def _rebuilt(array: NDArray[Any], name: str | None) -> Tensor:
     return wrap(aligned(array), name)
 
 
-# The handle around an array: how it is born, what it tells of itself when it is dead, how it is let
-# go.
+# The handle around an array: its birth, its description after disposal, and its release.
 
 
 LastState = tuple[tuple[int, ...], np.dtype[Any], str | None]
@@ -368,7 +366,7 @@ LastState = tuple[tuple[int, ...], np.dtype[Any], str | None]
 
 @final
 class Tensor:
-    """A thin owned handle around an ndarray: everything that an ndarray can do, and an end that a scope decides.
+    """A thin owned handle around an ndarray that a scope can release.
 
     Tensor, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the
     current scope; where NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers
@@ -410,8 +408,7 @@ class Tensor:
     if not TYPE_CHECKING:
 
         def __getattr__(self, attribute: str) -> Any:
-            # Reached for what is missing only: the slots that are not filled, and what does not
-            # exist.
+            # Python calls this only for empty slots and for names that do not exist.
             if attribute == "_array":
                 raise disposed_error(self, TENSOR)
             if attribute == "_name" or attribute == "_last_state":
@@ -420,12 +417,15 @@ class Tensor:
 
     @property
     def disposed(self) -> bool:
-        """Whether this tensor has been disposed; everything but this, `dispose`, ``repr`` and ``hash`` raises then."""
+        """Return whether this tensor has been disposed.
+
+        Then everything but this, `dispose`, ``repr`` and ``hash`` raises.
+        """
         return array_of(self) is None
 
     @property
     def name(self) -> str | None:
-        """The name that messages and reports show, or None."""
+        """Return the name that messages and reports show, or None."""
         _ = self._array
         return self._name
 
@@ -462,108 +462,43 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array + other)
+        return self._with(_python.add, other)
 
     def __sub__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array - other)
+        return self._with(_python.sub, other)
 
     def __mul__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array * other)
+        return self._with(_python.mul, other)
 
     def __truediv__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array / other)
+        return self._with(_python.truediv, other)
 
     def __floordiv__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array // other)
+        return self._with(_python.floordiv, other)
 
     def __mod__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array % other)
+        return self._with(_python.mod, other)
 
     def __pow__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array**other)
+        return self._with(_python.pow, other)
 
     def __matmul__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array @ other)
+        return self._with(_python.matmul, other)
 
     def __lshift__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array << other)
+        return self._with(_python.lshift, other)
 
     def __rshift__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array >> other)
+        return self._with(_python.rshift, other)
 
     def __and__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array & other)
+        return self._with(_python.and_, other)
 
     def __xor__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array ^ other)
+        return self._with(_python.xor, other)
 
     def __or__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array | other)
+        return self._with(_python.or_, other)
 
     def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         array = self._array
@@ -575,82 +510,43 @@ class Tensor:
         return wrap(quotient), wrap(remainder)
 
     def __radd__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other + array)
+        return self._after(_python.add, other)
 
     def __rsub__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other - array)
+        return self._after(_python.sub, other)
 
     def __rmul__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other * array)
+        return self._after(_python.mul, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other / array)
+        return self._after(_python.truediv, other)
 
     def __rfloordiv__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other // array)
+        return self._after(_python.floordiv, other)
 
     def __rmod__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other % array)
+        return self._after(_python.mod, other)
 
     def __rpow__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other**array)
+        return self._after(_python.pow, other)
 
     def __rmatmul__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other @ array)
+        return self._after(_python.matmul, other)
 
     def __rlshift__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other << array)
+        return self._after(_python.lshift, other)
 
     def __rrshift__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other >> array)
+        return self._after(_python.rshift, other)
 
     def __rand__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other & array)
+        return self._after(_python.and_, other)
 
     def __rxor__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other ^ array)
+        return self._after(_python.xor, other)
 
     def __ror__(self, other: Any) -> Tensor:
-        array = self._array
-        if type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(other | array)
+        return self._after(_python.or_, other)
 
     def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
         array = self._array
@@ -660,52 +556,22 @@ class Tensor:
         return wrap(pair[0]), wrap(pair[1])
 
     def __lt__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array < other)
+        return self._with(_python.lt, other)
 
     def __le__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array <= other)
+        return self._with(_python.le, other)
 
     def __gt__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array > other)
+        return self._with(_python.gt, other)
 
     def __ge__(self, other: Any) -> Tensor:
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array >= other)
+        return self._with(_python.ge, other)
 
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]  # by element, as arrays do
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array == other)
+        return self._with(_python.eq, other)
 
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]  # by element, as arrays do
-        array = self._array
-        if isinstance(other, Tensor):
-            other = other._array
-        elif type(other) not in PLAIN and defers(other):
-            return NotImplemented
-        return wrap(array != other)
+        return self._with(_python.ne, other)
 
     def __neg__(self) -> Tensor:
         return wrap(-self._array)
@@ -758,6 +624,22 @@ class Tensor:
     def __ior__(self, other: Any) -> Tensor:
         return self._in_place(_python.ior, _numpy.bitwise_or, other)
 
+    def _with(self, operate: Callable[[Any, Any], Any], other: Any) -> Tensor:
+        """Return the result of an operator, whose left operand this is."""
+        array = self._array
+        if isinstance(other, Tensor):
+            other = other._array
+        elif type(other) not in PLAIN and defers(other):
+            return NotImplemented  # type: ignore[no-any-return]  # mypy knows it of operators
+        return wrap(operate(array, other))
+
+    def _after(self, operate: Callable[[Any, Any], Any], other: Any) -> Tensor:
+        """Return the result of an operator, whose right operand this is; a Tensor is never the left one here."""
+        array = self._array
+        if type(other) not in PLAIN and defers(other):
+            return NotImplemented  # type: ignore[no-any-return]  # mypy knows it of operators
+        return wrap(operate(other, array))
+
     def _in_place(self, operate: Callable[[Any, Any], Any], ufunc: Callable[..., Any], other: Any) -> Tensor:
         """Compute into this tensor's memory, as an ndarray does: shape and dtype stay."""
         array = self._array
@@ -802,8 +684,7 @@ class Tensor:
         given: dict[int, Any] = {}
         arguments, options = bare(args, given), bare(dict(kwargs), given)
         if not given and func.__name__ not in _WITH_LIKE:
-            # A Tensor in a container that is not understood: calling again would come back here,
-            # again and again.
+            # A Tensor is in an unknown container; another call would recurse without end.
             return NotImplemented
         out = kwargs.get("out")
         if out is not None:
@@ -811,7 +692,7 @@ class Tensor:
         return dressed(func(*arguments, **options), given)
 
     def numpy(self) -> NDArray[Any]:
-        """A plain array that shares this tensor's memory, without a copy.
+        """Return a plain array that shares this tensor's memory, without a copy.
 
         It stays valid after the tensor is disposed: the memory is freed with the last of its
         aliases. Until then it counts as exported, and as escaped once the tensor is disposed.
@@ -868,19 +749,19 @@ class Tensor:
     def sum(
         self, axis: Axis = None, dtype: DTypeLike | None = None, out: Any = None, **options: Unpack[Reduction]
     ) -> Tensor:
-        """Sum over all elements or along axes: see `numpy.ndarray.sum`."""
+        """Return the sum over all elements or along axes: see `numpy.ndarray.sum`."""
         return self._call("sum", axis, dtype, out=out, **options)
 
     def prod(
         self, axis: Axis = None, dtype: DTypeLike | None = None, out: Any = None, **options: Unpack[Reduction]
     ) -> Tensor:
-        """Product over all elements or along axes: see `numpy.ndarray.prod`."""
+        """Return the product over all elements or along axes: see `numpy.ndarray.prod`."""
         return self._call("prod", axis, dtype, out=out, **options)
 
     def mean(
         self, axis: Axis = None, dtype: DTypeLike | None = None, out: Any = None, **options: Unpack[Reduction]
     ) -> Tensor:
-        """Arithmetic mean over all elements or along axes: see `numpy.ndarray.mean`."""
+        """Return the mean over all elements or along axes: see `numpy.ndarray.mean`."""
         return self._call("mean", axis, dtype, out=out, **options)
 
     def std(
@@ -891,7 +772,7 @@ class Tensor:
         ddof: float = 0,
         **options: Unpack[Reduction],
     ) -> Tensor:
-        """Standard deviation over all elements or along axes: see `numpy.ndarray.std`."""
+        """Return the standard deviation over all or along axes: see `numpy.ndarray.std`."""
         return self._call("std", axis, dtype, out=out, ddof=ddof, **options)
 
     def var(
@@ -902,39 +783,39 @@ class Tensor:
         ddof: float = 0,
         **options: Unpack[Reduction],
     ) -> Tensor:
-        """Variance over all elements or along axes: see `numpy.ndarray.var`."""
+        """Return the variance over all elements or along axes: see `numpy.ndarray.var`."""
         return self._call("var", axis, dtype, out=out, ddof=ddof, **options)
 
     def min(self, axis: Axis = None, out: Any = None, **options: Unpack[Reduction]) -> Tensor:
-        """Minimum over all elements or along axes: see `numpy.ndarray.min`."""
+        """Return the minimum over all elements or along axes: see `numpy.ndarray.min`."""
         return self._call("min", axis, out=out, **options)
 
     def max(self, axis: Axis = None, out: Any = None, **options: Unpack[Reduction]) -> Tensor:
-        """Maximum over all elements or along axes: see `numpy.ndarray.max`."""
+        """Return the maximum over all elements or along axes: see `numpy.ndarray.max`."""
         return self._call("max", axis, out=out, **options)
 
     def any(self, axis: Axis = None, out: Any = None, **options: Unpack[Reduction]) -> Tensor:
-        """Whether any element is true, over all elements or along axes: see `numpy.ndarray.any`."""
+        """Return whether any element is true, over all or along axes: see `numpy.ndarray.any`."""
         return self._call("any", axis, out=out, **options)
 
     def all(self, axis: Axis = None, out: Any = None, **options: Unpack[Reduction]) -> Tensor:
-        """Whether every element is true, over all elements or along axes: see `numpy.ndarray.all`."""
+        """Return whether all elements are true, over all or along axes: see `numpy.ndarray.all`."""
         return self._call("all", axis, out=out, **options)
 
     def argmin(self, axis: SupportsIndex | None = None, out: Any = None, *, keepdims: bool = False) -> Tensor:
-        """Index of the first minimum: see `numpy.ndarray.argmin`."""
+        """Return the index of the first minimum: see `numpy.ndarray.argmin`."""
         return self._call("argmin", axis, out=out, keepdims=keepdims)
 
     def argmax(self, axis: SupportsIndex | None = None, out: Any = None, *, keepdims: bool = False) -> Tensor:
-        """Index of the first maximum: see `numpy.ndarray.argmax`."""
+        """Return the index of the first maximum: see `numpy.ndarray.argmax`."""
         return self._call("argmax", axis, out=out, keepdims=keepdims)
 
     def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
-        """Cumulative sum along an axis: see `numpy.ndarray.cumsum`."""
+        """Return the cumulative sum along an axis: see `numpy.ndarray.cumsum`."""
         return self._call("cumsum", axis, dtype, out=out)
 
     def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None, out: Any = None) -> Tensor:
-        """Cumulative product along an axis: see `numpy.ndarray.cumprod`."""
+        """Return the cumulative product along an axis: see `numpy.ndarray.cumprod`."""
         return self._call("cumprod", axis, dtype, out=out)
 
     def trace(
@@ -945,71 +826,71 @@ class Tensor:
         dtype: DTypeLike | None = None,
         out: Any = None,
     ) -> Tensor:
-        """Sum along a diagonal: see `numpy.ndarray.trace`."""
+        """Return the sum along a diagonal: see `numpy.ndarray.trace`."""
         return self._call("trace", offset, axis1, axis2, dtype, out=out)
 
     # ------------------------------------------------------------------ element by element
 
     def round(self, decimals: SupportsIndex = 0, out: Any = None) -> Tensor:
-        """Elements rounded to a number of decimals: see `numpy.ndarray.round`."""
+        """Return the elements rounded to a number of decimals: see `numpy.ndarray.round`."""
         return self._call("round", decimals, out=out)
 
     def clip(self, min: Any = None, max: Any = None, out: Any = None, **options: Any) -> Tensor:
-        """Elements limited to an interval: see `numpy.ndarray.clip`."""
+        """Return the elements limited to an interval: see `numpy.ndarray.clip`."""
         return self._call("clip", min, max, out=out, **options)
 
     def conj(self) -> Tensor:
-        """Complex conjugate; the tensor itself where it is real."""
+        """Return the complex conjugate; the tensor itself if it is real."""
         return self._call("conj")
 
     def conjugate(self) -> Tensor:
-        """Complex conjugate; the tensor itself where it is real."""
+        """Return the complex conjugate; the tensor itself if it is real."""
         return self._call("conjugate")
 
     def dot(self, b: Any, out: Any = None) -> Tensor:
-        """Dot product: see `numpy.dot`."""
+        """Return the dot product: see `numpy.dot`."""
         return self._call("dot", b, out=out)
 
     # ------------------------------------------------------------------ selection
 
     def take(self, indices: Any, axis: SupportsIndex | None = None, out: Any = None, mode: Mode = "raise") -> Tensor:
-        """Elements at indices along an axis: see `numpy.ndarray.take`."""
+        """Return the elements at indices along an axis: see `numpy.ndarray.take`."""
         return self._call("take", indices, axis, out=out, mode=mode)
 
     def choose(self, choices: Any, out: Any = None, mode: Mode = "raise") -> Tensor:
-        """Elements of the choices, selected by this tensor: see `numpy.choose`."""
+        """Return elements of the choices, selected by this tensor: see `numpy.choose`."""
         return self._call("choose", choices, out=out, mode=mode)
 
     def compress(self, condition: Any, axis: SupportsIndex | None = None, out: Any = None) -> Tensor:
-        """Slices where a condition holds: see `numpy.ndarray.compress`."""
+        """Return the slices where a condition holds: see `numpy.ndarray.compress`."""
         return self._call("compress", condition, axis, out=out)
 
     def nonzero(self) -> tuple[Tensor, ...]:
-        """Indices of the elements that are not zero, an int64 tensor for each axis."""
+        """Return the indices of the elements that are not zero, an int64 tensor for each axis."""
         return tuple([wrap(indices) for indices in self._array.nonzero()])
 
     def searchsorted(self, v: Any, side: Literal["left", "right"] = "left", sorter: Any = None) -> Tensor:
-        """Where elements would be inserted to keep this tensor sorted: see `numpy.searchsorted`."""
+        """Return where to insert elements in this sorted tensor: see `numpy.searchsorted`."""
         return self._call("searchsorted", v, side, sorter)
 
     def argsort(
         self, axis: SupportsIndex | None = -1, kind: SortKind = None, order: Any = None, *, stable: bool | None = None
     ) -> Tensor:
-        """Indices that would sort this tensor: see `numpy.ndarray.argsort`."""
+        """Return the indices that would sort this tensor: see `numpy.ndarray.argsort`."""
         return self._call("argsort", axis, kind, order, stable=stable)
 
     def argpartition(
         self, kth: Any, axis: SupportsIndex | None = -1, kind: Literal["introselect"] = "introselect", order: Any = None
     ) -> Tensor:
-        """Indices that would partition this tensor: see `numpy.ndarray.argpartition`."""
+        """Return the indices that would partition it: see `numpy.ndarray.argpartition`."""
         return self._call("argpartition", kth, axis, kind, order)
 
     def repeat(self, repeats: Any, axis: SupportsIndex | None = None) -> Tensor:
-        """Elements repeated: see `numpy.ndarray.repeat`."""
+        """Return the elements repeated: see `numpy.ndarray.repeat`."""
         return self._call("repeat", repeats, axis)
 
     def diagonal(self, offset: SupportsIndex = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Tensor:
-        """A read-only view of a diagonal: see `numpy.ndarray.diagonal`."""
+        """Return a read-only view of a diagonal: see `numpy.ndarray.diagonal`."""
         return self._call("diagonal", offset, axis1, axis2)
 
     # ------------------------------------------------------------------ in place
@@ -1038,53 +919,53 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each axis."""
+        """Return the size of each axis."""
         return self._array.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the elements."""
+        """Return the type of the elements."""
         return self._array.dtype
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Return the number of axes."""
         return self._array.ndim
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Return the number of elements."""
         return self._array.size
 
     @property
     def itemsize(self) -> int:
-        """The bytes of one element."""
+        """Return the bytes of one element."""
         return self._array.itemsize
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements; the storage behind a view may be larger."""
+        """Return the bytes of the elements; the storage behind a view may be larger."""
         return self._array.nbytes
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The bytes to step along each axis."""
+        """Return the bytes to step along each axis."""
         return self._array.strides
 
     @property
     def flags(self) -> Any:
-        """Tensor and writeability: see `numpy.ndarray.flags`."""
+        """Return layout and writeability: see `numpy.ndarray.flags`."""
         return self._array.flags
 
     @property
     def device(self) -> str:
-        """The normalised name of the device: always ``"cpu:0"``."""
+        """Return the normalised name of the device: always ``"cpu:0"``."""
         _ = self._array
         return "cpu:0"
 
     @property
     def alignment(self) -> int:
-        """The largest power of two that the address of the first element is a multiple of.
+        """Return the largest power of two that divides the address of the first element.
 
         At least 64 for what the constructors make, and for all that is born in a scope and no view.
         """
@@ -1092,17 +973,17 @@ class Tensor:
 
     @property
     def data(self) -> memoryview:
-        """The memory as a buffer; an export, as `numpy` makes them."""
+        """Return the memory as a buffer; an export, as `numpy` makes them."""
         return self.numpy().data
 
     @property
     def ctypes(self) -> Any:
-        """The address for `ctypes`; an export, as `numpy` makes them."""
+        """Return the address for `ctypes`; an export, as `numpy` makes them."""
         return self.numpy().ctypes
 
     @property
     def flat(self) -> np.flatiter[Any]:
-        """An iterator over the elements in C order, through an export as `numpy` makes them."""
+        """Return an iterator over the elements in C order; an export, as `numpy` makes them."""
         return self.numpy().flat
 
     @flat.setter
@@ -1112,17 +993,17 @@ class Tensor:
 
     @property
     def T(self) -> Tensor:
-        """A view with the axes reversed."""
+        """Return a view with the axes reversed."""
         return wrap(self._array.T)
 
     @property
     def mT(self) -> Tensor:
-        """A view with the last two axes swapped."""
+        """Return a view with the last two axes swapped."""
         return wrap(self._array.mT)
 
     @property
     def real(self) -> Tensor:
-        """The real part, as a view; the tensor itself where it is real."""
+        """Return the real part as a view; the tensor itself if it is real."""
         return self._part("real")
 
     @real.setter
@@ -1131,7 +1012,7 @@ class Tensor:
 
     @property
     def imag(self) -> Tensor:
-        """The imaginary part, as a view; read-only zeros where the tensor is real."""
+        """Return the imaginary part as a view; read-only zeros if the tensor is real."""
         return self._part("imag")
 
     @imag.setter
@@ -1144,7 +1025,7 @@ class Tensor:
         return self if part is array else wrap(part)
 
     def setflags(self, *, write: bool) -> None:
-        """Make the tensor writeable or read-only, where its memory allows that."""
+        """Make the tensor writeable or read-only, if its memory allows that."""
         self._array.setflags(write=write)
 
     # ------------------------------------------------------------------ views
@@ -1155,29 +1036,29 @@ class Tensor:
         order: Literal["C", "F", "A"] | None = "C",
         copy: bool | None = None,
     ) -> Tensor:
-        """The elements in another shape, as a view where that is possible: see `numpy.ndarray.reshape`."""
+        """Return the elements in another shape, a view if possible: see `numpy.ndarray.reshape`."""
         array: Any = self._array
         return wrap(array.reshape(*bare(shape), order=order, copy=copy))
 
     def ravel(self, order: Order = "C") -> Tensor:
-        """The elements along one axis, as a view where that is possible: see `numpy.ndarray.ravel`."""
+        """Return the elements along one axis, as a view if possible: see `numpy.ndarray.ravel`."""
         return wrap(self._array.ravel(order))
 
     def transpose(self, *axes: SupportsIndex | Sequence[SupportsIndex] | None) -> Tensor:
-        """A view with the axes permuted: see `numpy.ndarray.transpose`."""
+        """Return a view with the axes permuted: see `numpy.ndarray.transpose`."""
         array: Any = self._array
         return wrap(array.transpose(*axes))
 
     def swapaxes(self, axis1: SupportsIndex, axis2: SupportsIndex) -> Tensor:
-        """A view with two axes swapped."""
+        """Return a view with two axes swapped."""
         return wrap(self._array.swapaxes(axis1, axis2))
 
     def squeeze(self, axis: SupportsIndex | tuple[SupportsIndex, ...] | None = None) -> Tensor:
-        """A view without axes of size one: see `numpy.ndarray.squeeze`."""
+        """Return a view without axes of size one: see `numpy.ndarray.squeeze`."""
         return wrap(self._array.squeeze(axis))
 
     def view(self, dtype: DTypeLike | None = None) -> Tensor:
-        """The same memory, read as elements of another dtype if one is given.
+        """Return a view of the same memory, as elements of another dtype if one is given.
 
         Raises
         ------
@@ -1190,7 +1071,7 @@ class Tensor:
         return wrap(array.view() if dtype is None else array.view(dtype))
 
     def getfield(self, dtype: DTypeLike, offset: SupportsIndex = 0) -> Tensor:
-        """A view of some bytes of each element: see `numpy.ndarray.getfield`."""
+        """Return a view of some bytes of each element: see `numpy.ndarray.getfield`."""
         array: Any = self._array
         return wrap(array.getfield(dtype, offset))
 
@@ -1208,36 +1089,39 @@ class Tensor:
         subok: bool = True,
         copy: bool = True,
     ) -> Tensor:
-        """The elements as another dtype, the tensor itself where ``copy=False`` allows: see `numpy.ndarray.astype`."""
+        """Return the elements as another dtype: see `numpy.ndarray.astype`.
+
+        With ``copy=False`` the tensor itself is returned if it has the dtype.
+        """
         return self._call("astype", dtype, order, casting, subok, copy)
 
     def copy(self, order: Order = "C") -> Tensor:
-        """A copy with memory of its own."""
+        """Return a copy with memory of its own."""
         return wrap(served(self._array.copy, order))
 
     def flatten(self, order: Order = "C") -> Tensor:
-        """A copy along one axis."""
+        """Return a copy along one axis."""
         return wrap(served(self._array.flatten, order))
 
     def byteswap(self, inplace: bool = False) -> Tensor:
-        """The bytes of each element reversed: see `numpy.ndarray.byteswap`."""
+        """Return the elements with their bytes reversed: see `numpy.ndarray.byteswap`."""
         return self._call("byteswap", inplace)
 
     def to_device(self, device: str, /, *, stream: Any = None) -> Tensor:
-        """The tensor itself: ``"cpu"`` is the only device that there is."""
+        """Return the tensor itself: ``"cpu"`` is the only device."""
         self._array.to_device(device_of_numpy(device), stream=stream)
         return self
 
     def item(self, *index: Any) -> Any:
-        """One element as a Python object: see `numpy.ndarray.item`."""
+        """Return one element as a Python object: see `numpy.ndarray.item`."""
         return self._array.item(*bare(index))
 
     def tolist(self) -> Any:
-        """The elements as Python objects in nested lists."""
+        """Return the elements as Python objects in nested lists."""
         return self._array.tolist()
 
     def tobytes(self, order: Order = "C") -> bytes:
-        """The elements' bytes."""
+        """Return the bytes of the elements."""
         return self._array.tobytes(order)
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
@@ -1258,7 +1142,7 @@ class Tensor:
         return len(self._array)
 
     def __getitem__(self, key: Any) -> Any:
-        """A Tensor: a view for a basic index, a copy for an index that selects one element or is an array.
+        """Return a view for a basic index, or a copy for an element or an array of indices.
 
         Elements of dtype object are returned themselves, and a record is a view, as with ndarrays.
         """
@@ -1340,7 +1224,7 @@ class Tensor:
         return wrap(copy.deepcopy(self._array, memo), self._name)
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
-        """The value travels; who unpickles it owns what is born there."""
+        """Pickle the value; who unpickles it owns what is born there."""
         # From protocol 5 on the elements may leave out of band, as an alias of the memory: an
         # export.
         array = self.numpy() if protocol >= 5 else self._array
@@ -1355,7 +1239,7 @@ _was_made = False
 
 
 def array_of(handle: Tensor) -> NDArray[Any] | None:
-    """The array of a handle, or None where it is disposed; never raises."""
+    """Return the array of a handle, or None if it is disposed; never raises."""
     try:
         array: NDArray[Any] = _array_in(handle)
     except AttributeError:
@@ -1364,14 +1248,14 @@ def array_of(handle: Tensor) -> NDArray[Any] | None:
 
 
 def describe(handle: Tensor) -> str:
-    """Shape, dtype and name of a tensor, live or disposed."""
+    """Return shape, dtype and name of a tensor, live or disposed."""
     array = array_of(handle)
     last_state: LastState | None = handle._last_state if array is None else (array.shape, array.dtype, handle._name)
     return "Tensor" if last_state is None else spelled(*last_state)
 
 
 def spelled(shape: tuple[int, ...], dtype: np.dtype[Any], name: str | None) -> str:
-    """Shape, dtype and name of a tensor, for messages and reports."""
+    """Return shape, dtype and name of a tensor as text, for messages and reports."""
     return f"Tensor shape={shape} dtype={dtype}{'' if name is None else f' name={name!r}'}"
 
 
@@ -1383,84 +1267,71 @@ def _release(handle: Tensor) -> None:
             del handle._array
 
 
-def _storages(handle: Tensor) -> tuple[tuple[int, int], ...]:
-    # Asked for by whoever counts, while another thread may dispose the handle; of each tensor, when
-    # all are counted.
-    try:
-        array: NDArray[Any] = _array_in(handle)
-    except AttributeError:
-        return ()
-    return (storage_of(array),)
-
-
-# Spelling a dtype takes longer than all else that a report asks of a tensor.
-_dtypes: Final[dict[np.dtype[Any], tuple[str, int]]] = {}
+# Formatting a dtype is the slowest part of describing a tensor.
+_dtypes: Final[dict[np.dtype[Any], str]] = {}
 _DTYPES_AT_MOST: Final = 256
 
 
-def _layout(handle: Tensor) -> tuple[tuple[int, ...], str, int] | None:
-    try:
-        array: NDArray[Any] = _array_in(handle)
-    except AttributeError:
-        return None
-    dtype = array.dtype
-    known = _dtypes.get(dtype)
-    if known is None:
-        known = str(dtype), dtype.itemsize
-        if len(_dtypes) < _DTYPES_AT_MOST:
-            _dtypes[dtype] = known
-    return array.shape, known[0], array.nbytes
-
-
-_tellers: Final[tuple[Any, Any, Any]] = ARENA.tellers(Tensor, vars(Tensor)["_array"], _storages, _layout, _dtypes)
-
-
-move_alone: Final[Any] = _tellers[2]
-"""Changes the owner of the block behind a handle where nothing else refers to it."""
-
-
-def _memory(handle: Tensor) -> tuple[Tensor]:
-    return (handle,)
-
-
-def _compact(handle: Tensor) -> None:
-    array = array_of(handle)
-    if array is not None:
-        handle._array = compact_copy(array)
-
-
 def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
-    """A copy of an array that pins more memory than it uses; any other array itself."""
+    """Return a copy of an array that pins more memory than it uses; any other array itself."""
     return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
 
 
-def _device(_handle: Tensor) -> str:
-    return "cpu:0"
+@final
+class TensorKind(Kind):
+    """The kind of `Tensor`."""
+
+    cls = Tensor
+    name = "Tensor"
+
+    def storages(self, resource: Any, /) -> tuple[tuple[int, int], ...]:
+        """Return the storage behind it, if it has not been disposed: perhaps by another thread, while one counts."""
+        array = array_of(resource)
+        return () if array is None else (storage_of(array),)
+
+    def layout(self, resource: Any, /) -> tuple[tuple[int, ...], str, int] | None:
+        """Return shape, name of the dtype and bytes; None where it has been disposed."""
+        array = array_of(resource)
+        if array is None:
+            return None
+        dtype = array.dtype
+        known = _dtypes.get(dtype)
+        if known is None:
+            known = str(dtype)
+            if len(_dtypes) < _DTYPES_AT_MOST:
+                _dtypes[dtype] = known
+        return array.shape, known, array.nbytes
+
+    def release(self, resource: Any, /) -> None:
+        """Drop the array of the handle."""
+        _release(resource)
+
+    def describe(self, resource: Any, /) -> str:
+        """Return shape, dtype and name, as they were where it has been disposed."""
+        return describe(resource)
+
+    def is_disposed(self, resource: Any, /) -> bool:
+        """Return whether its array is gone."""
+        return array_of(resource) is None
+
+    def memory(self, resource: Any, /) -> tuple[Tensor]:
+        """Return the Tensor itself: the arena may serve its elements."""
+        return (resource,)
+
+    def copy_compact(self, resource: Any, /) -> Tensor:
+        """Give a view memory of its own."""
+        array = array_of(resource)
+        if array is not None:
+            resource._array = compact_copy(array)
+        return cast("Tensor", resource)
 
 
-def _is_disposed(handle: Tensor) -> bool:
-    return array_of(handle) is None
-
-
-TENSOR: Final = Kind(
-    cls=Tensor,
-    name="Tensor",
-    release=_release,
-    storages=_tellers[0],
-    device=_device,
-    describe=describe,
-    is_disposed=_is_disposed,
-    layout=_tellers[1],
-    memory=_memory,
-    compact=_compact,
-)
-"""The kind of `Tensor`."""
-
+TENSOR: Final = TensorKind()
 add_kind(TENSOR)
 
 
 def live_arrays() -> list[tuple[Entry, NDArray[Any]]]:
-    """The arrays behind all live Tensors, the oldest first, each with the entry of its Tensor."""
+    """Return the arrays of all live Tensors, the oldest first, each with its Tensor's entry."""
     if not _was_made:
         # Other libraries' tensors may be many.
         return []
@@ -1470,7 +1341,7 @@ def live_arrays() -> list[tuple[Entry, NDArray[Any]]]:
 
 
 def wrap(array: Any, name: str | None = None) -> Tensor:
-    """A new Tensor around an array, without a copy, born in the current scope.
+    """Return a new Tensor around an array, without a copy, born in the current scope.
 
     Parameters
     ----------
@@ -1493,7 +1364,7 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
 
 
 def unborn(array: NDArray[Any]) -> Tensor:
-    """A new Tensor around an array, of which no scope knows: it is to become a member of a composite."""
+    """Return a new Tensor around an array, to become a member of a composite, without a birth."""
     global _was_made
     _was_made = True
     handle = _new(Tensor)

@@ -1,5 +1,79 @@
 """PyTorch: which tensors a scope owns, how they are disposed, their graphs, and what a detector sees.
 
-Read `install`, `adapter`, `births`, `disposal`, `exclusions`; then `graph_walk` and `graph` for
-autograd and `watching`, `references` for the leak detector. The compiled part is in ``src/``.
+This file has PyTorch installed as a framework of scopes, and imports nothing of it. Read then
+`framework`, `adapter`, `births`, `disposal`, `exclusions`; then `graph_walk` and `graph` for
+autograd and `references` for the search of holders. The compiled part is in ``src/``, where
+``compiled.h`` says which file has what.
 """
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from ...scopes.framework import Framework, register_lazily
+from ...scopes.process import PATCHES, version_of, when_imported
+from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS, TORCH_GRAPHS, is_older_than_tested
+
+__all__ = [
+    "load",
+]
+
+
+@cache
+def load() -> Framework | None:
+    """Return PyTorch as a framework; None where its tensors cannot be disposed, which a warning says."""
+    try:
+        from .adapter import check_disposal
+        from .framework import TorchFramework
+
+        check_disposal()
+    except Exception as error:
+        # What is not in its public interface is another in each version.
+        PATCHES.fail(TORCH_DISPOSAL, f"{type(error).__name__}: {error}")
+        return None
+    version = version_of(TorchFramework.module)
+    if is_older_than_tested(TORCH_GRAPHS, version):
+        PATCHES.fail(TORCH_GRAPHS, f"it is version {version}")
+    return TorchFramework()
+
+
+def _break_graphs(trace_rules: Any) -> None:
+    """Have Dynamo break its graph where a compiled function calls a scope, and run the call as it is.
+
+    Traced, a scope would be entered when the function is compiled. This room is passed over where
+    it is called by code that is not traced, and only there: parts of it stand in functions of
+    PyTorch that Dynamo traces through.
+    """
+    skipped: list[str] = []
+    inlined = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    # Where a version of PyTorch has no such set, those functions break the graph.
+    when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", set[str]())
+
+    def skip() -> bool:
+        unskip()
+        if not all(hasattr(trace_rules, name) for name in ("add", "SKIP_DIRS", "_recompile_re")):
+            return False
+        package = __name__.rsplit(".", 2)[0]
+        before = len(trace_rules.SKIP_DIRS)
+        for room in ("scopes", "leaks", "tensors"):
+            trace_rules.add(f"{package}.{room}")
+        skipped[:] = trace_rules.SKIP_DIRS[before:]
+        when_called.add(inlined)
+        return True
+
+    def unskip() -> None:
+        if skipped:
+            for folder in skipped:
+                trace_rules.SKIP_DIRS.remove(folder)
+            skipped.clear()
+            trace_rules._recompile_re()
+        when_called.discard(inlined)
+
+    PATCHES.change(TORCH_GRAPH_BREAKS, skip, unskip)
+
+
+register_lazily("torch", load)
+# Not when a scope is entered: the first one may be inside of a function that is being compiled.
+when_imported("torch._dynamo.trace_rules", _break_graphs)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from sys import _getframe
-from typing import TYPE_CHECKING, Any, Final, final
+import functools
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from sys import _getframe, getrefcount
+from types import MemberDescriptorType
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.parameter import Parameter
 
 from ...scopes.errors import GraphRetainedError
-from ...scopes.identity import Entry, story_of
-from ...scopes.kinds import Kind, when_watched
+from ...scopes.identity import LIVE, Entry, story_of
+from ...scopes.kinds import Kind, Layout, mro_of, space_of
+from ...scopes.ownership import compose_of
+from ...scopes.process import PATCHES, bytes_text
 from ...scopes.sites import mark_of, site_of
+from ..patches import TORCH_NESTED_TENSORS
 from .disposal import PENDING, DisposedTorchTensor, allow_swaps, drop, last_known
 from .exclusions import (
     exclude_what_models_own,
     keep_fast_paths,
+    keep_what_contexts_hold,
     keep_what_distributions_compute,
     watch_compiled_functions,
     watch_loaders,
@@ -29,9 +37,6 @@ from .graph_walk import walk_graph
 from .storages import charges_of, make_compact, storages_behind, used_bytes
 from .threads import see_births, watch_threads
 
-if TYPE_CHECKING:
-    from ...scopes.scope import DisposeScope
-
 __all__ = [
     "KIND",
     "current_cuda_index",
@@ -42,48 +47,21 @@ __all__ = [
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
+_use_count: Final[Callable[[Tensor], int]] = _C.TensorBase._use_count
 
 
-def _storages(tensor: Any) -> list[tuple[Hashable, int]]:
-    with _Undisturbed():
-        return list(storages_behind(tensor))
+def _counts_cplusplus() -> bool:
+    tensor = torch.ones(1)
+    before = getrefcount(tensor)
+    view = tensor.view(1)
+    after = getrefcount(tensor)
+    del view
+    return after > before
 
 
-def _device(tensor: Any) -> object:
-    with _Undisturbed():
-        return tensor.device
-
-
-def _describe(tensor: Any) -> str:
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
-    if cls is DisposedTorchTensor:
-        return last_known(tensor)
-    name = "torch.Tensor" if cls is Tensor else cls.__qualname__
-    with _Undisturbed():
-        shape = "" if tensor.is_nested else f" {tuple(tensor.shape)}"
-        return f"{name}{shape} {tensor.dtype}"
-
-
-def _layout(tensor: Any) -> tuple[tuple[int, ...], str, int] | None:
-    if type(tensor) is DisposedTorchTensor:
-        return None
-    with _Undisturbed():
-        if tensor.is_nested:
-            return None
-        return tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), used_bytes(tensor)
-
-
-def _is_disposed(tensor: Any) -> bool:
-    return type(tensor) is DisposedTorchTensor
-
-
-def _inner(tensor: Any) -> list[Any]:
-    """The tensors that a tensor of a subclass keeps as attributes: what wrapper subclasses are made of."""
-    cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
-    if cls is Tensor or cls is Parameter or cls is DisposedTorchTensor:
-        return []
-    attributes: dict[str, Any] = object.__getattribute__(tensor, "__dict__")
-    return [value for value in attributes.copy().values() if issubclass(type(value), Tensor)]
+with _Undisturbed():
+    # Earlier releases of PyTorch hand the Python object over to C++ instead.
+    _COUNTS_CPLUSPLUS: Final = _counts_cplusplus()
 
 
 # What scopes ask of the graphs behind tensors that leave them: is there one, refuse it, cut it off.
@@ -91,36 +69,36 @@ def _inner(tensor: Any) -> list[Any]:
 
 @final
 class TorchGraphs:
-    """The `Graphs` of PyTorch tensors: see `disposescope.scopes.options`."""
+    """The `Graphs` of PyTorch tensors: see `disposescope.scopes.kinds`."""
 
     __slots__ = ()
 
     def carried_by(self, resource: Tensor, /) -> bool:
-        """Whether a tensor was computed under autograd; asked without making a Python object of its node."""
+        """Return whether a tensor was computed under autograd; asked without making a Python object of its node."""
         with _Undisturbed():
             return resource.requires_grad and not resource.is_leaf
 
-    def refusal(self, entry: Entry, leaving: str, /) -> GraphRetainedError:
-        """The error that names the tensor, the bytes, the nodes, the ops and the line."""
+    def refusal(self, entry: Entry, leaving: str, option: str, /) -> GraphRetainedError:
+        """Return the error that names the tensor, the bytes, the nodes, the ops and the line."""
         tensor = entry()
         described = entry.kind.describe(tensor)
         graph = walk_graph([tensor])
         summary = summarise(graph, with_modules=False)
         born = next((site for node in graph.ends if (site := site_of_node(node)) is not None), None)
         story = story_of(entry) or ("" if born is None else f" (born at {born})")
-        told = story.partition("born at ")[2].partition(", disposed")[0].removesuffix(")")
+        born_at = story.partition("born at ")[2].partition(", disposed")[0].removesuffix(")")
         here = str(site_of(mark_of(_getframe(1))))
         return GraphRetainedError(
-            f'{leaving} with graph="error": {described}{story}, moved out at {here}, carries an autograd graph of '
-            f"{summary.nodes:,} nodes from {summary.first_op} to {summary.last_op} that pins {summary.nbytes:,} bytes; "
-            "move out tensor.detach() or a number (loss.item()), compute under torch.no_grad(), or open the scope with "
-            'graph="detach"',
+            f'{leaving} with graph="{option}": {described}{story}, moved out at {here}, carries an autograd graph of '
+            f"{summary.nodes:,} nodes from {summary.first_op} to {summary.last_op} that pins "
+            f"{bytes_text(summary.nbytes)}; move out tensor.detach() or a number (loss.item()), compute under "
+            'torch.no_grad(), or open the scope with graph="detach"',
             resource=described,
             nbytes=summary.nbytes,
             nodes=summary.nodes,
             first_op=summary.first_op or "",
             last_op=summary.last_op or "",
-            site=told or here,
+            site=born_at or here,
         )
 
     def cut(self, resource: Tensor, /) -> _Swap | _InPlace:
@@ -192,46 +170,151 @@ TORCH_GRAPHS: Final = TorchGraphs()
 # The kind.
 
 
-KIND: Final = Kind(
-    cls=Tensor,
-    name="torch.Tensor",
-    release=drop,
-    storages=_storages,
-    device=_device,
-    describe=_describe,
-    is_disposed=_is_disposed,
-    layout=_layout,
-    graphs=TORCH_GRAPHS,
-    memory=charges_of,
-    compact=make_compact,
-    inner=_inner,
-)
-"""The kind of ``torch.Tensor`` and of its subclasses."""
+@final
+class TorchKind(Kind):
+    """The kind of ``torch.Tensor`` and of its subclasses."""
+
+    cls = Tensor
+    name = "torch.Tensor"
+    graphs = TORCH_GRAPHS
+
+    def release(self, resource: Any, /) -> None:
+        """Drop what the handle refers to."""
+        drop(resource)
+
+    def storages(self, resource: Any, /) -> list[tuple[Hashable, int]]:
+        """Return the storages behind a tensor: several for a sparse one."""
+        with _Undisturbed():
+            return list(storages_behind(resource))
+
+    def device(self, resource: Any, /) -> object:
+        """Return the ``torch.device``."""
+        with _Undisturbed():
+            return resource.device
+
+    def describe(self, resource: Any, /) -> str:
+        """Return class, shape and dtype, as they were where it has been disposed."""
+        cls: Any = type(resource)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls is DisposedTorchTensor:
+            return last_known(resource)
+        name = "torch.Tensor" if cls is Tensor else cls.__qualname__
+        with _Undisturbed():
+            shape = "" if resource.is_nested else f" {tuple(resource.shape)}"
+            return f"{name}{shape} {resource.dtype}"
+
+    def is_disposed(self, resource: Any, /) -> bool:
+        """Return whether it has been disposed."""
+        return type(resource) is DisposedTorchTensor
+
+    def layout(self, resource: Any, /) -> Layout | None:
+        """Return shape, dtype and used bytes; None for nested tensors."""
+        if type(resource) is DisposedTorchTensor:
+            return None
+        with _Undisturbed():
+            if resource.is_nested:
+                return None
+            return tuple(resource.shape), str(resource.dtype).removeprefix("torch."), used_bytes(resource)
+
+    def memory(self, resource: Any, /) -> Iterable[object]:
+        """Return what counts it against budgets."""
+        return charges_of(resource)
+
+    def library_references(self, resource: Any, /) -> int:
+        """Return 1 where C++ refers to a tensor too, such as a view or a graph, as one reference to the object."""
+        # Asked past its class, which is that of a disposed one where another thread has been faster.
+        with _Undisturbed():
+            return int(_COUNTS_CPLUSPLUS and _use_count(resource) > 1)
+
+    def copy_compact(self, resource: Any, /) -> object:
+        """Give a view memory of its own."""
+        make_compact(resource)
+        return resource
+
+    def inner(self, resource: Any, /) -> list[Any]:
+        """Return the tensors that a tensor of a subclass keeps as attributes: what wrapper subclasses are made of."""
+        cls: Any = type(resource)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls is Tensor or cls is Parameter or cls is DisposedTorchTensor:
+            return []
+        attributes: dict[str, Any] = object.__getattribute__(resource, "__dict__")
+        values: list[Any] = [*attributes.values(), *_values_of_slots(resource, cls)]
+        # A nested tensor keeps lengths of its rows in a dict.
+        dicts: list[dict[Any, Any]] = [value for value in values if type(value) is dict]
+        values += [inside for each in dicts for inside in list(each.values())]
+        return [value for value in values if issubclass(type(value), Tensor)]
+
+
+def _values_of_slots(resource: object, cls: type) -> list[object]:
+    """Return the values of the slots of a subclass: ``DTensor`` has its shard in one."""
+    values: list[object] = []
+    for base in mro_of(cls):
+        if base is Tensor:
+            break
+        for member in space_of(base).values():
+            if type(member) is MemberDescriptorType:
+                with suppress(AttributeError):
+                    values.append(member.__get__(resource))
+    return values
+
+
+KIND: Final = TorchKind()
 
 
 def current_cuda_index() -> int:
-    """The index that ``"cuda"`` stands for: 0 until CUDA is in use, which asking for a name shall not start."""
+    """Return the index that ``"cuda"`` stands for: 0 before CUDA is in use, which this does not start."""
     cuda: Any = torch.cuda
     return cuda.current_device() if cuda.is_initialized() else 0
 
 
-def _watch_memory() -> None:
-    from .watching import watch_memory
-
-    watch_memory(KIND)
+# A jagged nested tensor is one resource: a wrapper around its values, offsets and lengths, which it
+# gets when it is initialised. What was computed from another one shares the offsets with it.
 
 
-def install() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
-    """See births from now on. Returns what is to be called whenever a scope is entered or left."""
+def compose_nested_tensors() -> None:
+    """Make one resource of each jagged nested tensor and of what it is made of, from now on."""
+    PATCHES.replace(TORCH_NESTED_TENSORS, NestedTensor, "__init__", _composing)
+
+
+def _composing(initialise: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialise)
+    def __init__(self: Any, values: Any, offsets: Any, *, lengths: Any = None, **options: Any) -> None:
+        initialise(self, values, offsets, lengths=lengths, **options)
+        # Dynamo traces through here, and takes the test for a constant.
+        if not torch.compiler.is_compiling() and id(self) in LIVE:
+            compose_of(self, (values, offsets, lengths, *self._metadata_cache.values()))
+
+    return __init__
+
+
+def check_disposal() -> None:
+    """Dispose a tensor of a probe's.
+
+    Raises
+    ------
+    RuntimeError
+        It is not dead afterwards, or its view has changed.
+    """
+    with _Undisturbed(), _C._DisableTorchDispatch():
+        tensor = torch.ones(2, device="cpu")
+        view: Any = tensor[:1]
+        drop(tensor)
+        if type(tensor) is not DisposedTorchTensor or view.tolist() != [1.0]:
+            raise RuntimeError("a tensor that was disposed is not dead, or its view is not what it was")
+
+
+def install() -> None:
+    """See births from now on, given that `threads` is called for each scope that is entered or left.
+
+    Each step may be taken again: after an interrupt all of them are.
+    """
     exclude_what_models_own()
     watch_compiled_functions()
     watch_transforms()
     watch_traces()
     keep_what_distributions_compute()
+    keep_what_contexts_hold()
+    compose_nested_tensors()
     watch_loaders()
     watch_threads()
     keep_fast_paths()
     allow_swaps()
-    hooks = see_births(KIND)
-    when_watched(_watch_memory)
-    return hooks
+    see_births(KIND)

@@ -6,45 +6,43 @@ a function mode.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextvars import Context
 from importlib import import_module
 from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType, MethodWrapperType
 from typing import Any, Final, NamedTuple, Protocol, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedParameter
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from ...scopes.composites import compose, set_apart
 from ...scopes.context import CURRENT, resolve
-from ...scopes.extension import COMPILED
-from ...scopes.identity import LIVE, Entry, entry_of
+from ...scopes.identity import LIVE
 from ...scopes.kinds import Kind, kind_of
-from ...scopes.listeners import LISTENERS
-from ...scopes.ownership import born
-from ...scopes.scope import DisposeScope
-from ...scopes.statistics import LOCAL as LEDGERS
-from ..arena.budgets import BUDGETED
-from .disposal import PENDING, Spare, can_be_disposed
-from .extension import TORCH_COMPILED
+from ...scopes.ownership import belongs_to_model, born, compose
+from ...scopes.process import PATCHES
+from ..arena.budgets import BUDGETS
+from ..patches import TORCH_ALLOCATION
+from . import compiled as TORCH_COMPILED
+from .compiled import BirthWatch, ThreadState, thread_state
+from .disposal import PENDING, RECORDER, Spare, can_be_disposed
 from .storages import refusal_of
 
 __all__ = [
     "HIDDEN_KEEPERS",
-    "LOCAL",
     "MAKERS",
     "MODE",
     "MODELS_OWN",
     "SEAM",
+    "TRACING",
     "BirthMode",
     "Compiled",
     "Detector",
-    "ThreadState",
     "add_mode",
     "backward_running",
     "births_by_frames",
@@ -87,8 +85,18 @@ transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_sta
 
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each
 # code is remembered.
-_KEEPERS: Final = ("torch.optim", "torch.nn.modules.module", "torch.nn.modules.lazy", "torch.amp.grad_scaler")
-_HANDS_OUT: Final = frozenset({"scale", "apply_scale"})
+_KEEPERS: Final = (
+    "torch.amp.grad_scaler",
+    "torch.distributed._state_dict_utils",
+    "torch.distributed.checkpoint",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.nn.modules.lazy",
+    "torch.nn.modules.module",
+    "torch.optim",
+)
+# What these functions make there is a result.
+_HANDS_OUT: Final = frozenset({"_cast_fp_tensor", "apply_scale", "merge_chunks", "scale"})
 # Functions that make a tensor once and keep it for the process, and others that keep copies for a
 # backward pass.
 _CACHES: Final = frozenset(
@@ -125,6 +133,8 @@ _STANDINS: Final = "torch._subclasses."
 # In whose frames functions run that are not to be compiled.
 _ASIDE: Final = "torch._dynamo.eval_frame"
 _TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
+# Our modes pass calls on.
+_OURS: Final = (__name__, __name__.replace("births", "threads"))
 _MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS = range(1, 6)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
@@ -139,7 +149,7 @@ _OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
 
 
 def births_count(frame: FrameType | None) -> bool:
-    """Whether what a call made in a frame returns is a birth, given that a scope is entered in this context."""
+    """Return whether what a call made in a frame returns is a birth; a scope is entered in this context."""
     scope = CURRENT.get()
     if scope is None or not (scope._direct or resolve(scope) is not None):
         return False
@@ -161,7 +171,7 @@ def births_count(frame: FrameType | None) -> bool:
 
 
 def births_now() -> bool:
-    """Whether what a function of this library makes now is born, by the rules for what a call of PyTorch's makes."""
+    """Return whether what a function of this library makes now is born, by the rules for calls of PyTorch's."""
     scope = CURRENT.get()
     return (
         scope is not None
@@ -172,7 +182,7 @@ def births_now() -> bool:
 
 
 def _judge_frame(frame: FrameType) -> bool:
-    """Whether what the code of a frame calls makes births: not where it is PyTorch's own, and keeps what it makes."""
+    """Return whether calls in a frame make births: not where its code is PyTorch's own, and keeps what it makes."""
     code = frame.f_code
     module = frame.f_globals.get("__name__")
     if len(MAKERS) >= _REMEMBERED_AT_MOST:
@@ -183,16 +193,16 @@ def _judge_frame(frame: FrameType) -> bool:
 
 
 def keeps_births(module: str, code: CodeType) -> bool:
-    """Whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    """Return whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
     if (module, code.co_name) in _CACHES:
         return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
 
 
 def verdict(code: CodeType, module: object) -> int:
-    """What code is to births that are seen where they happen, in the order of ``enum verdict``."""
+    """Return what code is to births that are seen where they happen, in the order of ``enum verdict``."""
     if type(module) is not str or not module.startswith("torch."):
-        return _MAKES
+        return _PASSES if module in _OURS and code.co_name == "__torch_function__" else _MAKES
     if code is _DEEPCOPY or module.startswith(_STANDINS):
         return _ASKS
     if code is _OF_A_SUBCLASS:
@@ -209,7 +219,7 @@ def verdict(code: CodeType, module: object) -> int:
 
 
 def births_by_frames() -> bool:
-    """Whether what runs now makes a birth, where its code alone does not tell.
+    """Return whether what runs now makes a birth, where its code alone does not decide it.
 
     What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what
     stands for a tensor is none while a graph is made.
@@ -234,7 +244,7 @@ def _makes_a_graph(frame: FrameType | None) -> bool:
 
 
 def copies_a_module(frame: FrameType) -> bool:
-    """Whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
+    """Return whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
     found: FrameType | None = frame
     while found is not None and found.f_globals.get("__name__") == "copy":
         if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
@@ -256,16 +266,19 @@ MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
 
 
 class Detector(Protocol):
-    """What a leak detector is told of while it is open."""
+    """What is called at births while a leak detector is open."""
 
     def see(self, result: Any, /) -> object:
-        """Take note of what a compiled function or a transform returned."""
+        """Record what a compiled function or a transform returned."""
 
-    def exclude(self, tensor: Any, /) -> object:
-        """Take note that a tensor belongs to a model."""
+    def registered(self, module: Any, name: str, part: Any, /) -> object:
+        """Record that a module was given a parameter, a buffer or another module."""
+
+    def restored(self, module: Any, /) -> object:
+        """Record that a module was copied or unpickled."""
 
     def stepped(self) -> object:
-        """Take note of a step of an optimizer."""
+        """Record a step of an optimizer."""
 
 
 @final
@@ -281,11 +294,14 @@ class Seam:
         otherwise.
     detector : Detector, optional
         What an open leak detector watches with; None where none is open.
+    watch : BirthWatch
+        What sees births at the allocation.
     """
 
-    __slots__ = ("at_allocation", "detector", "kind")
+    __slots__ = ("at_allocation", "detector", "kind", "watch")
 
     kind: Kind
+    watch: BirthWatch
 
     def __init__(self) -> None:
         self.at_allocation = False
@@ -296,7 +312,7 @@ SEAM: Final = Seam()
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
+    """Return whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
     for argument in args:
         if argument is result:
             return True
@@ -308,7 +324,7 @@ def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _accesses(func: Any) -> bool:
-    """Whether a getter returns what is there already."""
+    """Return whether a getter returns what is there already."""
     return getattr(func.__self__, "__name__", "") in _ACCESSORS
 
 
@@ -333,7 +349,7 @@ def births_in(
         given = {id(item) for item in flattened((args, kwargs), _LEVELS)}
         fresh = [item for item in fresh if id(item) not in given]
     if fresh and births_count(frame):
-        if BUDGETED:
+        if BUDGETS.scopes:
             refusal = refusal_of(fresh, (args, kwargs))
             if refusal is not None:
                 return refusal
@@ -351,7 +367,7 @@ def _compose(tree: Any, levels: int) -> None:
     if levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return
     kind = kind_of(tree) if issubclass(cls, tuple) and cls is not tuple else None
-    if kind is not None and kind.anchor is not None:
+    if kind is not None and kind.is_anchored:
         compose(tree, kind)
         return
     for child in tree.values() if issubclass(cls, dict) else tree:
@@ -359,7 +375,7 @@ def _compose(tree: Any, levels: int) -> None:
 
 
 def flattened(tree: Any, levels: int) -> list[Any]:
-    """The leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
+    """Return the leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return [tree]
@@ -373,27 +389,29 @@ def flattened(tree: Any, levels: int) -> list[Any]:
 
 
 def is_born(cls: type) -> bool:
-    """Whether a scope may own the instances of a class: tensors that are no parameters, and can go dead."""
+    """Return whether a scope may own the instances of a class: tensors, but no parameters, that can be disposed."""
     return cls is Tensor or (
         issubclass(cls, Tensor) and not issubclass(cls, (*MODELS_OWN, Spare)) and can_be_disposed(cls)
     )
 
 
 def given_to_a_grad(func: Any, args: Any) -> None:
-    """A tensor that is assigned to ``.grad`` belongs to the parameter."""
+    """Give a tensor that is assigned to ``.grad`` to the parameter."""
     if getattr(func.__self__, "__name__", "") in _ACCESSORS and len(args) > 1:
         give_up(args[1])
 
 
 def give_up(tensor: object) -> None:
-    """Let no scope own a tensor: it is the model's."""
-    if SEAM.detector is not None:
-        SEAM.detector.exclude(tensor)
-    entry = entry_of(tensor)
-    if entry is not None:
-        set_apart(entry)
-        if entry.owner is not None:
-            entry.owner.detach(tensor)
+    """Let no scope own a tensor, nor what it is made of: it is the model's."""
+    met: dict[int, object] = {}
+    pending = [tensor]
+    while pending:
+        part = pending.pop()
+        met[id(part)] = part
+        belongs_to_model(part)
+        kind = kind_of(part) if issubclass(type(part), Tensor) else None
+        if kind is not None:
+            pending += [inner for inner in kind.inner(part) if id(inner) not in met]
 
 
 # Seeing births by a function mode that asks of each call whose birth it is, where
@@ -425,7 +443,7 @@ class BirthMode(TorchFunctionMode):
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         refusal: MemoryError | None = None
         if not self.records:
-            if LOCAL.here.pending:
+            if thread_state().pending:
                 refusal = refusal_of_pending(result, args, kwargs)
         elif result is None:
             if type(func) is MethodWrapperType and func.__name__ == "__set__":
@@ -464,28 +482,29 @@ _HANDING: Final = ("data", "set_", "untyped_storage")
 def _judge(code: CodeType, module: object) -> int:
     # Code that is new often comes with classes that are. Of one whose class does not call
     # `__init__` of its own base nobody has heard before.
-    TORCH_COMPILED.watch_classes(tuple(_subclasses(Tensor)))
+    SEAM.watch.add_classes(tuple(_subclasses(Tensor)))
     return verdict(code, module)
 
 
-def _summon() -> None:
-    """Have the mode on this thread: somebody is to be told of births who was not when its scope was entered."""
-    here = LOCAL.here
+def _push_mode() -> None:
+    """Put the mode on this thread: there is a listener that was not there when its scope was entered."""
+    here = thread_state()
     # While a mode lets a call through it is off the stack: then is no time to change that.
     if depth() >= len(here.modes) and not any(mode is MODE for mode in here.modes):
         add_mode(here, MODE)
 
 
 def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | None:
-    """What to raise where a budget refuses what a call returned, of the births on this thread; None where none does."""
-    entries = LOCAL.here.pending
-    LOCAL.here.pending = []
+    """Return what to raise where a budget refuses one of this thread's births, made by a call; None where none does."""
+    here = thread_state()
+    entries = here.pending
+    here.pending = []
     born = {entry.key for entry in entries if LIVE.get(entry.key) is entry}
     return refusal_of([leaf for leaf in flattened(result, _LEVELS) if id(leaf) in born], (args, kwargs))
 
 
-look: Final[Callable[[], None]] = TORCH_COMPILED.look
-"""Look at the memory of the tensors that were made last, and tell the listeners of those that a scope owns."""
+look: Final[Callable[[], None]] = RECORDER.look
+"""Look at the memory of the tensors that were made last, and call the listeners for those that a scope owns."""
 
 
 def _subclasses(cls: Any) -> list[type]:
@@ -501,49 +520,77 @@ def _subclasses(cls: Any) -> list[type]:
 
 def see_allocations(kind: Kind) -> bool:
     """See births of PyTorch so from now on; False where the compiled part does not know this PyTorch."""
-    TORCH_COMPILED.bind_births(
-        {
-            "BUDGETED": BUDGETED,
-            "CURRENT": CURRENT,
-            "Entry": Entry,
-            "LIVE": LIVE,
-            "LISTENERS": LISTENERS,
-            "PENDING": PENDING.batches,
-            "ScopeView": DisposeScope,
-            "Tensor": Tensor,
-            "ask": births_by_frames,
-            "born_pending": COMPILED.born_pending,
-            "give_up": give_up,
-            "is_born": is_born,
-            "judge": _judge,
-            "kind": kind,
-            "resolve": resolve,
-            "settle": PENDING.settle,
-            "storage_of": _C.TensorBase.untyped_storage,
-            "summon": _summon,
-            "threading": threading,
-        }
+    SEAM.watch = TORCH_COMPILED.BirthWatch(
+        memory=RECORDER,
+        kind=kind,
+        mode=MODE,
+        budgeted=BUDGETS.scopes,
+        waiting=PENDING.batches,
+        # What it hands over of a tensor of a subclass was there before.
+        passing=_tensor.__dict__,
+        settle=PENDING.settle,
+        is_born=is_born,
+        judge=_judge,
+        judge_frames=births_by_frames,
+        give_up=give_up,
+        push_mode=_push_mode,
     )
+    SEAM.at_allocation = PATCHES.change(TORCH_ALLOCATION, _watch_allocations, _leave_allocations)
+    return SEAM.at_allocation
+
+
+def _watch_allocations() -> bool:
     try:
         attributes = tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES)
-        handing = tuple(getattr(_C.TensorBase, name) for name in _HANDING)
+        handing: tuple[Any, ...] = tuple(getattr(_C.TensorBase, name) for name in _HANDING)
         transforms = int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode)
+        to_numpy: Any = _C.TensorBase.numpy
+        run_backward: Any = _C._ImperativeEngine.run_backward
     except AttributeError:
         return False
     libraries = sorted(str(path) for path in (Path(torch.__file__).parent / "lib").glob("lib*"))
-    seen: bool = TORCH_COMPILED.watch_births(
-        tuple(_subclasses(Tensor)),
-        tuple(_subclasses(type(Tensor))),
-        attributes,
-        _C.TensorBase.numpy,
-        handing,
-        vars(_tensor),
-        tuple(path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path),
-        transforms,
+    seen = SEAM.watch.start(
+        classes=tuple(_subclasses(Tensor)),
+        metaclasses=tuple(_subclasses(type(Tensor))),
+        attributes=attributes,
+        numpy=to_numpy,
+        handing=handing,
+        backward=run_backward,
+        libraries=tuple(
+            path for path in libraries if "libc10." in path or "libtorch_cpu." in path or "libtorch." in path
+        ),
+        transforms=transforms,
     )
-    if seen:
-        SEAM.at_allocation = True
-    return seen
+    # In a context of its own: in no scope.
+    missed = Context().run(_missed_births) if seen else None
+    if missed is not None:
+        _leave_allocations()
+        PATCHES.fail(TORCH_ALLOCATION, f"{missed} was not seen")
+    return seen and missed is None
+
+
+def _leave_allocations() -> None:
+    SEAM.watch.stop(classes=tuple(_subclasses(Tensor)), metaclasses=tuple(_subclasses(type(Tensor))))
+
+
+def _missed_births() -> str | None:
+    """Return which of a few births, by functions of C++ and of Python, is not seen; None where all are."""
+    ways: dict[str, Callable[[], Tensor]] = {
+        "torch.empty": lambda: torch.empty(0, device="cpu"),
+        "a view": lambda: torch.empty(0, device="cpu").view(0),
+        "torch.from_numpy": lambda: vars(torch)["from_numpy"](np.empty(0, np.float32)),
+        "a tensor of a new subclass": lambda: Tensor._make_subclass(
+            type("Probe", (Tensor,), {}), torch.empty(0, device="cpu")
+        ),
+    }
+    with _C.DisableTorchFunction(), _C._DisableTorchDispatch():
+        for name, make in ways.items():
+            before = SEAM.watch.allocations
+            # The last one is that which was asked for; others are made on the way.
+            make()
+            if SEAM.watch.allocations - before < (1 if name in ("torch.empty", "torch.from_numpy") else 2):
+                return name
+    return None
 
 
 # The stack of modes of each thread: what belongs onto it, and when it is off it.
@@ -569,67 +616,13 @@ class Compiled(NamedTuple):
     """The call in whose scope this one is made."""
 
 
-@final
-class ThreadState:
-    """What is so on one thread.
-
-    Attributes
-    ----------
-    scopes : list of DisposeScope
-        The scopes that were entered on it and not left.
-    modes : tuple
-        What belongs onto the thread's stack of modes, the bottom first: the mode for births where a
-        scope is open and needs it, and what a leak detector watches with.
-    watched : bool
-        Whether there are any.
-    compiled : Compiled, optional
-        The call of a compiled function that is running, innermost of those in whose callers a scope
-        was entered.
-    pending : list of Entry
-        Births of which somebody is still to be told: see `births`.
-    stepping : int
-        The id of the frame of the outermost optimizer step that is running, during which the mode
-        is off the stack as well; 0 where none is. Not the frame: it shall die when the step is
-        over.
-    """
-
-    __slots__ = ("__weakref__", "compiled", "modes", "pending", "scopes", "stepping", "watched")
-
-    scopes: list[DisposeScope]
-    modes: tuple[object, ...]
-    watched: bool
-    compiled: Compiled | None
-    stepping: int
-    pending: list[Entry]
-
-    def __init__(self) -> None:
-        self.scopes = []
-        self.modes = ()
-        self.watched = False
-        self.compiled = None
-        self.stepping = 0
-        self.pending = []
-
-
-class _Local(threading.local):
-    def __init__(self) -> None:
-        self.here = ThreadState()
-        # Of a tensor that is being made no Python code may count the birth: this thread's counts
-        # are there before.
-        _ = LEDGERS.ledger
-
-
-LOCAL: Final = _Local()
-"""``LOCAL.here`` is the state of the calling thread."""
-
-
 def runs_compiled(here: ThreadState) -> bool:
-    """Whether a compiled function runs on this thread which has entered no scope."""
+    """Return whether a compiled function runs on this thread which has entered no scope."""
     return here.compiled is not None and len(here.scopes) <= here.compiled.open_scopes
 
 
 def is_looked_at(here: ThreadState) -> bool:
-    """Whether anybody wants to know what is made on this thread: a scope, or a leak detector."""
+    """Return whether a scope or a leak detector records what is made on this thread."""
     return here.watched or SEAM.detector is not None or CURRENT.get() is not None
 
 
@@ -662,9 +655,13 @@ def remove_mode(here: ThreadState, mode: object) -> None:
     here.watched = bool(others)
 
 
+TRACING: Final = 1
+"""Added to the id of a frame that traces a program, whose tensors a detector leaves to the program."""
+
+
 def pause_births(reason: int) -> None:
     """Take the mode off this thread's stack while a frame, given by its id, is running: its calls make no births."""
-    here = LOCAL.here
+    here = thread_state()
     if not here.stepping:
         here.stepping = reason
         if here.watched and not runs_compiled(here):
@@ -676,7 +673,7 @@ def resume_births(here: ThreadState, reason: int) -> None:
     if not reason or here.stepping != reason:
         return
     here.stepping = 0
-    if here.watched and not runs_compiled(here) and here is LOCAL.here:
+    if here.watched and not runs_compiled(here) and here is thread_state():
         put_on()
 
 
@@ -684,7 +681,7 @@ def resume_after_a_failed_step(here: ThreadState) -> None:
     """Put the mode back where the frame for which births were paused runs no more, but a traceback keeps it."""
     frame: FrameType | None = _getframe(1)
     while frame is not None:
-        if id(frame) == here.stepping:
+        if id(frame) == here.stepping & ~TRACING:
             return
         frame = frame.f_back
     resume_births(here, here.stepping)
@@ -692,7 +689,7 @@ def resume_after_a_failed_step(here: ThreadState) -> None:
 
 def put_on() -> None:
     """Put the modes at the bottom of this thread's stack, but above that of a default device, which must be there."""
-    _put_on(LOCAL.here.modes)
+    _put_on(thread_state().modes)
 
 
 def _put_on(modes: tuple[object, ...]) -> None:
@@ -712,8 +709,8 @@ def _put_on(modes: tuple[object, ...]) -> None:
 
 
 def take_off() -> bool:
-    """Take the modes off this thread's stack; tells whether one was there."""
-    return _take_off(LOCAL.here.modes)
+    """Take the modes off this thread's stack; return whether one was there."""
+    return _take_off(thread_state().modes)
 
 
 def _take_off(modes: tuple[object, ...]) -> bool:

@@ -1,98 +1,203 @@
-"""What every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
+"""What every birth of a tensor inside a scope goes through, compiled.
 
-It knows PyTorch by the objects that it is given, and hands everything unusual to the Python functions among them. One
-copy of the package can be bound to it.
+It knows PyTorch by the objects that its types are made with, and hands everything unusual to the Python functions among
+them.
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from types import CodeType
+from typing import Any, final
 
-from ...scopes.scope import DisposeScope
+from ...scopes.compiled import ScopeState
+from ...scopes.identity import Entry
+from ...scopes.kinds import Kind
 
-def bind_births(things: dict[str, Any], /) -> None:
-    """Get to know what births need, by the names that `births` gives."""
+@final
+class ThreadState:
+    """The state of one thread, which the thread holds."""
 
-def watch_births(
-    classes: tuple[type, ...],
-    metaclasses: tuple[type, ...],
-    attributes: tuple[Any, ...],
-    numpy: Any,
-    handing: tuple[Any, ...],
-    passing: dict[str, Any],
-    libraries: tuple[str, ...],
-    transforms: int,
-    /,
-) -> bool:
-    """See births of tensors from now on, once in a process: see `births`.
+    scopes: list[ScopeState]
+    """The scopes that were entered on it and not left."""
+    modes: tuple[object, ...]
+    """What belongs onto the thread's stack of modes, the bottom first.
+
+    The mode for births where a scope is open and needs it, and what a leak detector watches with.
+    """
+    watched: bool
+    """Whether there are any modes."""
+    compiled: Any
+    """The call of a compiled function that is running, a `births.Compiled`.
+
+    Innermost of those in whose callers a scope was entered; None where none is.
+    """
+    pending: list[Entry]
+    """Births at which listeners are still to be called: see `births`."""
+    stepping: int
+    """The id of the frame of the outermost optimizer step that is running; 0 where none is.
+
+    The mode is off the stack during that step as well. Not the frame: it shall die when the step is over.
+    """
+
+def thread_state() -> ThreadState:
+    """Return the state of the calling thread."""
+
+@final
+class MemoryRecorder:
+    """Records the memory of tensors in the log of births, and calls the listeners for those that a scope owns.
+
+    It does so a moment after they were made: where the Python object is allocated there is no memory yet.
 
     Parameters
     ----------
-    classes, metaclasses : tuple of type
-        The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
-    attributes : tuple
-        The descriptors of attributes that hand out a tensor which was there before.
-    numpy : method descriptor
-        The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
-    handing : tuple
-        The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was made last is looked at
-        before.
-    passing : dict
-        The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
-    libraries : tuple of str
-        The paths of PyTorch's libraries.
-    transforms : int
-        The number of the dispatch key that is included while a transform runs.
-
-    Returns
-    -------
-    bool
-        False where PyTorch has not what this needs; nothing is changed then.
+    tensor : type
+        ``torch.Tensor``.
+    storage_of : callable
+        Its method for the storage.
     """
 
-def watch_classes(classes: tuple[type, ...], /) -> bool:
-    """See births of the instances of these classes too."""
+    def __init__(self, *, tensor: type, storage_of: Callable[[Any], Any]) -> None: ...
+    def record_into(
+        self,
+        log: object,
+        /,
+        *,
+        device_of: Callable[[Any], str | None],
+        look_at_other: Callable[[Any], object],
+    ) -> None:
+        """Record memory in a log of births from now on, while that is open.
 
-def bind_disposal(things: dict[str, Any], /) -> None:
-    """Get to know what `drop` needs, by the names that `disposal` gives."""
+        Parameters
+        ----------
+        log : capsule
+            Its functions: see ``birth_log.h``.
+        device_of : callable
+            Returns the name of the device of a storage; None where it has no memory.
+        look_at_other : callable
+            Called with a tensor of a subclass, whose memory it hands to `look_at` or not.
+        """
 
-def bind_seam(things: dict[str, Any], /) -> None:
-    """Get to know what `entered` and `left` need, by the names that `threads` gives."""
+    def look(self) -> None:
+        """Record the memory of the tensors that were made last, and call the listeners for those that a scope owns."""
+
+    def look_at(self, tensor: Any, /) -> None:
+        """Record the memory of a tensor that the log does not know, unless it is an array's."""
+
+    def know(self, objects: list[Any], /) -> None:
+        """Have the log know the memory of the tensors among some objects; none is reported.
+
+        To be called where no function mode is asked.
+        """
+
+    def forget(self) -> None:
+        """Forget the tensors that were made last, as in the child after a fork."""
+
+    def identity_if_alone(self, tensor: Any, /) -> Hashable | None:
+        """Return the identity of the storage of a plain tensor that refers to nothing else; None of all others.
+
+        See ``Framework.lone_storage``. To be called where no function mode is asked.
+        """
+
+@final
+class BirthWatch:
+    """Sees each tensor where the memory of its Python object is allocated: see `births`.
+
+    One watches in a process at a time.
+
+    Parameters
+    ----------
+    memory : MemoryRecorder
+        Records the memory of each tensor later.
+    kind : Kind
+        The kind of ``torch.Tensor``.
+    mode : object
+        The mode that asks budgets when a call is over.
+    budgeted : dict
+        The open scopes that have a budget.
+    waiting : list
+        What waits for other threads: `settle` is called now and then while it has any.
+    passing : dict
+        The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
+    settle : callable
+        Gives back the memory of disposed tensors that no thread uses any more.
+    is_born : callable
+        Returns whether a scope may own the instances of a class.
+    judge : callable
+        Returns whether calls of a code object, given with the name of its module, make births: see ``enum verdict``.
+    judge_frames : callable
+        Returns whether what runs now makes births, where its code alone does not decide it.
+    give_up : callable
+        Called with a tensor that becomes the model's.
+    push_mode : callable
+        Puts `mode` on the stack of the calling thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory: MemoryRecorder,
+        kind: Kind,
+        mode: object,
+        budgeted: dict[ScopeState, None],
+        waiting: list[Any],
+        passing: dict[str, Any],
+        settle: Callable[[], object],
+        is_born: Callable[[type], bool],
+        judge: Callable[[CodeType, object], int],
+        judge_frames: Callable[[], bool],
+        give_up: Callable[[object], object],
+        push_mode: Callable[[], object],
+    ) -> None: ...
+    @property
+    def allocations(self) -> int:
+        """How many tensors have been seen when they were allocated."""
+
+    def start(
+        self,
+        *,
+        classes: tuple[type, ...],
+        metaclasses: tuple[type, ...],
+        attributes: tuple[Any, ...],
+        numpy: Any,
+        handing: tuple[Any, ...],
+        backward: Any,
+        libraries: tuple[str, ...],
+        transforms: int,
+    ) -> bool:
+        """See births of tensors from now on.
+
+        Parameters
+        ----------
+        classes, metaclasses : tuple of type
+            The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
+        attributes : tuple
+            The descriptors of attributes that hand out a tensor which was there before.
+        numpy : method descriptor
+            The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
+        handing : tuple
+            The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was made last is looked
+            at before.
+        backward : method descriptor
+            The method of the engine that runs a backward pass: where it is called the gradients are made that nobody
+            has read yet.
+        libraries : tuple of str
+            The paths of PyTorch's libraries.
+        transforms : int
+            The number of the dispatch key that is included while a transform runs.
+
+        Returns
+        -------
+        bool
+            False where PyTorch has not what this needs; nothing is changed then.
+        """
+
+    def add_classes(self, classes: tuple[type, ...], /) -> None:
+        """See births of the instances of these classes too, where births are seen."""
+
+    def stop(self, *, classes: tuple[type, ...], metaclasses: tuple[type, ...]) -> None:
+        """See births no more: what `start` and `add_classes` have changed is as it was. Idempotent."""
 
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
-def bind_log(things: dict[str, Any], /) -> None:
-    """Get to know what `look` needs where a leak detector is used, by the names that `watching` gives."""
-
-def look() -> None:
-    """Record the memory of the tensors that were made last, and call the listeners about those that a scope owns."""
-
-def look_at(tensor: Any, /) -> None:
-    """Record the memory of a tensor that the log does not know, unless it is an array's."""
-
-def know(get_objects: Callable[[], list[Any]], /) -> None:
-    """Have the log know the memory of the tensors among the objects that a function returns; nothing is reported of it.
-
-    To be called where no function mode is asked.
-    """
-
-def forget_looks() -> None:
-    """Forget the tensors that were made last, as in the child after a fork."""
-
-def identity_if_alone(tensor: Any, /) -> Hashable | None:
-    """Return the identity of the storage of a plain tensor that refers to nothing else: see ``Framework.alone``.
-
-    None of all other tensors. To be called where no function mode is asked.
-    """
-
-def entered(scope: DisposeScope, /) -> None:
-    """See `threads.entered`."""
-
-def left(scope: DisposeScope, /) -> None:
-    """See `threads.left`."""
-
-def drop(tensor: Any, /) -> None:
-    """Make a handle dead. Its storage is freed where nobody else has it: see `disposal`."""
-
-def spare() -> Any:
-    """A tensor of the class `disposal.Spare`; some are made ahead."""
+def is_alone() -> bool:
+    """Return whether no other thread runs Python code."""

@@ -1,7 +1,8 @@
-"""Disposing a PyTorch tensor: the Python object goes dead, and what others hold of it stays right."""
+"""Dispose a PyTorch tensor: its Python object becomes a placeholder, and what others hold of it stays valid."""
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -14,12 +15,14 @@ from torch import Tensor
 from ...scopes.errors import DisposedError, DisposeScopeError
 from ...scopes.identity import Entry, disposed_error
 from ...scopes.kinds import kind_of_type
-from ...scopes.listeners import HOOKS
-from .extension import TORCH_COMPILED
+from ...scopes.process import PATCHES
+from ..patches import TORCH_SWAPS
+from .compiled import MemoryRecorder, unborn
 from .pending import PendingDisposals, is_alone
 
 __all__ = [
     "PENDING",
+    "RECORDER",
     "DisposedTorchTensor",
     "Spare",
     "allow_swaps",
@@ -28,9 +31,6 @@ __all__ = [
     "last_known",
 ]
 
-# Dropping a handle: the Python object of a tensor goes dead, and what others hold of it stays
-# right.
-#
 # ``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the
 # implementation, which a graph or a view may hold, to a fresh object, and the fresh object's
 # implementation to the tensor: that one is a placeholder, which refuses on every path. Python code
@@ -149,12 +149,12 @@ DisposedTorchTensor: Final[type[Tensor]] = type("DisposedTorchTensor", (Tensor,)
 with _Undisturbed():
     _PLACEHOLDER: Final = torch.empty((), layout=torch.sparse_coo, device="meta")
 
-_MAKING: Final = (Spare, _PLACEHOLDER)
-_ASKING: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
+# Of a spare: the dispatcher asks Python for everything.
+_ASKED: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
 
 
 def can_be_disposed(cls: type) -> bool:
-    """Whether the instances of a tensor class can go dead: one with slots of its own cannot change its class."""
+    """Return whether the instances of a tensor class can be disposed: those with slots cannot change their class."""
     return cls is Tensor or (
         cls is not DisposedTorchTensor
         and cls.__basicsize__ == DisposedTorchTensor.__basicsize__
@@ -163,36 +163,37 @@ def can_be_disposed(cls: type) -> bool:
     )
 
 
-def _make_dead(tensor: Any, /) -> None:
-    """Make a handle of whatever class and state dead: what the compiled `drop` calls where anything is unusual.
+def drop(tensor: Any, /) -> None:
+    """Dispose a handle. Its storage is freed where nobody else has it.
 
     Raises
     ------
     DisposeScopeError
-        The instances of its class cannot go dead. The tensor is left as it is.
+        The instances of its class cannot be disposed. The tensor is left as it is.
     """
     cls: Any = type(tensor)  # pyright: ignore[reportUnknownVariableType] (from Any)
-    if cls is not Tensor:
-        if cls is DisposedTorchTensor:
-            return
-        if not can_be_disposed(cls):
-            raise DisposeScopeError(
-                f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; "
-                "it is left as it is, and lives by reference count"
-            )
     known: _Known
     if cls is Tensor and not _modes_are_on():
         try:
             known = cls, tensor.shape, tensor.dtype
         except RuntimeError:
             known = _metadata(tensor, cls)
+    elif cls is DisposedTorchTensor:
+        return
+    elif not can_be_disposed(cls):
+        raise DisposeScopeError(
+            f"a {cls.__module__}.{cls.__qualname__} cannot be disposed: its class has slots of its own; "
+            "it is left as it is, and lives by reference count"
+        )
     else:
         with _Undisturbed():
             known = _metadata(tensor, cls)
     record = _records.get(known) or _record_of(known, tensor)
     # Made first: where that fails, the tensor is left as it is.
-    spare: Any = _spare() if is_alone() else None
+    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_alone() else None
     state = tensor.__dict__
+    if state:
+        state = _left_to_others(tensor, state)
     tensor.__dict__ = {**record, _STATE: state} if state else record
     tensor.__class__ = DisposedTorchTensor
     if spare is None:
@@ -202,7 +203,7 @@ def _make_dead(tensor: Any, /) -> None:
 
 
 def _give_back(tensor: Any) -> bool:
-    return _exchange(tensor, _spare())
+    return _exchange(tensor, _make(Spare, _PLACEHOLDER, **_ASKED))
 
 
 def _exchange(tensor: Any, spare: Any) -> bool:
@@ -214,17 +215,47 @@ def _exchange(tensor: Any, spare: Any) -> bool:
         False where C++ refers weakly to the implementation, as that of ``retain_grad()`` is, and a
         graph holds it.
     """
-    with _Undisturbed():
-        if not (_swapped(tensor, spare) or (_forget_hook(tensor) and _swapped(tensor, spare))):
-            return False
-    # A graph that holds the implementation finds the spare from now on, which must be what the
-    # tensor was.
     record = object.__getattribute__(tensor, "__dict__")
+    # A graph that holds the implementation finds the spare from now on, which must be what the
+    # tensor was. It is so before the exchange, after which an interrupt may come.
+    if _STATE in record:
+        spare.__dict__ = record[_STATE]
     spare.__class__ = record[_KNOWN][0]
-    state = record.pop(_STATE, None)
-    if state is not None:
-        spare.__dict__ = state
+    try:
+        _swap(tensor, spare)
+    except RuntimeError:
+        with _Undisturbed():
+            if not (_forget_hook(tensor) and _swapped(tensor, spare)):
+                # No code of its class is to run when it dies.
+                object.__setattr__(spare, "__class__", Spare)
+                return False
+    record.pop(_STATE, None)
     return True
+
+
+def _left_to_others(tensor: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a tensor that is about to be disposed, for a graph that holds it.
+
+    A tensor that is made of others, such as a nested one, refers to their handles, which are
+    disposed after it: the graph gets other handles of the same memory.
+    """
+    if _Base._use_count(tensor) <= 1:
+        return state
+    return {name: unborn(_alias, value) if issubclass(type(value), Tensor) else value for name, value in state.items()}
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    if type(tensor) is DisposedTorchTensor:
+        return tensor
+    with _Undisturbed():
+        alias = tensor.detach()
+    nested: Any = sys.modules.get("torch.nested._internal.nested_tensor")
+    registry: Any = getattr(nested, "_tensor_symint_registry", {})
+    rows = registry.get(tensor)
+    if rows is not None:
+        # Nested tensors with the same tensor of offsets have rows of the same lengths: it stands for them.
+        registry[alias] = rows
+    return alias
 
 
 PENDING: Final = PendingDisposals(_give_back)
@@ -255,32 +286,6 @@ def _record_of(known: _Known, tensor: Any) -> dict[str, Any]:
         _records.clear()
     record = _records[known] = {_KNOWN: known}
     return record
-
-
-TORCH_COMPILED.bind_disposal(
-    {
-        "Tensor": Tensor,
-        "below_autograd": _C._AutoDispatchBelowADInplaceOrView,
-        "disposed": DisposedTorchTensor,
-        "after_releases": HOOKS.put_off,
-        "make_dead": _make_dead,
-        "fresh": PENDING.fresh,
-        "make": _make,
-        "make_arguments": _MAKING,
-        "make_options": _ASKING,
-        "modes_are_on": _modes_are_on,
-        "records": _records,
-        "settle": PENDING.settle,
-        "swap": _swap,
-    }
-)
-drop: Final[Callable[[Any], None]] = TORCH_COMPILED.drop
-"""Make a handle dead.
-
-Its storage is freed where nobody else has it. Raises `DisposeScopeError` as `_make_dead`.
-"""
-
-_spare: Final[Callable[[], Any]] = TORCH_COMPILED.spare
 
 
 def _swapped(tensor: Any, spare: Any) -> bool:
@@ -337,7 +342,7 @@ def last_known(tensor: Any) -> str:
 def _refusal(tensor: Any) -> BaseException:
     if tensor is None:
         return DisposedError("a disposed torch.Tensor was used", resource="torch.Tensor")
-    if PENDING.batches:
+    if PENDING.batches or PENDING.fresh:
         # This thread has left the operation that it may have been in when the tensor was disposed.
         PENDING.settle(_getframe(2))
     kind = kind_of_type(Tensor)
@@ -367,13 +372,20 @@ def _first_dead(tree: object) -> Any:
 
 _utils: Final[Any] = torch.utils
 
+RECORDER: Final = MemoryRecorder(tensor=Tensor, storage_of=_Base.untyped_storage)
+"""What records the memory of tensors for leak detectors, and refers weakly to those that were made last."""
+
 
 def _references_of_others(thing: object) -> list[Any]:
     # A leak detector refers to what was made last until it has looked at it.
-    TORCH_COMPILED.look()
+    RECORDER.look()
     return [reference for reference in weakref.getweakrefs(thing) if not isinstance(reference, Entry)]
 
 
 def allow_swaps() -> None:
     """Let ``torch.utils.swap_tensors`` pass over this library's weak references from now on."""
-    _utils.weakref = types.SimpleNamespace(**{**vars(weakref), "getweakrefs": _references_of_others})
+    PATCHES.replace(TORCH_SWAPS, _utils, "weakref", _without_ours)
+
+
+def _without_ours(theirs: types.ModuleType) -> types.SimpleNamespace:
+    return types.SimpleNamespace(**{**vars(theirs), "getweakrefs": _references_of_others})

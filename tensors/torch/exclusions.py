@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Callable, Iterable
 from sys import _getframe
 from types import FrameType
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributions.utils import lazy_property
 from torch.jit import _builtins
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
     register_module_parameter_registration_hook,
 )
 from torch.nn.parameter import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from ...scopes.context import CURRENT
 from ...scopes.errors import DisposedError
-from ...scopes.kinds import when_imported
+from ...scopes.identity import entry_of
+from ...scopes.ownership import leave_to_keepers
+from ...scopes.process import PATCHES, when_imported
+from ..patches import (
+    TORCH_COMPILED_FUNCTIONS,
+    TORCH_CONTEXTS,
+    TORCH_FAST_PATHS,
+    TORCH_LAZY_PROPERTIES,
+    TORCH_LOADERS,
+    TORCH_MODULES,
+    TORCH_SAVED_TENSORS,
+    TORCH_TRACES,
+    TORCH_TRANSFORMS,
+)
+from . import compiled as TORCH_COMPILED
 from .births import (
-    LOCAL,
     SEAM,
+    TRACING,
     Compiled,
-    ThreadState,
     births_in,
     flattened,
     give_up,
@@ -40,12 +55,13 @@ from .births import (
     runs_compiled,
     take_off,
 )
-from .extension import TORCH_COMPILED
+from .compiled import ThreadState, thread_state
 
 __all__ = [
     "exclude_what_models_own",
     "handing_over",
     "keep_fast_paths",
+    "keep_what_contexts_hold",
     "keep_what_distributions_compute",
     "keep_what_hooks_save",
     "watch_compiled_functions",
@@ -63,22 +79,53 @@ __all__ = [
 
 def exclude_what_models_own() -> None:
     """Hear of every registration of a parameter or buffer, and of every step of an optimizer and what it is given."""
-    register_module_parameter_registration_hook(_registered)
-    register_module_buffer_registration_hook(_registered)
-    register_optimizer_step_pre_hook(_step_begins)
-    register_optimizer_step_post_hook(_step_is_over)
-    optimizer: Any = torch.optim.Optimizer
+    PATCHES.change(TORCH_MODULES, _register_hooks, _remove_hooks)
     # What its options are, and what it is loaded, unpickled or copied with: neither passes through
     # a step.
-    optimizer.add_param_group = _keeping(optimizer.add_param_group, _tensors_of_an_optimizer)
-    optimizer.__setstate__ = _keeping(optimizer.__setstate__, _tensors_of_an_optimizer)
+    for method in ("add_param_group", "__setstate__"):
+        PATCHES.replace(
+            TORCH_MODULES,
+            torch.optim.Optimizer,
+            method,
+            functools.partial(_keeping, tensors_of=_tensors_of_an_optimizer),
+        )
     # Of what is unpickled nothing is registered.
-    module: Any = torch.nn.Module
-    module.__setstate__ = _keeping(module.__setstate__, _tensors_of_a_module)
+    PATCHES.replace(
+        TORCH_MODULES,
+        torch.nn.Module,
+        "__setstate__",
+        functools.partial(_keeping, tensors_of=_tensors_of_a_module),
+    )
+
+
+_handles: Final[list[RemovableHandle]] = []
+
+
+def _register_hooks() -> None:
+    _remove_hooks()
+    for register, hook in (
+        (register_module_parameter_registration_hook, _registered),
+        (register_module_buffer_registration_hook, _registered),
+        (register_module_module_registration_hook, _registered_module),
+        (register_optimizer_step_pre_hook, _step_begins),
+        (register_optimizer_step_post_hook, _step_is_over),
+    ):
+        handle: Any = cast("Callable[[Any], RemovableHandle]", register)(hook)
+        # What was registered before an interrupt is taken out.
+        hooks: dict[int, Any] = handle.hooks_dict_ref()
+        for number in [number for number, other in hooks.items() if other is hook and number != handle.id]:
+            del hooks[number]
+        _handles.append(handle)
+
+
+def _remove_hooks() -> None:
+    while _handles:
+        _handles[-1].remove()
+        _handles.pop()
 
 
 def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
-    """The same method of an optimizer or a module; the tensors that it has afterwards are no scope's."""
+    """Return the same method of an optimizer or a module; no scope owns the tensors that it has afterwards."""
 
     @functools.wraps(method)
     def kept(owner: Any, *args: Any, **kwargs: Any) -> None:
@@ -95,17 +142,26 @@ def _tensors_of_an_optimizer(optimizer: Any) -> Iterable[Any]:
 
 
 def _tensors_of_a_module(module: Any) -> Iterable[Any]:
+    if SEAM.detector is not None:
+        SEAM.detector.restored(module)
     names = module.__dict__
     return *names.get("_parameters", {}).values(), *names.get("_buffers", {}).values()
 
 
 def _registered(module: torch.nn.Module, name: str, tensor: Any) -> None:
+    if SEAM.detector is not None:
+        SEAM.detector.registered(module, name, tensor)
     if tensor is not None:
         give_up(tensor)
 
 
+def _registered_module(module: torch.nn.Module, name: str, part: Any) -> None:
+    if SEAM.detector is not None:
+        SEAM.detector.registered(module, name, part)
+
+
 def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-    here = LOCAL.here
+    here = thread_state()
     if here.stepping:
         resume_after_a_failed_step(here)
     if here.stepping or not is_looked_at(here):
@@ -117,7 +173,7 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
 
 
 def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    resume_births(LOCAL.here, id(_getframe(1)))
+    resume_births(thread_state(), id(_getframe(1)))
     if SEAM.detector is not None:
         SEAM.detector.stepped()
 
@@ -169,7 +225,7 @@ def _for_the_graph(hook: _Hook, call: Callable[[_Hook, Any], Any]) -> _Hook:
 
 
 def _without(tensor: Any, kept: Any) -> Any:
-    """What is to be kept, with another handle in the place of a tensor's own."""
+    """Return what is to be kept, with another handle in the place of a tensor's own."""
     if kept is tensor:
         # Nobody sees functions called in here, and nothing is born.
         with _Undisturbed():
@@ -188,18 +244,43 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
         What calls a function with one argument so that nothing is born by it. Without one, nobody
         sees births there.
     """
-    hooks: Any = saved_tensors_hooks
     push = _C._autograd._push_saved_tensors_default_hooks
-    enter = hooks.__enter__
 
-    @functools.wraps(enter)
-    def __enter__(self: Any) -> None:
-        if torch.compiler.is_compiling():
-            enter(self)
-        else:
-            push(_for_the_graph(self.pack_hook, call or _called), self.unpack_hook)
+    def wrap(enter: Any) -> Any:
+        @functools.wraps(enter)
+        def __enter__(self: Any) -> None:
+            if torch.compiler.is_compiling():
+                enter(self)
+            else:
+                push(_for_the_graph(self.pack_hook, call or _called), self.unpack_hook)
 
-    hooks.__enter__ = __enter__
+        return __enter__
+
+    PATCHES.replace(TORCH_SAVED_TENSORS, saved_tensors_hooks, "__enter__", wrap)
+
+
+# So does what a function of the user's own keeps on its context beside that: ``ctx.mask = x > 0``.
+
+
+_SAVED_BY_METHODS: Final = frozenset({"dirty_tensors", "non_differentiable", "saved_for_forward", "to_save"})
+
+
+def keep_what_contexts_hold() -> None:
+    """Let no scope own what is set as an attribute of a ``torch.autograd.Function``'s context, from now on."""
+    PATCHES.replace(TORCH_CONTEXTS, BackwardCFunction, "__setattr__", _for_the_backward_pass)
+
+
+def _for_the_backward_pass(set_attribute: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
+    def __setattr__(self: Any, name: str, value: Any) -> None:
+        set_attribute(self, name, value)
+        if name in _SAVED_BY_METHODS or CURRENT.get() is None:
+            return
+        for leaf in flattened(value, 3):
+            entry = entry_of(leaf) if isinstance(leaf, torch.Tensor) else None
+            if entry is not None and entry.owner is not None:
+                leave_to_keepers(entry.owner, [entry])
+
+    return __setattr__
 
 
 # Programs that PyTorch makes of code by running it: what it makes meanwhile belongs to the program,
@@ -228,21 +309,20 @@ def watch_traces() -> None:
 
 
 def _watch_tracer(owner: str | None, name: str, module: Any) -> None:
-    holder = module if owner is None else getattr(module, owner)
-    setattr(holder, name, without_births(getattr(holder, name)))
+    PATCHES.replace(TORCH_TRACES, module if owner is None else getattr(module, owner), name, without_births)
 
 
 def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, by whose calls nothing is born."""
+    """Return the same function, by whose calls nothing is born."""
 
     @functools.wraps(trace)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        here = LOCAL.here
+        here = thread_state()
         if here.stepping:
             resume_after_a_failed_step(here)
         if here.stepping or not is_looked_at(here):
             return trace(*args, **kwargs)
-        reason = id(_getframe())
+        reason = id(_getframe()) | TRACING
         pause_births(reason)
         try:
             return trace(*args, **kwargs)
@@ -271,18 +351,21 @@ _TRANSFORMS: Final = (
 def watch_transforms() -> None:
     """Record what transforms return from now on."""
     for module_name, name in _TRANSFORMS:
-        module = importlib.import_module(module_name)
-        setattr(module, name, handing_over(getattr(module, name)))
+        when_imported(module_name, functools.partial(_watch_transform, name))
+
+
+def _watch_transform(name: str, module: Any) -> None:
+    PATCHES.replace(TORCH_TRANSFORMS, module, name, handing_over)
 
 
 def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose results are born when it returns."""
+    """Return the same function, whose results are born when it returns."""
 
     @functools.wraps(transform)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         result = transform(*args, **kwargs)
         # Dynamo traces through here, and takes the first test for a constant.
-        if not torch.compiler.is_compiling() and is_looked_at(LOCAL.here):
+        if not torch.compiler.is_compiling() and is_looked_at(thread_state()):
             refusal = births_in(result, args=args, kwargs=kwargs)
             if refusal is not None:
                 del result
@@ -301,8 +384,10 @@ def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
 
 def keep_what_distributions_compute() -> None:
     """Let no scope own the lazy properties of distributions, from now on."""
-    properties: Any = lazy_property
-    get = properties.__get__
+    PATCHES.replace(TORCH_LAZY_PROPERTIES, lazy_property, "__get__", _keeping_what_it_computes)
+
+
+def _keeping_what_it_computes(get: Callable[..., Any]) -> Callable[..., Any]:
     quietly = without_births(get)
 
     @functools.wraps(get)
@@ -314,7 +399,7 @@ def keep_what_distributions_compute() -> None:
             return TORCH_COMPILED.unborn(functools.partial(get, self, instance), obj_type)
         return quietly(self, instance, obj_type)
 
-    properties.__get__ = __get__
+    return __get__
 
 
 # Functions of ``torch.compile``: compiled and run as if no scope were open, and what they return is
@@ -341,13 +426,15 @@ def watch_compiled_functions() -> None:
 
 
 def _watch_compile(module: Any) -> None:
-    set_callback: Callable[[Any], Any] = module._maybe_set_eval_frame
+    PATCHES.replace(TORCH_COMPILED_FUNCTIONS, module, "_maybe_set_eval_frame", _watching_calls)
 
+
+def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def _maybe_set_eval_frame(callback: Any) -> Any:
         caller = sys._getframe(1)
         if caller.f_code.co_name != _WRAPPER:
             return set_callback(callback)
-        here = LOCAL.here
+        here = thread_state()
         ending = here.compiled
         while ending is not None and ending.frame is not caller:
             ending = ending.around
@@ -360,7 +447,7 @@ def _watch_compile(module: Any) -> None:
                     put_on()
                 if is_looked_at(here):
                     _hand_over_result(caller)
-            _tell_of_disposed(sys.exc_info()[1])
+            _explain_disposed(sys.exc_info()[1])
             return before
         # None is also what the callback is where compilation is switched off: the function runs as
         # it is then.
@@ -370,17 +457,19 @@ def _watch_compile(module: Any) -> None:
                 take_off()
         return set_callback(callback)
 
-    module._maybe_set_eval_frame = _maybe_set_eval_frame
+    return _maybe_set_eval_frame
 
 
 def _watch_graphs(module: Any) -> None:
-    install: Callable[[Any, str, Any], None] = module.OutputGraph.install_global_unsafe
+    PATCHES.replace(TORCH_COMPILED_FUNCTIONS, module.OutputGraph, "install_global_unsafe", _watching_its_graphs)
 
+
+def _watching_its_graphs(install: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
     @functools.wraps(install)
     def install_global_unsafe(graph: Any, name: str, value: Any) -> None:
         install(graph, name, _handing_over_in_scopes(value) if name.startswith(_GRAPH) else value)
 
-    module.OutputGraph.install_global_unsafe = install_global_unsafe
+    return install_global_unsafe
 
 
 def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
@@ -388,7 +477,7 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(graph)
     def run(*args: Any) -> Any:
-        here = LOCAL.here
+        here = thread_state()
         # Without a scope inside of the compiled function its result is what is born.
         return graph(*args) if here.stepping or runs_compiled(here) else in_scope(*args)
 
@@ -404,7 +493,7 @@ def _hand_over_result(frame: FrameType) -> None:
             raise refusal
 
 
-def _tell_of_disposed(error: BaseException | None) -> None:
+def _explain_disposed(error: BaseException | None) -> None:
     """Raise what Dynamo wrapped when it looked at a disposed argument, so that the caller sees what it was."""
     if type(error).__name__ != "InternalTorchDynamoError":
         return
@@ -430,11 +519,11 @@ _asks: Final[Callable[[Any], bool]] = _overrides.has_torch_function
 
 
 def _has_torch_function(args: Any) -> bool:
-    """Whether somebody other than this library overrides functions of PyTorch for these arguments."""
+    """Return whether somebody other than this library overrides PyTorch's functions for these arguments."""
     if torch.compiler.is_compiling():
         # Dynamo takes this test for a constant, and knows the same question by this name.
         return torch.overrides.has_torch_function_variadic(*args)
-    ours = LOCAL.here.modes
+    ours = thread_state().modes
     depth = _depth()
     if not depth or depth > len(ours):
         return _asks(args)
@@ -450,7 +539,7 @@ def keep_fast_paths() -> None:
     """Answer for ``torch.overrides.has_torch_function`` from now on."""
     register: Callable[[Any, str], None] = vars(_builtins)["_register_builtin"]
     register(_has_torch_function, "aten::has_torch_function")
-    _overrides.has_torch_function = _has_torch_function
+    PATCHES.replace(TORCH_FAST_PATHS, _overrides, "has_torch_function", lambda _: _has_torch_function)
 
 
 # Batches from the workers of a DataLoader: born where they are handed over, not where they happen
@@ -466,8 +555,10 @@ def watch_loaders() -> None:
 
 
 def _watch_loaders(module: Any) -> None:
-    iterator: Any = module._MultiProcessingDataLoaderIter
-    receive = iterator._next_data
+    PATCHES.replace(TORCH_LOADERS, module._MultiProcessingDataLoaderIter, "_next_data", _handing_over_batches)
+
+
+def _handing_over_batches(receive: Callable[[Any], Any]) -> Callable[[Any], Any]:
     quietly = without_births(receive)
 
     @functools.wraps(receive)
@@ -481,4 +572,4 @@ def _watch_loaders(module: Any) -> None:
                 raise refusal
         return batch
 
-    iterator._next_data = _next_data
+    return _next_data

@@ -1,4 +1,4 @@
-"""What an autograd graph pins: the bytes that wait for ``backward()``, and where they come from.
+"""What an autograd graph pins, why one is recorded at all, and what in a model makes that happen.
 
 PyTorch is not imported here. Where the program has not imported it, no tensor of its can be given
 either.
@@ -7,13 +7,19 @@ either.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from itertools import pairwise
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Literal, final
 
+from ...scopes.errors import GraphRetainedError
 from ...scopes.identity import check_alive
 from ...scopes.kinds import kind_of
+from ...scopes.process import bytes_text
+from ...scopes.sites import Role, mark_of, rank_of, site_of
 
 if TYPE_CHECKING:
     from .graph_walk import Graph
@@ -21,8 +27,12 @@ if TYPE_CHECKING:
 __all__ = [
     "GraphOp",
     "GraphSummary",
+    "ModelAudit",
+    "Recorder",
+    "audit",
     "graph_nbytes",
     "graph_summary",
+    "refuse_recording",
     "site_of_node",
     "summarise",
 ]
@@ -98,19 +108,20 @@ class GraphSummary:
     def __str__(self) -> str:
         if not self.nodes:
             return "no graph"
-        lines = [f"a graph of {self.nodes:,} nodes from {self.first_op} to {self.last_op} pins {self.nbytes:,} bytes"]
+        pinned = bytes_text(self.nbytes)
+        lines = [f"a graph of {self.nodes:,} nodes from {self.first_op} to {self.last_op} pins {pinned}"]
         for row in self.ops:
-            lines.append(f"{row.nbytes:>15,} bytes  {row.nodes:>7,} x {row.op}")
-            lines.extend(f"{'':>23}{what}" for what in (_listed("in", row.modules), _listed("at", row.sites)) if what)
+            lines.append(f"{bytes_text(row.nbytes):>10}  {row.nodes:>7,} x {row.op}")
+            lines.extend(f"{'':>12}{what}" for what in (_listed("in", row.modules), _listed("at", row.sites)) if what)
         if self.attribute_nbytes:
-            lines.append(f"{self.attribute_nbytes:>15,} bytes more are kept as attributes of custom functions")
+            lines.append(f"{bytes_text(self.attribute_nbytes):>10} more are kept as attributes of custom functions")
         if self.opaque_nodes:
             lines.append(f"{self.opaque_nodes:,} of the nodes do not show what they saved")
         return "\n".join(lines)
 
 
 def graph_nbytes(tensor: object) -> int:
-    """The bytes that the autograd graph behind a tensor pins for ``backward()``, each storage counted once.
+    """Return the bytes that the autograd graph behind a tensor pins for ``backward()``, each storage counted once.
 
     The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved
     counts, parameters and inputs as well. 0 for a tensor without a graph, and after ``backward()``.
@@ -151,9 +162,9 @@ def graph_nbytes(tensor: object) -> int:
 
 
 def graph_summary(tensor: object) -> GraphSummary:
-    """What the autograd graph behind a tensor pins, op by op, with the modules and lines that the ops came from.
+    """Return what the autograd graph behind a tensor pins, op by op, with the modules and lines of the ops.
 
-    Modules are told by their parameters, for which the objects of the program are searched: a
+    Modules are found by their parameters, for which the objects of the program are searched: a
     matter of tenths of a second in a big program. Lines are known where the forward pass ran under
     ``torch.autograd.set_detect_anomaly(True)``.
 
@@ -173,17 +184,17 @@ def graph_summary(tensor: object) -> GraphSummary:
     >>> import disposescope as ds
     >>> weight = torch.ones(1000, requires_grad=True)
     >>> print(ds.graph_summary((weight * weight).exp().sum()))
-    a graph of 4 nodes from MulBackward0 to SumBackward0 pins 8,000 bytes
-              4,000 bytes        1 x ExpBackward0
-              4,000 bytes        1 x MulBackward0
-                  0 bytes        1 x SumBackward0
-                  0 bytes        1 x AccumulateGrad
+    a graph of 4 nodes from MulBackward0 to SumBackward0 pins 8.0 kB
+        4.0 kB        1 x ExpBackward0
+        4.0 kB        1 x MulBackward0
+       0 bytes        1 x SumBackward0
+       0 bytes        1 x AccumulateGrad
     """
     return summarise(_walk(tensor, "graph_summary"), with_modules=True)
 
 
 def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
-    """The summary of a graph that has been walked; without modules, it costs no search."""
+    """Return the summary of a graph that has been walked; without modules, it costs no search."""
     if not graph.nodes:
         return GraphSummary()
     modules: dict[int, str] = {}
@@ -246,7 +257,7 @@ def _walk(tensor: object, verb: str) -> Graph:
 
 
 def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
-    """The tensors in a nesting of containers.
+    """Return the tensors in a nesting of containers.
 
     By type: asking a disposed tensor for its class would raise.
     """
@@ -269,7 +280,7 @@ def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
 
 
 def site_of_node(node: Any) -> str | None:
-    """The line that made a node, as anomaly mode wrote it down: the innermost that is neither PyTorch's nor ours."""
+    """Return the line that made a node, as anomaly mode wrote it down: the innermost of user code."""
     torch_file: str = sys.modules["torch"].__file__ or ""
     libraries = (os.path.join(os.path.dirname(torch_file), ""), _OURS)
     for frame in reversed(node.metadata.get("traceback_", ())):
@@ -287,3 +298,289 @@ def _listed(how: str, names: tuple[str, ...]) -> str:
         return ""
     more = len(names) - _SITES_SHOWN
     return f"{how} {', '.join(names[:_SITES_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+
+
+# Why a graph is recorded: the leaf that requires gradients, the module whose forward pass runs, and
+# the line.
+
+
+def refuse_recording(scope: str, tensor: Any, since: int, *, missed: bool) -> GraphRetainedError:
+    """Return the error that says why a tensor has got a graph.
+
+    Parameters
+    ----------
+    scope : str
+        What the scope that refuses it is called.
+    tensor : torch.Tensor
+        A tensor whose graph has been recorded now.
+    since : int
+        The number of the first node that was.
+    missed : bool
+        Whether it was recorded by a call before that of the running frame.
+    """
+    from .graph_walk import walk_graph
+
+    frame = sys._getframe(1)
+    modules = _running_modules(frame)
+    leaf, others = _leaf_behind(tensor.grad_fn, since, modules, frame)
+    path = _path_of(modules)
+    site = str(site_of(mark_of(frame)))
+    summary = summarise(walk_graph([tensor]), with_modules=False)
+    kind: Any = kind_of(tensor)
+    op = tensor.grad_fn.name().rpartition("::")[2]
+    inside = ""
+    if modules:
+        innermost = type(modules[-1]).__qualname__
+        inside = f", in {innermost}" if not path else f", in {path} ({innermost}) of {type(modules[0]).__qualname__}"
+    more = f" (and {others} more)" if others else ""
+    recorded = "uses what a custom function or compiled code recorded as" if missed else "recorded"
+    return GraphRetainedError(
+        f'{scope} was opened with graph="refuse": {site}{inside}, {recorded} {op}, because {leaf[0]} {leaf[1]}{more} '
+        "requires gradients; call requires_grad_(False) on it, register a statistic as a buffer, or compute under "
+        'dispose_scope(graph="none") or torch.no_grad(); disposescope.audit(model) lists all that a model has of these',
+        resource=kind.describe(tensor),
+        nbytes=summary.nbytes,
+        nodes=summary.nodes,
+        first_op=summary.first_op or "",
+        last_op=summary.last_op or "",
+        site=site,
+        module=path,
+        leaf=leaf[1],
+    )
+
+
+def _running_modules(frame: FrameType | None) -> list[Any]:
+    """Return the modules whose methods are running, the outermost first."""
+    torch: Any = sys.modules["torch"]
+    found: list[Any] = []
+    while frame is not None:
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        if names and names[0] == "self":
+            owner = frame.f_locals.get("self")
+            if issubclass(type(owner), torch.nn.Module) and not (found and found[-1] is owner):
+                found.append(owner)
+        frame = frame.f_back
+    return found[::-1]
+
+
+def _path_of(modules: list[Any]) -> str:
+    """Return the name of the last of some modules, each called by the one before, as the first one knows it."""
+    steps: list[str] = []
+    for parent, child in pairwise(modules):
+        name = next((name for name, module in parent.named_modules() if module is child), None)
+        steps.append(f"<{type(child).__qualname__}>" if name is None else name)
+    return ".".join(step for step in steps if step)
+
+
+def _leaf_behind(node: Any, since: int, modules: list[Any], frame: FrameType) -> tuple[tuple[str, str], int]:
+    """Return kind and name of the leaf for which a node was recorded, and how many other leaves it has."""
+    from .graph_walk import leaves_behind
+
+    leaves = leaves_behind(node, since)
+    named: dict[int, tuple[str, str]] = {}
+    # What compiled code runs has no frames: its model is in a variable.
+    for module in modules or _modules_in_variables(frame):
+        for what, name, tensor in _tensors_of_model(module):
+            named.setdefault(id(tensor), (what, name))
+    chosen = next((named[key] for key in named if any(id(leaf) == key for leaf in leaves)), None)
+    if chosen is None and leaves:
+        chosen = _variable_of(leaves[0], frame)
+        if chosen is None:
+            kind: Any = kind_of(leaves[0])
+            chosen = ("a leaf", "" if kind is None else kind.describe(leaves[0]))
+    return chosen or ("a leaf", "that is not known"), max(0, len(leaves) - 1)
+
+
+def _modules_in_variables(innermost: FrameType) -> Iterator[Any]:
+    """Yield the modules that variables of the program's running functions, and its globals, name."""
+    torch: Any = sys.modules["torch"]
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if rank_of(frame.f_code, frame.f_globals) in (Role.USER, Role.GENERATED):
+            for value in (*frame.f_locals.copy().values(), *frame.f_globals.copy().values()):
+                if issubclass(type(value), torch.nn.Module):
+                    yield value
+        frame = frame.f_back
+
+
+def _variable_of(tensor: Any, innermost: FrameType) -> tuple[str, str] | None:
+    """Return the variable that has a tensor: of the outermost function of the program with one, or else a global."""
+    found: tuple[str, str] | None = None
+    in_globals: tuple[str, str] | None = None
+    frame: FrameType | None = innermost
+    while frame is not None:
+        if rank_of(frame.f_code, frame.f_globals) in (Role.USER, Role.GENERATED):
+            for name, value in frame.f_locals.copy().items():
+                if value is tensor:
+                    function = frame.f_code.co_qualname
+                    found = ("the variable" if function == "<module>" else f"the variable of {function}()", name)
+            if in_globals is None:
+                names = (name for name, value in frame.f_globals.copy().items() if value is tensor)
+                in_globals = next((("the variable", name) for name in names), None)
+        frame = frame.f_back
+    return found or in_globals
+
+
+def _tensors_of_model(model: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield kind, name and tensor for each tensor of a model: parameters, buffers, and other attributes."""
+    torch: Any = sys.modules["torch"]
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        yield "the parameter", _plain_name(name), parameter
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        yield "the buffer", _plain_name(name), buffer
+    for prefix, module in model.named_modules():
+        attributes: dict[str, Any] = module.__dict__
+        for attribute, value in attributes.copy().items():
+            if attribute in _REGISTRIES:
+                continue
+            name = _plain_name(f"{prefix}.{attribute}" if prefix else attribute)
+            for key, item in _items_of(value):
+                if issubclass(type(item), torch.Tensor):
+                    yield "the attribute", name if key is None else f"{name}[{key!r}]", item
+
+
+def _items_of(value: Any) -> Iterator[tuple[object, Any]]:
+    """Yield a value, or what a list, tuple or dict has, each with its index or key."""
+    cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType] (from Any)
+    if cls is dict:
+        yield from value.copy().items()
+    elif cls in (list, tuple):
+        yield from enumerate(list[Any](value))
+    else:
+        yield None, value
+
+
+_REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
+
+
+def _plain_name(name: str) -> str:
+    """Return a name without what ``torch.compile`` puts into it."""
+    return name.replace("_orig_mod.", "")
+
+
+# The audit of a model.
+
+_STATISTIC: Final = re.compile(
+    r"(^|_)(running|moving|ema|avg|average|stat|stats|statistic|statistics)(_|$)|^(mean|var|variance|std|num_batches_tracked)$"
+)
+
+Fault = Literal["statistic", "buffer", "attribute", "parameter", "grad mode"]
+_ADVICE: Final[dict[Fault, str]] = {
+    "statistic": "a statistic that is a parameter: register it with register_buffer()",
+    "buffer": "a buffer that requires gradients: register tensor.detach()",
+    "attribute": "a tensor in an attribute that requires gradients: keep tensor.detach()",
+    "parameter": "a parameter that requires gradients: call requires_grad_(False) where it is not to be trained",
+    "grad mode": 'grad mode is on: run it under dispose_scope(graph="none") or torch.no_grad()',
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """One thing that makes a model in eval mode record a graph.
+
+    Attributes
+    ----------
+    fault : {"statistic", "buffer", "attribute", "parameter", "grad mode"}
+        A parameter whose name is that of a statistic; a buffer, or a tensor in another attribute of
+        a module, that requires gradients; any other parameter that does; grad mode.
+    name : str
+        The name in the model: ``"layers.3.norm.mean"``. Empty for grad mode.
+    shape : tuple of int
+        The shape of the tensor. Empty for grad mode.
+    has_graph : bool
+        Whether it carries a graph itself, from earlier steps.
+    """
+
+    fault: Fault
+    name: str
+    shape: tuple[int, ...] = ()
+    has_graph: bool = False
+
+    def __str__(self) -> str:
+        if self.fault == "grad mode":
+            return _ADVICE[self.fault]
+        graph = ", and carries a graph from earlier steps" if self.has_graph else ""
+        return f"{self.name} {self.shape}: {_ADVICE[self.fault]}{graph}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModelAudit:
+    """What makes a model record graphs while it is in eval mode: what `audit` returns. False where nothing does.
+
+    Attributes
+    ----------
+    recorders : tuple of Recorder
+        Statistics first, then buffers, attributes, parameters, and grad mode.
+    """
+
+    recorders: tuple[Recorder, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.recorders)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.recorders)) or "nothing makes this model record a graph in eval mode"
+
+
+def audit(model: Any) -> ModelAudit:
+    """List what makes a model in eval mode record graphs for ``backward()``.
+
+    Statistics that are registered as parameters, buffers and other attributes of modules that
+    require gradients, parameters that require gradients, and grad mode where it is on while no
+    module is in training mode. Parameters that are to be trained are listed while grad mode is on
+    alone: nothing is wrong with them under ``torch.no_grad()``. Changes nothing, and runs no
+    forward pass.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, in either mode. What holds in eval mode is listed; grad mode is listed where all
+        modules are in eval mode and something requires gradients.
+
+    Returns
+    -------
+    ModelAudit
+        One `Recorder` for each thing. A tensor with several names is listed by the first.
+
+    Raises
+    ------
+    TypeError
+        It is no ``torch.nn.Module``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import disposescope as ds
+    >>> class Normalise(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.running_mean = torch.nn.Parameter(torch.zeros(3))
+    ...
+    ...     def forward(self, x):
+    ...         return x - self.running_mean
+    >>> print(ds.audit(torch.nn.Sequential(torch.nn.ReLU(), Normalise()).eval()))
+    1.running_mean (3,): a statistic that is a parameter: register it with register_buffer()
+    grad mode is on: run it under dispose_scope(graph="none") or torch.no_grad()
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not issubclass(type(model), torch.nn.Module):
+        cls: Any = type(model)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        raise TypeError(f"audit: a torch.nn.Module is wanted, and a {cls.__module__}.{cls.__qualname__} was given")
+    recording = bool(torch.is_grad_enabled())
+    rows: dict[Fault, list[Recorder]] = {fault: [] for fault in _ADVICE}
+    met: set[int] = set()
+    with torch._C.DisableTorchFunction():
+        for what, name, tensor in _tensors_of_model(model):
+            if id(tensor) in met or not tensor.requires_grad:
+                continue
+            met.add(id(tensor))
+            fault: Fault = "buffer" if what == "the buffer" else "attribute" if what == "the attribute" else "parameter"
+            if fault == "parameter" and _STATISTIC.search(name.rpartition(".")[2]):
+                fault = "statistic"
+            if recording or fault != "parameter":
+                rows[fault].append(Recorder(fault, name, tuple(tensor.shape), not tensor.is_leaf))
+    if recording and any(rows.values()) and not any(module.training for module in model.modules()):
+        rows["grad mode"].append(Recorder("grad mode", ""))
+    return ModelAudit(tuple(recorder for found in rows.values() for recorder in found))

@@ -11,6 +11,7 @@ from typing import Any, Final, final
 
 import torch
 
+from ...scopes.compiled import tracked_objects
 from ...scopes.errors import DisposedError
 from .storages import storages_behind
 
@@ -19,6 +20,7 @@ __all__ = [
     "GUARDED_DEPTH",
     "Graph",
     "guard_release",
+    "leaves_behind",
     "modules_of",
     "saved_under",
     "walk_graph",
@@ -104,7 +106,7 @@ def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
 
 
 def _heights(nodes: dict[int, Any], edges: dict[int, list[int]]) -> dict[int, int]:
-    """The length of the longest way from each node to a leaf."""
+    """Return the length of the longest way from each node to a leaf."""
     above: dict[int, list[int]] = {key: [] for key in nodes}
     waiting: dict[int, int] = {}
     for key, below in edges.items():
@@ -198,7 +200,7 @@ class Graph:
 
 
 def walk_graph(roots: list[Any]) -> Graph:
-    """The graph behind some tensors, with what its nodes saved.
+    """Return the graph behind some tensors, with what its nodes saved.
 
     Parameters
     ----------
@@ -260,7 +262,7 @@ def _measure(graph: Graph) -> None:
 
 
 def saved_under(node: Any, name: str) -> Iterator[Any]:
-    """The tensors that a node saved under a name."""
+    """Yield the tensors that a node saved under a name."""
     try:
         saved: Any = getattr(node, name)
     except RuntimeError:
@@ -273,7 +275,7 @@ def saved_under(node: Any, name: str) -> Iterator[Any]:
 
 
 def _tensors_of(saved: Any) -> Iterator[Any]:
-    """The tensors behind one ``SavedTensor``; none where it was freed, or packed into something without a tensor."""
+    """Yield the tensors behind one ``SavedTensor``; none where it was freed, or packed into another object."""
     packed = saved.data
     if packed is None:
         return
@@ -296,7 +298,7 @@ def _tensors_of(saved: Any) -> Iterator[Any]:
 
 
 def _saved_tensors_in(packed: object) -> Iterator[Any]:
-    """The tensors in what a hook packed or a function keeps: itself, in containers, in attributes."""
+    """Yield the tensors in what a hook packed or a function keeps: itself, in containers, in attributes."""
     pending: list[object] = [packed]
     met: dict[int, object] = {}
     while pending and len(met) < _SEARCH_LIMIT:
@@ -315,7 +317,7 @@ def _saved_tensors_in(packed: object) -> Iterator[Any]:
 
 
 def _is_number(tensor: Any) -> bool:
-    """Whether a saved tensor is a Python number in disguise (``x * 2.0``), which PyTorch gives to no hook."""
+    """Return whether a saved tensor stands for a Python number (``x * 2.0``), which PyTorch gives to no hook."""
     if tensor.dim() or tensor.dtype not in _SMALLER or tensor.device.type != "cpu":
         return False
     # A number gives way to the type of any tensor of its sort; a tensor does not.
@@ -323,7 +325,33 @@ def _is_number(tensor: Any) -> bool:
     return torch.result_type(tensor, other) is other.dtype
 
 
-# Which modules the nodes of an autograd graph came from, told by the parameters that they lead to.
+# Which modules the nodes of an autograd graph came from, found by the parameters that they lead to.
+
+
+def leaves_behind(end: Any, since: int) -> list[Any]:
+    """Return the leaves that the nodes of a graph from a number on take, or else the nearest ones behind them.
+
+    Parameters
+    ----------
+    end : torch.autograd.graph.Node
+        The node that was recorded last.
+    since : int
+        The number of the first node that counts.
+    """
+    leaves: dict[int, Any] = {}
+    met = {id(end): end}
+    new, old = [end], list[Any]()
+    while (new or (old and not leaves)) and len(met) < GUARDED_DEPTH:
+        node = new.pop(0) if new else old.pop(0)
+        for child, _ in node.next_functions:
+            if child is None or id(child) in met:
+                continue
+            met[id(child)] = child
+            if child.name() == ACCUMULATE:
+                leaves[id(child.variable)] = child.variable
+            else:
+                (new if child._sequence_nr() >= since else old).append(child)
+    return list(leaves.values())
 
 
 def modules_of(graph: Graph) -> dict[int, str]:
@@ -331,7 +359,7 @@ def modules_of(graph: Graph) -> dict[int, str]:
 
     A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter
     belongs to no module that is alive, or more than one node (the transpose of a weight) stands
-    between the two, nothing is told.
+    between the two, the module is unknown.
     """
     taken: dict[int, list[int]] = {}
     for key, node in graph.nodes.items():
@@ -359,11 +387,9 @@ def _owners(parameters: set[int]) -> dict[int, str]:
     """For each of some parameters, by ``id``, the name of the module that has it."""
     modules: dict[int, Any] = {}
     children: set[int] = set()
-    for thing in gc.get_objects():
-        # By type: isinstance asks the object, and a disposed one raises.
-        if issubclass(type(thing), torch.nn.Module):
-            modules[id(thing)] = thing
-            children.update(id(child) for child in _registered(thing, "_modules").values())
+    for module in tracked_objects(torch.nn.Module):
+        modules[id(module)] = module
+        children.update(id(child) for child in _registered(module, "_modules").values())
     roots = [module for key, module in modules.items() if key not in children] or list(modules.values())
     owners: dict[int, str] = {}
     met: set[int] = set()
@@ -383,7 +409,7 @@ def _owners(parameters: set[int]) -> dict[int, str]:
 
 
 def _registered(module: Any, what: str) -> dict[str, Any]:
-    """The dict of submodules or parameters of a module, without asking the module; empty where it is half made."""
+    """Return the dict of submodules or parameters of a module, without asking the module; empty if incomplete."""
     state: Any = module.__dict__
     registered: dict[str, Any] | None = state.get(what)
     return registered or {}

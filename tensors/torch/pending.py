@@ -19,8 +19,9 @@ from weakref import ref
 
 import torch
 
-from ...scopes.listeners import after_releases
-from .instructions import CALLS, called_by
+from ...scopes.context import after_releases
+from ...scopes.sites import CALLS, called_by
+from . import compiled as TORCH_COMPILED
 
 __all__ = [
     "OPERATIONS",
@@ -32,11 +33,12 @@ __all__ = [
     "is_alone",
 ]
 
+
 # Which other threads may be inside an operation of PyTorch now, and which of them have left it
 # since.
 #
 # An operation releases the global lock while it computes, and its C++ goes on to read the tensor
-# through the Python object. Nothing tells which tensors a thread computes with. What can be seen is
+# through the Python object. Nothing shows which tensors a thread computes with. What can be seen is
 # its stack: the frame and the instruction in which each call was made. A thread is inside an
 # operation as long as that frame is there, at that instruction.
 #
@@ -90,7 +92,7 @@ _Row = tuple[int, CodeType, int]
 
 
 def _stacks_of_others() -> dict[int, list[_Row]]:
-    """The stack of each other thread that runs Python code, the innermost frame first."""
+    """Return the stack of each other thread that runs Python code, the innermost frame first."""
     here = get_ident()
     taken, again = itertools.tee(itertools.islice(iter(sys._current_frames, None), 1))
     innermost: Any = itertools.chain.from_iterable(map(operator.methodcaller("values"), taken))
@@ -119,7 +121,7 @@ def _row(frame: FrameType) -> _Row:
 
 
 def _is_operation(code: CodeType, last: int, inner: CodeType | None) -> bool:
-    """Whether a frame may be inside an operation, given what runs further in."""
+    """Return whether a frame may be inside an operation, given what runs further in."""
     if inner is None:
         instruction, name = called_by(code, last)
         opname = instruction.opname
@@ -161,7 +163,7 @@ class Operations:
         self._known = {}
 
     def in_flight(self) -> dict[int, frozenset[Place]]:
-        """The places of the operations that other threads are inside of, for each thread that is in any."""
+        """Return the places of the operations that other threads are inside of, for each thread that is in any."""
         known: dict[int, tuple[list[_Row], frozenset[Place]]] = {}
         for thread, stack in _stacks_of_others().items():
             before = self._known.get(thread)
@@ -191,18 +193,15 @@ class Places:
         }
 
     def of(self, places: dict[int, frozenset[Place]]) -> dict[int, frozenset[Place]]:
-        """Those of some places, by thread, that the threads have not left."""
+        """Return those of some places, by thread, that the threads have not left."""
         there = {thread: places & self._places[thread] for thread, places in places.items() if thread in self._places}
         return {thread: places for thread, places in there.items() if places}
 
 
-def is_alone() -> bool:
-    """Whether no other thread runs Python code."""
-    return len(sys._current_frames()) == 1
+is_alone: Final[Callable[[], bool]] = TORCH_COMPILED.is_alone
+"""Return whether no other thread runs Python code."""
 
 
-# Disposed tensors whose memory cannot be given back yet.
-#
 # An operation of PyTorch that another thread is inside of reads the tensor through the Python
 # object that it was given, without the global lock: what lies in that object must stay until the
 # operation is over. So the class of a disposed tensor changes at once, which lets no operation
@@ -241,13 +240,13 @@ class _Batch:
 
 @final
 class PendingDisposals:
-    """The one list of them.
+    """The disposed tensors whose memory cannot be given back yet.
 
     Parameters
     ----------
     give_back : callable
         Called with a disposed tensor that no other thread computes with: gives its memory back, and
-        tells whether that could be done.
+        returns whether that could be done.
 
     Attributes
     ----------
@@ -257,12 +256,13 @@ class PendingDisposals:
         What waits; empty where nothing does.
     """
 
-    __slots__ = ("_give_back", "_lock", "_operations", "batches", "fresh")
+    __slots__ = ("_asked", "_give_back", "_lock", "_operations", "batches", "fresh")
 
     def __init__(self, give_back: Callable[[Any], bool]) -> None:
         self._give_back = give_back
         self._operations = Operations()
         self._lock = threading.Lock()
+        self._asked = False
         self.batches: list[_Batch] = []
         self.fresh: list[ref[Any]] = []
 
@@ -292,14 +292,15 @@ class PendingDisposals:
         refused : frame, optional
             The frame of this thread whose operation is being refused: that one is over.
         """
-        while not self._lock.locked():
+        # A thread that finds the lock taken leaves its question to the one that has it, which may
+        # have looked at the threads before this one left its operation.
+        self._asked = True
+        while self._asked and not self._lock.locked():
             # Not by acquire(): an interrupt that came up right after it would leave the lock taken
             # for ever.
             with self._lock:
+                self._asked = False
                 self._settle(refused)
-            # Another thread may have added some while this one had the lock.
-            if not self.fresh:
-                return
 
     def waiting(self) -> list[Any]:
         """Return the disposed tensors whose memory waits."""
@@ -307,7 +308,7 @@ class PendingDisposals:
         return [tensor for tensor in map(operator.call, references) if tensor is not None]
 
     def forget_threads(self) -> None:
-        """Take note that this is a child after a fork, where no other thread is."""
+        """Replace the lock in a child after a fork, where no other thread is."""
         self._lock = threading.Lock()
 
     def _settle(self, refused: FrameType | None) -> None:

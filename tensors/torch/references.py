@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
 
 import torch
 from torch import Tensor
 
-from ...leaks.detector.watching import mark
-from ...leaks.holders.references import Memory, Part, add_framework
-from ...leaks.verdicts.growth import STEP
-from .disposal import DisposedTorchTensor
-from .extension import TORCH_COMPILED
-from .graph_walk import ACCUMULATE, guard_release, saved_under
+from ...scopes.compiled import tracked_objects
+from ...scopes.context import HOOKS
+from ...scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
+from .disposal import RECORDER, DisposedTorchTensor
+from .graph_walk import ACCUMULATE, guard_release, leaves_behind, saved_under
 from .storages import storage_of, storages_behind
 
 __all__ = [
+    "MODULE",
     "STEPS",
     "Steps",
-    "show_edges",
+    "TorchReferences",
+    "described",
+    "identity_of",
+    "parts_of",
 ]
 
 
-# The passes of a training loop, told by the steps of optimizers, and the graphs that reach over
+# The passes of a training loop, seen by the steps of optimizers, and the graphs that reach over
 # several of them.
 #
 # Each operation of PyTorch that makes a node of a graph has a number, higher than the one before:
-# what the numbers were at the steps tells between which of them a node was made. Operations of
-# different threads are numbered apart, so where optimizers step on several threads nothing is told
+# what the numbers were at the steps shows between which of them a node was made. Operations of
+# different threads are numbered apart, so where optimizers step on several threads nothing is said
 # of graphs.
 
 
@@ -103,7 +107,8 @@ class Steps:
                 if len(self._numbers) > _KEPT:
                     del self._numbers[::2]
                     self._stride *= 2
-        mark(STEP)
+        for listener in HOOKS.listeners:
+            listener.stepped()
 
 
 STEPS: Final = Steps()
@@ -124,42 +129,152 @@ _no_dispatch: Final[Any] = cast("Any", Tensor).__torch_dispatch__
 _RAW: Final = "_raw_saved_"
 
 
-alone: Final[Callable[[Any], Hashable | None]] = TORCH_COMPILED.identity_if_alone
-"""See `Framework.alone`: most tensors that a program has a million of are such."""
+def _training_by_parameter() -> dict[int, bool]:
+    """For each parameter of a module, by ``id``, whether one that has it is in training mode."""
+    found: dict[int, bool] = {}
+    for module in tracked_objects(torch.nn.Module):
+        # A module of torch.jit has none.
+        is_training = bool(_names_of(module).get("training", True))
+        for _, parameter in parts_of(module, "_parameters"):
+            found[id(parameter)] = found.get(id(parameter), False) or is_training
+    return found
 
 
-@final
-class TorchEdges:
-    """The one instance is among the frameworks."""
+# What a module has, without running a property or ``__getattr__`` of its class.
 
-    __slots__ = ("_asked", "_names")
 
+_PARTS: Final = ("_modules", "_parameters", "_buffers")
+_HOOKS: Final = re.compile(r"_(\w+)_hooks$")
+_DETAILS_AT_MOST: Final = 80
+_ARGUMENTS: Final = frozenset({"bias", "device", "dtype", "inplace", "self"})
+
+
+def _names_of(module: Any) -> dict[str, Any]:
+    names: dict[str, Any] = object.__getattribute__(module, "__dict__")
+    return names
+
+
+def parts_of(module: Any, group: str) -> list[tuple[str, Any]]:
+    """Return the parts of a module in one of its tables, by name: ``"_modules"``, ``"_parameters"``, ``"_buffers"``."""
+    parts: Any = _names_of(module).get(group)
+    if parts is None:
+        return []
+    # Those of torch.jit are no dicts: they read what C++ has, anew each time.
+    items: Iterable[tuple[str, Any]] = (cast("Any", parts).copy() if isinstance(parts, dict) else parts).items()
+    return [(name, part) for name, part in items if part is not None]
+
+
+def _step_to(name: object) -> str:
+    """Return how code reaches a part of a module by its name."""
+    text = str(name)
+    return f"[{text}]" if text.isdigit() else f".{text}" if text.isidentifier() else f"[{text!r}]"
+
+
+def _parts_of(module: Any) -> list[tuple[str, object]]:
+    return [(_step_to(name), part) for group in _PARTS for name, part in parts_of(module, group)]
+
+
+def _hooks_of(module: Any) -> list[tuple[str, object]]:
+    """Return the functions that are hooks of a module; those of tensors in it are the tensors'."""
+    found: list[tuple[str, object]] = []
+    for name, hooks in _names_of(module).copy().items():
+        kind = _HOOKS.match(name)
+        if kind is not None and isinstance(hooks, dict):
+            label = f", {kind[1].replace('_', ' ')} hook"
+            found += [(label, hook) for hook in cast("dict[object, object]", hooks).copy().values()]
+    return found
+
+
+MODULE: Final = "torch.nn.Module"
+"""The name of the kind that models are recorded as."""
+
+
+def identity_of(module: object) -> Hashable:
+    """Return the identity of what belongs to a module, for as long as it lives."""
+    return MODULE, id(module)
+
+
+def described(module: Any) -> str:
+    """Return the name of the class of a module, with what the class itself says of an instance on one line."""
+    cls = type(cast("object", module))
+    name = cls.__name__
+    if not cls.__module__.startswith("torch.nn."):
+        # What a class of the program's says would run its code.
+        return name
+    if _names_of(module).get("_modules"):
+        return name
+    try:
+        details = str(module.extra_repr())
+    except Exception:
+        return name
+    given = [word.rpartition("_features=")[2] for word in details.split(", ")]
+    kept = [word for word in given if word.partition("=")[0] not in _ARGUMENTS or word == "bias=False"]
+    text = f"{name}({', '.join(kept)})"
+    return name if len(text) > _DETAILS_AT_MOST or "\n" in text else text
+
+
+class TorchReferences(Framework):
+    """What the search for holders asks of PyTorch: the lower half of `TorchFramework`."""
+
+    caches = (
+        LibraryCache(
+            r"module torch\.(?:_dynamo|_inductor|_functorch)\b|module [\w.]+\.__compiled_fn_",
+            "a cache of torch.compile",
+            "torch._dynamo.reset()",
+        ),
+        LibraryCache(
+            r"module torch\.(?:jit|_jit_internal)\b",
+            "a cache of torch.jit",
+            "torch.jit._state._clear_class_state()",
+        ),
+    )
     _names: dict[type, list[str]]
     _asked: dict[type, bool]
+    # By ``id``, whether the module of a parameter is in training mode; None where it is not known
+    # yet in this search.
+    _training: dict[int, bool] | None
 
     def __init__(self) -> None:
+        super().__init__()
         self._names = {}
         self._asked = {}
+        self._training = None
 
     def quiet(self) -> AbstractContextManager[object]:
-        """See `Framework.quiet`."""
+        """Return a context without function modes and without gradients."""
+        self._training = None
         stack = ExitStack()
         stack.enter_context(_C.DisableTorchFunction())
         stack.enter_context(torch.no_grad())
         return stack
 
-    def part(self, cls: type) -> Part | None:
-        """See `Framework.part`."""
+    def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
+        """Return whether a module in eval mode keeps a graph, or the graph takes parameters of such modules alone."""
+        modules: list[Any] = [holder for holder in holders if issubclass(type(holder), torch.nn.Module)]
+        if modules:
+            return not any(module.training for module in modules[0].modules())
+        node = _grad_fn(part) if _is_tensor(type(part)) else part
+        if node is None:
+            return False
+        if self._training is None:
+            self._training = _training_by_parameter()
+        modes = [self._training[id(leaf)] for leaf in leaves_behind(node, 0) if id(leaf) in self._training]
+        return bool(modes) and not any(modes)
+
+    def part_of(self, cls: type, /) -> Part | None:
+        """Return what tensors, modules and the nodes of graphs are."""
         if _is_tensor(cls):
             return None if cls is DisposedTorchTensor else "tensor"
         if issubclass(cls, _C._FunctionBase):
             return "node"
+        if issubclass(cls, torch.nn.Module):
+            return "module"
         names: Any = cast("Any", cls).__dict__
         # The types of nodes written in C++ have no base of their own.
         return "node" if "next_functions" in names and "_input_metadata" in names else None
 
-    def edges(self, thing: Any) -> list[tuple[str, object]]:
-        """See `Framework.edges`."""
+    def references(self, thing: Any, /) -> list[tuple[str, object]]:
+        """Return what a tensor, or a node, holds in C++; of a module, what it has by names and hooks."""
         if _is_tensor(type(thing)):
             found: list[tuple[str, object]] = [
                 (".grad_fn", _grad_fn(thing)),
@@ -170,6 +285,8 @@ class TorchEdges:
                 # That of others is asked for with a warning.
                 found.append((".grad", _grad(thing)))
             return [edge for edge in found if edge[1] is not None]
+        if issubclass(type(thing), torch.nn.Module):
+            return [*_parts_of(thing), *_hooks_of(thing)]
         following: Any = thing.next_functions or ()
         edges: list[tuple[str, object]] = [
             (f".next_functions[{index}][0]", node) for index, (node, _) in enumerate(following) if node is not None
@@ -178,34 +295,62 @@ class TorchEdges:
             edges.append((".variable", thing.variable))
         return edges
 
-    def memory(self, thing: Any) -> list[Memory]:
-        """See `Framework.memory`."""
+    def memory_of(self, thing: Any, /) -> list[HeldMemory]:
+        """Return the storages of a tensor, and those that a node has saved."""
         cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if _is_tensor(cls):
             return self._of_tensor(thing, cls)
+        if issubclass(cls, torch.nn.Module):
+            # All that belongs to it counts as one: see `models`.
+            return [HeldMemory("", identity_of(thing), 0)]
         names = self._names.get(cls)
         if names is None:
             names = self._names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
         return [
-            Memory(f"._saved_{name.removeprefix(_RAW)}", identity, nbytes)
+            HeldMemory(f"._saved_{name.removeprefix(_RAW)}", identity, nbytes)
             for name in names
             for tensor in saved_under(thing, name)
             for identity, nbytes in storages_behind(tensor)
         ]
 
-    def alone(self, tensor: Any) -> Hashable | None:
-        """See `Framework.alone`."""
-        return alone(tensor)
+    def belongings(self, thing: Any, /) -> list[Belonging]:
+        """Return the modules in a module and the storages of its tensors, or those of a tensor."""
+        found: list[Belonging] = []
+        met: set[int] = set()
+        pending: list[tuple[str, Any]] = [("", thing)]
+        for name, part in pending:
+            if id(part) in met:
+                continue
+            met.add(id(part))
+            cls = type(cast("object", part))
+            if issubclass(cls, torch.nn.Module):
+                if part is not thing:
+                    found.append(Belonging(name, part, None))
+                pending += [(name + step, child) for step, child in _parts_of(part)]
+            elif _is_tensor(cls) and cls is not DisposedTorchTensor:
+                storage = storage_of(part)
+                if storage is not None and storage.nbytes():
+                    memory = ("torch", storage._cdata), storage.nbytes()
+                    found.append(Belonging(name, storage, memory))
+        return found
 
-    def passes(self, tensor: Any) -> int:
-        """See `Framework.passes`."""
+    def description_of(self, thing: Any, /) -> str | None:
+        """Return the class of a module, and for PyTorch's own what it is made with."""
+        return described(thing) if issubclass(type(thing), torch.nn.Module) else None
+
+    def lone_storage(self, tensor: Any, /) -> Hashable | None:
+        """Return the storage of a plain tensor: most tensors that a program has a million of are such."""
+        return RECORDER.identity_if_alone(tensor)
+
+    def steps_behind(self, tensor: Any, /) -> int:
+        """Return between how many steps of optimizers its graph was made."""
         return STEPS.reached(tensor)
 
-    def walked(self, nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
-        """See `Framework.walked`."""
+    def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
+        """See to it that the graph can be released, however deep it is."""
         guard_release(nodes, edges)
 
-    def _of_tensor(self, tensor: Any, cls: Any) -> list[Memory]:
+    def _of_tensor(self, tensor: Any, cls: Any) -> list[HeldMemory]:
         if cls is not Tensor:
             # A subclass that handles operators itself would be asked for sizes: what it holds are
             # attributes.
@@ -215,23 +360,27 @@ class TorchEdges:
             if asked:
                 return []
         if _layout(tensor) is not torch.strided:
-            return [Memory("", identity, nbytes) for identity, nbytes in storages_behind(tensor)]
+            return [HeldMemory("", identity, nbytes) for identity, nbytes in storages_behind(tensor)]
         storage = storage_of(tensor)
         if storage is None:
             return []
         nbytes = _Base.numel(tensor) * _Base.element_size(tensor)
-        found = [Memory("", ("torch", storage._cdata), nbytes)]
+        found = [HeldMemory("", ("torch", storage._cdata), nbytes)]
         if not storage.resizable() and storage.device.type == "cpu":
-            # PyTorch has not allocated it: it may be the block of an array.
-            found.append(Memory("", storage.data_ptr(), nbytes))
+            # PyTorch has not allocated it: it may be an array's, or a part of one.
+            found.append(HeldMemory("", _identity_at(storage.data_ptr()), nbytes))
         return found
+
+
+def _identity_at(address: int) -> Hashable:
+    """Return the identity of the memory of another framework in which an address lies, or the address."""
+    for framework in FRAMEWORKS.with_own("identity_at"):
+        identity = framework.identity_at(address)
+        if identity is not None:
+            return identity
+    return address
 
 
 def _is_tensor(cls: Any) -> bool:
     # A function, so that type checkers do not take what follows for unreachable.
     return issubclass(cls, Tensor)
-
-
-def show_edges() -> None:
-    """Let searches for holders see through PyTorch's objects."""
-    add_framework(TorchEdges())

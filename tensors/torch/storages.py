@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ...scopes.context import current_scope
+from ...scopes.context import innermost_scope
 from ...scopes.errors import DisposedError, DisposeScopeError
-from ..arena.budgets import CHARGES, Charge, charge, refused
+from ..arena.budgets import BUDGETS, Charge, refused
 from .disposal import PENDING, DisposedTorchTensor
 
 __all__ = [
@@ -25,9 +25,6 @@ __all__ = [
     "used_bytes",
 ]
 
-# The storages behind a PyTorch tensor of any layout.
-
-
 _COMPRESSED_BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 _COMPRESSED: Final = (*_COMPRESSED_BY_ROWS, torch.sparse_csc, torch.sparse_bsc)
 
@@ -36,7 +33,7 @@ _storage: Final[Any] = torch._C.TensorBase.untyped_storage
 
 
 def storage_of(tensor: Any) -> Any:
-    """The storage of a tensor; None where it has none that could be asked for.
+    """Return the storage of a tensor; None where it has none that could be asked for.
 
     To be called where no function mode is asked.
     """
@@ -47,7 +44,7 @@ def storage_of(tensor: Any) -> Any:
 
 
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
-    """The storages behind a tensor, each as an identity that holds while it lives and a number of bytes.
+    """Yield the storages behind a tensor: an identity that holds while it lives, and a number of bytes.
 
     A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be
     called where no function mode is asked, since it reads attributes.
@@ -73,7 +70,7 @@ def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
 
 
 def used_bytes(tensor: Any) -> int:
-    """The bytes of a tensor's storages that its elements are in; what a view repeats counts once.
+    """Return the bytes of a tensor's storages that its elements are in; what a view repeats counts once.
 
     Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages
     are used. To be called where no function mode is asked, since it reads attributes.
@@ -92,7 +89,7 @@ def used_bytes(tensor: Any) -> int:
 
 
 def _parts(tensor: Any) -> list[Any]:
-    """The dense tensors that a tensor is made of."""
+    """Return the dense tensors that a tensor is made of."""
     layout = tensor.layout
     if layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
@@ -168,7 +165,7 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
     MemoryError or None
         What to raise, where a budget refuses. Nothing is counted then.
     """
-    scope = current_scope()
+    scope = innermost_scope()
     if scope is None:
         return None
     counted: list[Hashable] = []
@@ -178,14 +175,15 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
             if storage is None:
                 continue
             key = _key_of(storage)
-            if key in CHARGES or _was_there(storage, given):
+            if key in BUDGETS.charges or _was_there(storage, given):
                 continue
             nbytes = storage.nbytes()
-            if charge(scope, storage, key, nbytes) or (_settled() and charge(scope, storage, key, nbytes)):
+            if BUDGETS.charge(scope, storage, key, nbytes) or (
+                _settled() and BUDGETS.charge(scope, storage, key, nbytes)
+            ):
                 counted.append(key)
                 continue
-            for key in counted:
-                CHARGES.pop(key).drop()
+            BUDGETS.forget(counted)
             described = f"torch.Tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}"
             del tensor, storage
             return refused(described, nbytes)
@@ -193,24 +191,27 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
 
 
 def _settled() -> bool:
-    """Give back what waited for other threads that have left their operations; tells whether anything had waited."""
+    """Give back what waited for other threads that have left their operations; return whether anything waited."""
     waited = bool(PENDING.batches)
     PENDING.settle()
     return waited
 
 
 def charges_of(tensor: Any) -> list[Charge]:
-    """What is counted for a tensor, so that it moves along."""
-    if not CHARGES:
+    """Return what is counted for a tensor, so that it moves along."""
+    if not BUDGETS.charges:
         return []
     with _Undisturbed():
         storage = _memory_of(tensor)
-    entry = None if storage is None else CHARGES.get(_key_of(storage))
+    entry = None if storage is None else BUDGETS.charges.get(_key_of(storage))
     return [] if entry is None else [entry]
 
 
 def _memory_of(tensor: Tensor) -> Any:
-    """The storage of a dense tensor in the memory of this machine or of a device; None for others."""
+    """Return the storage of a dense tensor in the memory of this machine or of a device; None for others."""
+    if type(tensor) is not Tensor and is_traceable_wrapper_subclass(tensor):
+        # Its storage is a placeholder. What it is made of has storages.
+        return None
     storage = storage_of(tensor)
     return None if storage is None or storage.device.type == "meta" else storage
 
@@ -236,7 +237,7 @@ def _was_there(storage: Any, given: object) -> bool:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    """What is in nested tuples, lists and dicts."""
+    """Return what is in nested tuples, lists and dicts."""
     children: list[Any]
     if isinstance(tree, dict):
         children = list(tree.values())  # pyright: ignore[reportUnknownArgumentType] (from Any)

@@ -1,159 +1,326 @@
-"""The scopes of a thread for PyTorch, and work that is handed to another thread."""
+"""The scopes of a thread for PyTorch, what their blocks may record, and work that is handed to another thread."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import Context
 from types import BuiltinFunctionType
-from typing import Any, Final
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
 
-from ...scopes.context import CLOSED, CURRENT, current_scope
-from ...scopes.forks import at_forks
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ...scopes.compiled import ScopeState
+from ...scopes.context import CLOSED, CURRENT, innermost_scope
+from ...scopes.errors import GraphRetainedError
 from ...scopes.kinds import Kind
-from ...scopes.scope import DisposeScope
-from ..arena.budgets import BUDGETED, watch_budget, watch_no_more
+from ...scopes.process import PATCHES, at_forks
+from ..arena.budgets import BUDGETS
+from ..patches import TORCH_THREADS
+from . import compiled as TORCH_COMPILED
 from .births import (
-    LOCAL,
     MODE,
     SEAM,
-    ThreadState,
     add_mode,
-    depth,
+    flattened,
     look,
-    pop,
-    push,
     put_on,
     remove_mode,
     resume_after_a_failed_step,
     runs_compiled,
     see_allocations,
     take_off,
+    transform_running,
 )
+from .compiled import thread_state
 from .disposal import PENDING
 from .exclusions import keep_what_hooks_save
-from .extension import TORCH_COMPILED
+from .graph import refuse_recording
 
 __all__ = [
+    "REFUSING",
+    "RefusingMode",
     "entered",
     "left",
     "see_births",
     "watch_threads",
 ]
 
+_C: Final[Any] = torch._C
+
+
+def _unknown_number() -> int:
+    raise RuntimeError(f'graph="refuse" does not work with PyTorch {torch.__version__}, which does not number graphs')
+
+
+_next_node: Final[Callable[[], int]] = getattr(_C._autograd, "_get_sequence_nr", _unknown_number)
+"""Return the number that the next node of a graph on this thread will have."""
+_set_grad_enabled: Final[Callable[[bool], None]] = _C._set_grad_enabled
+_LEVELS: Final = 4
+
 # The scopes of a thread, for PyTorch: while one is open there that needs it, its mode is on the
 # thread's stack.
 
 
-def entered(scope: DisposeScope) -> None:
-    """Watch this thread from now on, where it is not watched already and births are not seen without that."""
+def entered(scope: ScopeState) -> None:
+    """Watch this thread from now on, where it is not watched already and births are not seen without that.
+
+    On the path of every scope, as `left` is: what is rare is asked for before it is called.
+    """
     if PENDING.batches:
         PENDING.settle()
-    here = LOCAL.here
+    here = thread_state()
     if here.stepping:
         resume_after_a_failed_step(here)
-    was_off = runs_compiled(here)
+    was_off = here.compiled is not None and runs_compiled(here)
     here.scopes.append(scope)
     if was_off and not here.stepping:
         put_on()
-    watch_budget(scope)
-    if (not here.modes or here.modes[-1] is not MODE) and (not SEAM.at_allocation or BUDGETED):
+    if scope.budget is not None:
+        BUDGETS.scopes[scope] = None
+    if (BUDGETS.scopes or not SEAM.at_allocation) and (not here.modes or here.modes[-1] is not MODE):
         add_mode(here, MODE)
+    if scope._limits_recording:
+        _limit_recording(scope)
 
 
-def left(scope: DisposeScope) -> None:
+def left(scope: ScopeState) -> None:
     """Stop watching when the last of the scopes that were entered on this thread is left."""
-    watch_no_more(scope)
+    if scope._limits_recording:
+        _limit_no_more(scope)
+    if scope.budget is not None:
+        BUDGETS.scopes.pop(scope, None)
+    # What was born in it is looked at before it is released.
     look()
-    here = LOCAL.here
-    here.pending = []
-    was_off = runs_compiled(here)
+    here = thread_state()
+    if here.pending:
+        here.pending = []
     scopes = here.scopes
     if scope not in scopes:
         # It was entered on another thread, which finds it closed when it enters or leaves one of
         # its own.
         return
-    if (SEAM.at_allocation or SEAM.detector is None) and all(
-        other is scope or other._state == CLOSED for other in scopes
+    was_off = here.compiled is not None and runs_compiled(here)
+    if (
+        here.modes
+        and (SEAM.at_allocation or SEAM.detector is None)
+        and all(other is scope or other._state == CLOSED for other in scopes)
     ):
         # Before the scope is forgotten: after an interrupt it is left once more.
         remove_mode(here, MODE)
     scopes.remove(scope)
     while scopes and scopes[-1]._state == CLOSED:
         scopes.pop()
-    if not was_off and not here.stepping and runs_compiled(here):
+    if here.compiled is not None and not was_off and not here.stepping and runs_compiled(here):
         take_off()
     if PENDING.batches:
         PENDING.settle()
 
 
+# What a block may record for ``backward()``: the options ``graph="none"`` and ``graph="refuse"``.
+#
+# With "none", PyTorch's grad mode is off in the block, as in ``torch.no_grad()``. Not its inference
+# mode: what that makes can never be saved for a backward pass or written to afterwards, and
+# features, caches and averages that are computed without history are used in training later.
+#
+# Grad mode is the thread's. So each thread remembers what it was before each block, and a block
+# that ends before one that began later inside it leaves that to the later one: tasks and
+# generators may interleave their blocks. A scope may also be closed on another thread, or in its
+# block; grad mode is put back then, where it is this thread's, and again when the block is left,
+# because blocks of ``torch.no_grad()`` in between may have put back what they found.
+#
+# With "refuse" a function mode looks on. PyTorch numbers the nodes of graphs as it makes them: a
+# call after which the number is the same as before has recorded nothing, which is all that most
+# calls are asked. Calls that the mode does not see, such as that of a ``torch.autograd.Function``
+# or of a compiled function, are noticed at the next one that is given what they made.
+
+
+@final
+class _Quiet:
+    """A block that records nothing, and the grad mode that there was before."""
+
+    __slots__ = ("before", "scope")
+
+    def __init__(self, scope: ScopeState, before: bool) -> None:
+        self.scope = scope
+        self.before = before
+
+
+@final
+class _Recording(threading.local):
+    """What the blocks of a thread may record. The one instance is `RECORDING`.
+
+    Attributes
+    ----------
+    quiet : list of _Quiet
+        The blocks that record nothing, in the order in which they were entered.
+    ended : WeakKeyDictionary
+        For scopes that were closed on this thread, the grad mode from before them.
+    refusing : list of ScopeState
+        The blocks that refuse to record.
+    seen : int
+        The number of the next node of a graph, as it was after the last call that was seen.
+    since : int
+        The number of the first node that a refusing block could have made.
+    missed : bool
+        Whether nodes were made between two calls that were seen.
+    """
+
+    def __init__(self) -> None:
+        self.quiet: list[_Quiet] = []
+        self.ended: WeakKeyDictionary[ScopeState, bool] = WeakKeyDictionary()
+        self.refusing: list[ScopeState] = []
+        self.seen = self.since = 0
+        self.missed = False
+
+    def start_anew(self) -> None:
+        """Take what has been recorded until now for allowed."""
+        self.seen = self.since = _next_node()
+        self.missed = False
+
+    def forget(self) -> None:
+        """Forget the blocks: they are those of the parent of this process."""
+        if self.quiet:
+            _set_grad_enabled(self.quiet[0].before)
+        self.quiet.clear()
+        self.refusing.clear()
+
+
+def _limit_recording(scope: ScopeState) -> None:
+    """Record no graph on this thread from now on, or refuse to, as the option of a scope says."""
+    if scope.graph == "none":
+        RECORDING.quiet.append(_Quiet(scope, torch.is_grad_enabled()))
+        _set_grad_enabled(False)
+    elif scope.graph == "refuse":
+        if not RECORDING.refusing:
+            RECORDING.start_anew()
+        RECORDING.refusing.append(scope)
+        if len(RECORDING.refusing) == 1:
+            add_mode(thread_state(), REFUSING)
+
+
+def _limit_no_more(scope: ScopeState) -> None:
+    """Undo `_limit_recording`. Can be called again where it was interrupted, and when a closed scope is left."""
+    quiet, refusing = RECORDING.quiet, RECORDING.refusing
+    if scope in refusing:
+        if len(refusing) == 1:
+            remove_mode(thread_state(), REFUSING)
+        refusing.remove(scope)
+        return
+    place = next((place for place in reversed(range(len(quiet))) if quiet[place].scope is scope), None)
+    if place is None:
+        if scope in RECORDING.ended:
+            _set_grad_enabled(RECORDING.ended.pop(scope))
+        return
+    before = quiet[place].before
+    if place + 1 < len(quiet):
+        quiet[place + 1].before = before
+    else:
+        RECORDING.ended[scope] = before
+        _set_grad_enabled(before)
+    del quiet[place]
+
+
+def _scopes_from(scope: ScopeState | None) -> Iterator[ScopeState]:
+    """Yield a scope, and the open ones around it."""
+    while scope is not None:
+        yield scope
+        scope = scope.outer
+
+
+@final
+class RefusingMode(TorchFunctionMode):
+    """The mode of blocks that refuse to record: lets every call through, and raises where it has recorded a graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and do that."""
+        before = _next_node()
+        result = func(*args) if kwargs is None else func(*args, **kwargs)
+        here = RECORDING
+        if before == here.seen == _next_node() and not here.missed:
+            return result
+        refusal = _refusal_of((args, kwargs, result), before)
+        if refusal is None:
+            return result
+        # This frame is in its traceback: kept here, the graph would live on.
+        del result, args, kwargs
+        try:
+            raise refusal
+        finally:
+            del refusal
+
+
+def _refusal_of(tree: Any, before: int) -> GraphRetainedError | None:
+    """Return what to raise where a call, or one before it, made nodes of graphs; None where they are allowed."""
+    here = RECORDING
+    scope = next((scope for scope in _scopes_from(innermost_scope()) if scope.graph == "refuse"), None)
+    if scope is None or transform_running() is not None:
+        # Another block of this thread, or a transform, whose graphs end with it.
+        here.start_anew()
+        return None
+    here.missed = here.missed or before != here.seen
+    here.seen = _next_node()
+    since = here.since if here.missed else before
+    with _C.DisableTorchFunction():
+        for tensor in flattened(tree, _LEVELS):
+            if not issubclass(type(tensor), Tensor) or not tensor.requires_grad:
+                continue
+            node = tensor.grad_fn
+            if node is not None and node._sequence_nr() >= since:
+                return refuse_recording(scope._called(), tensor, since, missed=since != before)
+    return None
+
+
+REFUSING: Final = RefusingMode()
+RECORDING: Final = _Recording()
+
+
 def _forget_inherited() -> None:
     PENDING.forget_threads()
-    here = LOCAL.here
+    here = thread_state()
     take_off()
     here.scopes.clear()
-    # A detector that is open in the parent is open in the child.
-    here.modes = tuple(mode for mode in here.modes if mode is not MODE)
-    here.watched = bool(here.modes)
+    here.modes = ()
+    here.watched = False
     here.compiled = None
     here.stepping = 0
     here.pending = []
-    put_on()
+    RECORDING.forget()
 
 
-def _seam() -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
-    """`entered` and `left`, compiled; what is unusual comes to those here."""
-    TORCH_COMPILED.bind_seam(
-        {
-            "DisposeScope": DisposeScope,
-            "LOCAL": LOCAL,
-            "MODE": MODE,
-            "PENDING": PENDING.batches,
-            "ThreadState": ThreadState,
-            "depth": depth,
-            "entered": entered,
-            "left": left,
-            "pop": pop,
-            "push": push,
-        }
-    )
-    return TORCH_COMPILED.entered, TORCH_COMPILED.left
-
-
-def see_births(kind: Kind) -> tuple[Callable[[DisposeScope], object], Callable[[DisposeScope], object]]:
+def see_births(kind: Kind) -> None:
     """Watch this thread from now on where a scope is open.
 
-    Returns
-    -------
-    entered, left : callable
-        To be called whenever a scope is entered or left.
+    `entered` and `left` are to be called whenever a scope is entered or left.
     """
     SEAM.kind = kind
-    # Before anything is seen: another thread may make tensors in a scope meanwhile.
-    enter, leave = _seam()
     if see_allocations(kind):
         keep_what_hooks_save(TORCH_COMPILED.unborn)
     else:
         MODE.records = True
         keep_what_hooks_save(None)
     at_forks(in_child=_forget_inherited)
-    scope = current_scope()
-    opened: list[DisposeScope] = []
+    scope = innermost_scope()
+    opened: list[ScopeState] = []
     while scope is not None:
         opened.append(scope)
         scope = scope.outer
     for outer in reversed(opened):
-        entered(outer)
-    return enter, leave
+        # An installation that was interrupted has met some.
+        if outer not in thread_state().scopes:
+            entered(outer)
 
 
 # Work handed to another thread with ``contextvars.Context.run`` makes births on that thread too.
 #
-# Modes are per thread, and a context is entered in C, where nobody is told. So the two doors
-# through which such work comes to a thread, ``ThreadPoolExecutor.submit`` (``asyncio.to_thread``
+# Modes are per thread, and a context is entered in C, which calls nobody. So the two calls
+# by which such work comes to a thread, ``ThreadPoolExecutor.submit`` (``asyncio.to_thread``
 # and ``loop.run_in_executor`` go through it) and ``threading.Thread``, see to it that the thread is
 # watched while the work runs. All other work passes through unchanged.
 
@@ -164,14 +331,12 @@ _run: Final[Callable[[threading.Thread], None]] = threading.Thread.run
 
 def watch_threads() -> None:
     """Watch each thread while it runs work in a context in which a scope is open, from now on."""
-    executor: Any = ThreadPoolExecutor
-    thread: Any = threading.Thread
-    executor.submit = _submit_watched
-    thread.run = _run_watched
+    PATCHES.replace(TORCH_THREADS, ThreadPoolExecutor, "submit", lambda _: _submit_watched)
+    PATCHES.replace(TORCH_THREADS, threading.Thread, "run", lambda _: _run_watched)
 
 
 def _context_of(work: Any) -> Context | None:
-    """The context whose ``run`` some work is, or None where it is anything else."""
+    """Return the context whose ``run`` some work is, or None."""
     while type(work) is functools.partial:
         work = work.func
     if type(work) is BuiltinFunctionType and type(work.__self__) is Context and work.__name__ == "run":
@@ -185,11 +350,16 @@ def _watched(context: Context) -> Generator[None, None, None]:
     if scope is None:
         yield
         return
-    entered(scope)
+    around = [outer for outer in _scopes_from(scope.outer) if outer._limits_recording]
     try:
+        for outer in reversed(around):
+            _limit_recording(outer)
+        entered(scope)
         yield
     finally:
         left(scope)
+        for outer in around:
+            _limit_no_more(outer)
 
 
 def _in_watched(context: Context, work: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -212,5 +382,5 @@ def _run_watched(self: Any) -> None:
         with nullcontext() if context is None else _watched(context):
             _run(self)
     finally:
-        if PENDING.batches:
+        if PENDING.batches or PENDING.fresh:
             PENDING.settle()

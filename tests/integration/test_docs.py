@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import doctest
+import functools
 import importlib
 import pkgutil
 import re
@@ -15,14 +18,18 @@ from types import ModuleType
 import pytest
 
 import disposescope
+from disposescope import leaks
 
 ROOT = Path(__file__).resolve().parents[2]
+DOOR = Path(disposescope.__file__).parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+# Those for Lightning run in tests/frameworks, where it is installed.
+PAGES_THAT_RUN = [page for page in PAGES if "import lightning" not in page.read_text()]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_code_of_a_page_runs(page: Path) -> None:
     text = page.read_text()
     if "import torch" in text:
@@ -40,6 +47,9 @@ def test_the_code_of_a_page_runs(page: Path) -> None:
             test = doctest.DocTestParser().get_doctest(code, names, page.name, str(page), line)
             runner.run(test, clear_globs=False)
             names.update(test.globs)
+            # What a page declares for good, such as a class that keeps tensors, holds all else on it.
+            test.globs.pop("detector", None)
+    names.pop("detector", None)
     assert runner.summarize(verbose=False).failed == 0
     assert disposescope.current_scope() is None
 
@@ -89,4 +99,81 @@ def test_the_examples_in_docstrings_run(name: str) -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     reference = (ROOT / "docs" / "reference.md").read_text()
     missing = [name for name in disposescope.__all__ if f"`{name}" not in reference]
+    assert not missing
+
+
+def test_every_field_of_a_report_is_in_the_reference() -> None:
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("reference.md", "leak-report.md"))
+    classes = [cls for name in leaks.__all__ if dataclasses.is_dataclass(cls := getattr(leaks, name))]
+    assert len(classes) > 15
+    names = {name for cls in classes for name in (cls.__name__, *(field.name for field in dataclasses.fields(cls)))}
+    assert not [name for name in names if not name.startswith("_") and f"`{name}" not in pages]
+
+
+# The headings of the page on errors quote messages; "…" stands for what a message fills in.
+
+
+TROUBLESHOOTING = ROOT / "docs" / "troubleshooting.md"
+QUOTED = re.compile(r"`(?:([A-Z]\w+(?:Error|Warning)): )?([^`]+)`")
+PUBLIC = frozenset(name for name in disposescope.__all__ if name.endswith(("Error", "Warning")))
+
+
+def quoted_messages() -> list[tuple[str, str]]:
+    """The messages that the headings quote, each after the name of its class, which is "" where none is given."""
+    headings = re.findall(r"^### (.+)$", TROUBLESHOOTING.read_text(), re.MULTILINE)
+    return [(found[1] or "", found[2]) for heading in headings for found in QUOTED.finditer(heading)]
+
+
+def text_of(node: ast.expr) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join([text_of(part) for part in node.values])
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left) + text_of(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "…"
+
+
+@functools.cache
+def messages_in_the_source() -> list[tuple[str, str]]:
+    """All texts of the source, each after the name of the class that is made of it, or "" for none."""
+    found: list[tuple[str, str]] = []
+    for room in ("scopes", "tensors", "sequences", "leaks", "planner"):
+        for path in (DOOR / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and node.args:
+                    made = node.args[1] if ast.unparse(node.func).endswith("warn") and node.args[1:] else node.func
+                    found.append((ast.unparse(made).rpartition(".")[2], text_of(node.args[0])))
+                elif isinstance(node, (ast.JoinedStr, ast.Constant)):
+                    found.append(("", text_of(node)))
+        for path in (DOOR / room).rglob("*.[ch]"):
+            for name, text in re.findall(r'PyExc_(\w+),\s*"((?:[^"\\]|\\.)+)"', path.read_text()):
+                found.append((name, re.sub(r"%\w+", "…", text)))
+    return found
+
+
+def quotes(quoted: tuple[str, str], message: tuple[str, str]) -> bool:
+    parts = [re.escape(part.strip()) for part in quoted[1].split("…")]
+    return quoted[0] == message[0] and re.fullmatch(".*".join(parts), message[1], re.DOTALL) is not None
+
+
+@pytest.mark.skipif(not (DOOR / "scopes" / "src").is_dir(), reason="a wheel has no C sources, and their messages count")
+def test_headings_quote_messages_that_exist() -> None:
+    missing = [
+        quoted
+        for quoted in quoted_messages()
+        if not quoted[1].isidentifier() and not any(quotes(quoted, message) for message in messages_in_the_source())
+    ]
+    assert not missing
+
+
+def test_every_public_error_class_has_a_heading() -> None:
+    assert not PUBLIC - {name or text for name, text in quoted_messages()}
+
+
+def test_every_message_of_a_public_error_and_every_warning_has_a_heading() -> None:
+    missing = [
+        message
+        for message in messages_in_the_source()
+        if (message[0] in PUBLIC or message[0].endswith("Warning")) and message[1].strip("…")
+        if not any(quotes(quoted, message) for quoted in quoted_messages())
+    ]
     assert not missing

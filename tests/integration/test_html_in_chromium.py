@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: no error, nothing asked of the network, by keyboard, by night, on a phone."""
+"""The HTML report in a real browser: no error, no network, by keyboard, dark, on a phone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disposescope.leaks import Report
+from disposescope.leaks import KnownLeak, Report
 from disposescope.leaks.report.report import Process
 from disposescope.leaks.reporters.html_page import html_of
 from disposescope.leaks.saved.files import merged
@@ -61,8 +61,22 @@ def test_the_page_draws_all_of_its_parts(page: Page) -> None:
     assert "182.4 MB" in boxes
 
 
+def test_boxes_by_holder_stand_below_those_by_line(page: Page) -> None:
+    boxes = page.js("document.querySelector('#held-chart svg').textContent")
+    assert "trainer.history" in boxes
+    assert "239.4 MB" in boxes
+    page.point("#held-chart", 0.2, 0.6, click=True)
+    picked = "document.getElementById('held-picked').textContent"
+    page.wait_for(f"{picked}.includes('it is added to at')")
+    assert "model/encoder.py:112 its leaks" in page.js(picked)
+    page.js("document.getElementById('held-table').open = true")
+    page.wait_for("document.querySelectorAll('#held-table tbody tr').length === 3")
+    page.js("document.querySelector('#held-picked .link').click()")
+    page.wait_for(f"{ROWS} === 1")
+
+
 def test_headings_are_in_order_and_controls_have_names(page: Page) -> None:
-    assert page.js("[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join(' ')") == "H1 H2 H2 H2 H2 H2"
+    assert page.js("[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join(' ')") == "H1 H2 H2 H2 H2 H2 H2"
     nameless = page.js(
         "[...document.querySelectorAll('input, select, button')].filter(e => !(e.labels?.length || e.getAttribute("
         "'aria-label') || e.textContent.trim())).length"
@@ -154,7 +168,7 @@ def test_the_tables_beside_the_charts_say_the_same(page: Page) -> None:
     assert page.js(ROWS) == 1
 
 
-def test_the_mouse_over_a_chart_is_told_what_is_there(page: Page) -> None:
+def test_the_mouse_over_a_chart_shows_what_is_there(page: Page) -> None:
     tip = "[...document.querySelectorAll('.chart-tip')].map(e => e.textContent).join()"
     page.point("#time-chart", 0.5, 0.4)
     page.wait_for(f"{tip}.includes('live on cuda:0')")
@@ -174,7 +188,7 @@ def test_the_mouse_over_a_chart_is_told_what_is_there(page: Page) -> None:
     page.wait_for(f"{tip}.includes('pass 28')")
 
 
-def test_it_follows_the_colours_of_the_system_until_told_otherwise(page: Page) -> None:
+def test_it_follows_the_colours_of_the_system_until_the_button_is_pressed(page: Page) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = page.js(background)
     page.prefer(prefers_color_scheme="dark")
@@ -228,10 +242,26 @@ def test_the_time_line_of_several_processes_shows_each(page: Page, tmp_path: Pat
     assert "the 6 largest are drawn" in told
 
 
+@pytest.mark.parametrize("link", ["https://example.org/issues/1", "javascript:alert(1)"])
+def test_a_known_leak_is_told_apart_and_linked(page: Page, tmp_path: Path, link: str) -> None:
+    report = training_report()
+    [first, *others] = report.leaks
+    known = KnownLeak("torch", "2.13.0", "it keeps the graph", "empty it", link)
+    show(page, tmp_path, replace(report, leaks=(replace(first, known=known), *others)))
+    kinds = page.js("[...document.querySelectorAll('#leak-rows .c-kind')].map((cell) => cell.textContent)")
+    assert [kind.endswith(" (known, torch)") for kind in kinds].count(True) == 1
+    row = "[...document.querySelectorAll('#leak-rows tr.leak')].find((row) => row.textContent.includes('known, torch'))"
+    page.js(f"{row}.querySelector('.opener').click()")
+    assert page.js("document.querySelector('.detail .hint').textContent") == f"A known leak of torch 2.13.0: {link}"
+    links = page.js("[...document.querySelectorAll('.detail .hint a')].map((a) => a.href)")
+    assert links == ([link] if link.startswith("https://") else [])
+
+
 def test_an_empty_report_says_that_there_are_no_leaks(page: Page, tmp_path: Path) -> None:
     show(page, tmp_path, Report())
     assert page.js("document.getElementById('verdict').textContent") == "No leaks."
     assert "holds no time line" in page.js("document.getElementById('time').textContent")
+    assert page.js("document.getElementById('held').hidden")
     assert "Nothing was live" in page.js("document.getElementById('live').textContent")
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -34,11 +35,21 @@ def test_a_program_that_ends_itself_prints_its_report_too():
     assert done.stderr.startswith("leak-report: ")
 
 
+@pytest.mark.parametrize("end", ["", "os._exit(5)", "raise ValueError"])
+def test_nothing_is_left_in_the_folder_for_temporary_files(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import numpy'], check=True)\n"
+    assert "leak-report: " in run(f"{LEAKY}import os\n{child}{end}").stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_variable_nothing_is_printed():
     assert run(LEAKY, "").stderr == ""
 
 
-def test_an_unknown_value_is_told():
+def test_an_unknown_value_is_reported():
     assert "PYTHONDISPOSESCOPE='leak' is not known and does nothing" in run(LEAKY, "leak").stderr
 
 

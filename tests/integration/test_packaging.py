@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOOR = Path(disposescope.__file__).parent
 ROOMS = {
     room: Path(importlib.import_module(f"disposescope.{room}").__path__[0])
-    for room in ("scopes", "leaks", "sequences", "tensors")
+    for room in ("scopes", "leaks", "planner", "sequences", "tensors")
 }
 SOURCES = {
     f"{room}/{source.relative_to(folder)}": source
@@ -80,7 +80,7 @@ def test_the_command_leak_report_is_installed_and_resolves(distribution: importl
     assert callable(command.load())
 
 
-def test_type_checkers_are_told_that_the_package_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (DOOR / "py.typed").is_file()
 
 

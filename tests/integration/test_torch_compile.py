@@ -494,3 +494,53 @@ assert ds.is_disposed(hidden[0])
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=100)
     late = program.replace("import torch\n", "import torch, torch._dynamo\n")
     subprocess.run([sys.executable, "-W", "error", "-c", late], check=True, timeout=100)
+
+
+def test_a_compiled_function_records_nothing_under_graph_none():
+    model = torch.nn.Linear(3, 3)
+    compiled = torch.compile(model, backend="aot_eager")
+    x = torch.ones(2, 3)
+    with ds.dispose_scope(graph="none"):
+        assert not compiled(x).requires_grad
+    assert compiled(x).requires_grad
+    with ds.dispose_scope(graph="none"):
+        assert not compiled(x).requires_grad
+
+
+def test_what_a_compiled_function_recorded_is_refused_where_it_is_used_next():
+    model = torch.nn.Linear(3, 3)
+    compiled = torch.compile(model, backend="aot_eager")
+    frozen = torch.compile(torch.nn.Linear(3, 3).requires_grad_(False), backend="aot_eager")
+    x = torch.ones(2, 3)
+    with ds.dispose_scope(graph="refuse"):
+        with torch.no_grad():
+            compiled(x)
+        frozen(x).sum()
+        output = compiled(x)
+        with pytest.raises(ds.GraphRetainedError, match="compiled code recorded as CompiledFunctionBackward") as caught:
+            output.sum()
+    assert caught.value.leaf == "weight"
+
+
+def test_scopes_that_limit_recording_inside_of_a_compiled_function():
+    model = torch.nn.Linear(3, 3)
+
+    @torch.compile(backend="aot_eager")
+    def without(x):
+        with ds.dispose_scope(graph="none") as scope:
+            y = scope.move_to_outer(model(x) * 2)
+        return y, model(x)
+
+    @torch.compile(backend="aot_eager")
+    def refusing(x):
+        with ds.dispose_scope(graph="refuse"):
+            return (model(x) * 2).sum().item()
+
+    x = torch.ones(2, 3)
+    for _ in range(3):
+        inside, after = without(x)
+        assert not inside.requires_grad
+        assert after.requires_grad
+        assert torch.is_grad_enabled()
+        with pytest.raises(ds.GraphRetainedError):
+            refusing(x)

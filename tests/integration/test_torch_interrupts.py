@@ -15,8 +15,9 @@ import disposescope as ds
 torch = pytest.importorskip("torch")
 
 from disposescope.scopes.context import OPEN
-from disposescope.tensors.arena.budgets import CHARGES
-from disposescope.tensors.torch.births import LOCAL, depth
+from disposescope.tensors.arena.budgets import BUDGETS
+from disposescope.tensors.torch.births import depth
+from disposescope.tensors.torch.compiled import thread_state
 from disposescope.tensors.torch.disposal import PENDING
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.test_interrupts import recursion_limit
@@ -32,12 +33,11 @@ def _forget_charges():
     """
     yield
     assert not PENDING._lock.locked()
-    for key in [key for key, charge in list(CHARGES.items()) if charge() is None]:
-        CHARGES.pop(key, None)
+    BUDGETS.forget([key for key, charge in list(BUDGETS.charges.items()) if charge() is None])
 
 
 def of_thread() -> object:
-    here = LOCAL.here
+    here = thread_state()
     return [scope for scope in here.scopes if scope._state == OPEN], here.modes, depth(), here.stepping, here.compiled
 
 

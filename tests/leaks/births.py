@@ -1,9 +1,9 @@
-"""What the log of births knows of memory that was seen."""
+"""What the log of births has of recorded memory."""
 
 import pytest
 
 import disposescope as ds
-from disposescope.leaks.births.log import LOG, Row, Seen
+from disposescope.leaks.births.log import LOG, RecordedMemory, Row
 from disposescope.scopes.sites import Mark
 
 arrays_are_seen = pytest.mark.skipif(
@@ -11,21 +11,21 @@ arrays_are_seen = pytest.mark.skipif(
 )
 
 
-def row_of(seen: Seen) -> Row:
+def row_of(seen: RecordedMemory) -> Row:
     window = seen.number - 1, seen.number
-    [row] = [*LOG.blocks(*window)[1], *LOG.sightings(*window)[1]]
+    [row] = [*LOG.blocks(*window)[1], *LOG.recorded_memory(*window)[1]]
     return row
 
 
-def op_of(seen: Seen) -> str | None:
+def op_of(seen: RecordedMemory) -> str | None:
     return LOG.site(row_of(seen).site)[2]
 
 
-def place_of(seen: Seen) -> Mark:
+def place_of(seen: RecordedMemory) -> Mark:
     return LOG.site(row_of(seen).site)[3][0]
 
 
-def line_of(seen: Seen) -> int:
+def line_of(seen: RecordedMemory) -> int:
     """The line of user code at which it was born."""
     code, instruction = place_of(seen)
     return next(line for start, end, line in code.co_lines() if start <= instruction < end)

@@ -15,6 +15,7 @@ from disposescope.leaks import (
     ProgramFacts,
     Record,
     Report,
+    Retainer,
     Sample,
     Settings,
     Site,
@@ -101,6 +102,25 @@ def leak(**changes: object) -> Leak:
 def trend(passes: int = 60, nbytes: int = 1_000_000, first: int = 3) -> Trend:
     series = tuple((i, max(0, i - first), max(0, i - first) * nbytes) for i in range(1, passes + 1))
     return Trend(passes, 1.0, float(nbytes), first, 0.998, series)
+
+
+RETAINERS = (
+    Retainer(
+        "module __main__.trainer.history",
+        "list",
+        57,
+        399,
+        239_400_000,
+        (FORWARD, STEP),
+        4.0,
+        4_000_000.0,
+        Site(STEP.file, 34, "Trainer.step"),
+        ("torch.Tensor",),
+        4711,
+    ),
+    Retainer("module __main__.scores", "dict", 1, 1, 100_000_000, (EVAL,), 0.0, 0.0, None, ("numpy.ndarray",), 4711),
+    Retainer("several holders together", "", None, 2, 8_388_608, (HOOK,), 0.0, 0.0, None, ("torch.Tensor",), 4711),
+)
 
 
 def training_report() -> Report:
@@ -284,6 +304,7 @@ def training_report() -> Report:
         suppressed=(Suppressed(leak(nbytes=5_100_000, site=LIBRARY, kind="alive"), "a cache of fixed size"),),
         unused_suppressions=(UnusedSuppression(".leak-report.toml", 1, "was fixed in March"),),
         sites=sites,
+        retainers=RETAINERS,
         timeline=Timeline(tuple(samples), tuple(passes), tuple(bands)),
         processes=(
             Process(4711, None, "main", "exception", 1, 520_000_000),

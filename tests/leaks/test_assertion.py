@@ -1,4 +1,4 @@
-"""The assertion raises with the report, passes exceptions through, and is no trap where it is misused."""
+"""The assertion raises with the report, lets exceptions through, and refuses misuse."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ def test_a_leak_raises_with_the_report_as_text() -> None:
         with assert_no_leaks():
             history.append(ds.zeros(3))
     message = str(caught.value)
-    assert message.startswith("1 leak at 1 site, 24 bytes pinned, worst first\n")
+    assert message.startswith("1 leak, 1 tensor, 24 bytes\n")
     assert "held by frame " in message
     assert message.endswith("local 'history'[0]")
     assert (caught.value.count, caught.value.nbytes) == (1, 24)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import disposescope as ds
+from disposescope.leaks.births.compiled import untrack
 from disposescope.leaks.births.log import LOG
 from disposescope.scopes.identity import LIVE
 
@@ -36,9 +37,9 @@ def all_of(known: Any) -> list[Any]:
 
 def test_memory_is_known_until_its_anchor_has_gone(log: Any) -> None:
     anchor = Anchor()
-    assert log.sight(anchor, "relu", 4096, "torch.Tensor", "cpu:0")
+    assert log.record_memory(anchor, "relu", 4096, "torch.Tensor", "cpu:0")
     line = sys._getframe().f_lineno - 1
-    [(reference, row)] = all_of(log.sightings)
+    [(reference, row)] = all_of(log.recorded_memory)
     assert reference() is anchor
     kind, device, op, places, births, live, nbytes, peak = log.site(row.site)
     assert (kind, device, op, births, live, nbytes, peak) == ("torch.Tensor", "cpu:0", "relu", 1, 1.0, 4096, 4096)
@@ -50,74 +51,74 @@ def test_memory_is_known_until_its_anchor_has_gone(log: Any) -> None:
     watch = weakref.ref(anchor)
     del anchor, reference
     assert watch() is None
-    assert all_of(log.sightings) == []
+    assert all_of(log.recorded_memory) == []
     assert log.live_nbytes() == {}
     assert log.site(row.site)[4:] == (1, 0.0, 0, 4096)
 
 
 def test_memory_is_born_once(log: Any) -> None:
     anchor = Anchor()
-    assert log.sight(anchor, "first", 10, "kind", "cpu:0")
-    assert log.sight(anchor, "second", 10, "kind", "cpu:0")
-    assert len(all_of(log.sightings)) == 1
-    assert log.recall_memory(anchor).number == all_of(log.sightings)[0][1].number
+    assert log.record_memory(anchor, "first", 10, "kind", "cpu:0")
+    assert log.record_memory(anchor, "second", 10, "kind", "cpu:0")
+    assert len(all_of(log.recorded_memory)) == 1
+    assert log.recall_memory(anchor).number == all_of(log.recorded_memory)[0][1].number
     assert log.recall_memory(Anchor()) is None
 
 
 def test_memory_whose_anchor_is_in_a_cycle_is_known_until_that_is_collected(log: Any) -> None:
     anchor: Any = Anchor()
     anchor.myself = anchor
-    log.sight(anchor, None, 10, "kind", "cpu:0")
+    log.record_memory(anchor, None, 10, "kind", "cpu:0")
     others = [Anchor() for _ in range(3)]
     for other in others:
-        log.sight(other, None, 1, "kind", "cpu:0")
+        log.record_memory(other, None, 1, "kind", "cpu:0")
     del anchor, other
-    assert len(all_of(log.sightings)) == 4
+    assert len(all_of(log.recorded_memory)) == 4
     gc.collect()
-    assert [reference() for reference, _ in all_of(log.sightings)] == others
+    assert [reference() for reference, _ in all_of(log.recorded_memory)] == others
     assert log.live_nbytes() == {"cpu:0": 3}
 
 
-def test_births_are_told_in_order_whatever_has_died(log: Any) -> None:
+def test_births_are_reported_in_order_whatever_has_died(log: Any) -> None:
     anchors = [Anchor() for _ in range(5000)]
     for anchor in anchors:
-        log.sight(anchor, None, 1, "kind", "cpu:0")
+        log.record_memory(anchor, None, 1, "kind", "cpu:0")
     del anchors[::3], anchors[:100], anchors[-100:], anchor
-    assert [reference() for reference, _ in all_of(log.sightings)] == anchors
-    numbers = [row.number for _, row in all_of(log.sightings)]
+    assert [reference() for reference, _ in all_of(log.recorded_memory)] == anchors
+    numbers = [row.number for _, row in all_of(log.recorded_memory)]
     assert numbers == sorted(numbers)
-    [reference] = log.sightings(numbers[7], numbers[8])[0]
+    [reference] = log.recorded_memory(numbers[7], numbers[8])[0]
     assert reference() is anchors[8]
     assert hash(reference) == object.__hash__(reference)
-    assert len(log.sightings(0, 0)[0]) == 0
+    assert len(log.recorded_memory(0, 0)[0]) == 0
 
 
-def test_what_is_excluded_is_told_of_no_more_and_is_not_born_again(log: Any) -> None:
+def test_what_is_excluded_is_no_longer_reported_and_is_not_born_again(log: Any) -> None:
     anchor = Anchor()
-    log.sight(anchor, None, 10, "kind", "cpu:0")
+    log.record_memory(anchor, None, 10, "kind", "cpu:0")
     assert log.exclude(anchor)
     assert not log.exclude(anchor)
-    assert log.sight(anchor, None, 10, "kind", "cpu:0")
-    assert (all_of(log.sightings), log.recall_memory(anchor), log.live_nbytes()) == ([], None, {})
+    assert log.record_memory(anchor, None, 10, "kind", "cpu:0")
+    assert (all_of(log.recorded_memory), log.recall_memory(anchor), log.live_nbytes()) == ([], None, {})
 
 
 def test_births_come_in_order_and_in_windows(log: Any) -> None:
     anchors = [Anchor() for _ in range(5)]
     moments = []
     for anchor in anchors:
-        log.sight(anchor, None, 1, "kind", "cpu:0")
+        log.record_memory(anchor, None, 1, "kind", "cpu:0")
         moments.append(log.counts()[0])
-    assert [reference() for reference in log.sightings(0, moments[-1])[0]] == anchors
-    assert [reference() for reference in log.sightings(moments[1], moments[3])[0]] == anchors[2:4]
+    assert [reference() for reference in log.recorded_memory(0, moments[-1])[0]] == anchors
+    assert [reference() for reference in log.recorded_memory(moments[1], moments[3])[0]] == anchors[2:4]
 
 
 def test_the_scope_of_a_birth_is_known(log: Any) -> None:
     named, unnamed = Anchor(), Anchor()
     with ds.dispose_scope("epoch"):
-        log.sight(named, None, 1, "kind", "cpu:0")
+        log.record_memory(named, None, 1, "kind", "cpu:0")
         with ds.dispose_scope():
-            log.sight(unnamed, None, 1, "kind", "cpu:0")
-    rows = [row for _, row in all_of(log.sightings)]
+            log.record_memory(unnamed, None, 1, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.recorded_memory)]
     assert [row.scope for row in rows] == ["epoch", ""]
 
 
@@ -142,13 +143,13 @@ def test_so_many_frames_are_kept_innermost_first(log: Any) -> None:
     anchor = Anchor()
 
     def inner() -> None:
-        log.sight(anchor, None, 1, "kind", "cpu:0")
+        log.record_memory(anchor, None, 1, "kind", "cpu:0")
 
     def outer() -> None:
         inner()
 
     outer()
-    [(_, row)] = all_of(log.sightings)
+    [(_, row)] = all_of(log.recorded_memory)
     assert [code.co_name for code, _ in log.site(row.site)[3]] == [
         "inner",
         "outer",
@@ -156,13 +157,13 @@ def test_so_many_frames_are_kept_innermost_first(log: Any) -> None:
     ]
 
 
-def test_a_series_tells_what_lived_after_each_pass(log: Any) -> None:
+def test_a_series_has_what_lived_after_each_pass(log: Any) -> None:
     kept = []
     for _ in range(4):
         kept.append(Anchor())
-        log.sight(kept[-1], None, 1024, "kind", "cpu:0")
+        log.record_memory(kept[-1], None, 1024, "kind", "cpu:0")
         log.mark("step")
-    number = all_of(log.sightings)[0][1].site
+    number = all_of(log.recorded_memory)[0][1].site
     assert log.series(number, "step") == [(1, 1, 1024), (2, 2, 2048), (3, 3, 3072), (4, 4, 4096)]
     assert log.series(number, "other") == []
     kept.clear()
@@ -175,20 +176,63 @@ def test_a_long_series_is_thinned_evenly(log: Any) -> None:
     kept = []
     for _ in range(3000):
         kept.append(Anchor())
-        log.sight(kept[-1], None, 8, "kind", "cpu:0")
+        log.record_memory(kept[-1], None, 8, "kind", "cpu:0")
         log.mark("step")
-    series = log.series(all_of(log.sightings)[0][1].site, "step")
+    series = log.series(all_of(log.recorded_memory)[0][1].site, "step")
     assert 100 < len(series) <= 257
     assert all(count == number for number, count, _ in series)
     assert series[-1] == (3000, 3000, 24000)
+
+
+def test_without_a_name_each_birth_is_a_pass(log: Any) -> None:
+    kept = []
+    for _ in range(4):
+        kept.append(Anchor())
+        log.record_memory(kept[-1], None, 1024, "kind", "cpu:0")
+        log.record_memory(Anchor(), None, 8, "other", "cpu:0")
+    number = log.recall_memory(kept[0]).site
+    assert log.series(number, None)[:4] == [(1, 1, 1024), (2, 1, 1024), (3, 2, 2048), (4, 2, 2048)]
+    assert log.passes() == {}
+    for _ in range(3000):
+        kept.append(Anchor())
+        log.record_memory(kept[-1], None, 8, "kind", "cpu:0")
+    assert len(log.series(number, None)) <= 257
+    log.clear()
+    assert log.series(number, None) == []
+
+
+def test_somebody_looks_at_births_16_32_and_so_on_where_python_code_runs(log: Any) -> None:
+    seen: list[int] = []
+    before = log.counts()[0]
+
+    def look() -> bool:
+        seen.append(log.counts()[0] - before)
+        if seen[-1] == 128:
+            raise KeyboardInterrupt
+        # At the second one it cannot look yet.
+        return len(seen) != 2
+
+    def make(count: int) -> None:
+        for _ in range(count):
+            log.record_memory(Anchor(), None, 8, "kind", "cpu:0")
+
+    log.look_at_births(look)
+    try:
+        make(200)
+    except KeyboardInterrupt:
+        seen.append(-1)
+    finally:
+        log.look_at_births(None)
+    make(100)
+    assert seen == [16, 32, 33, 64, 128, -1]
 
 
 def test_samples_estimate_what_there_is(log: Any) -> None:
     log.open(1, 10_000)
     kept = [Anchor() for _ in range(20_000)]
     for anchor in kept:
-        log.sight(anchor, None, 100, "kind", "cpu:0")
-    rows = [row for _, row in all_of(log.sightings)]
+        log.record_memory(anchor, None, 100, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.recorded_memory)]
     assert 100 < len(rows) < 400
     weight = sum(row.weight for row in rows)
     assert 0.6 < weight / 20_000 < 1.4, "some 200 samples: one standard deviation is 7 %"
@@ -211,22 +255,22 @@ def test_many_births_and_deaths_in_any_order_leave_what_is_alive(log: Any) -> No
     assert len(all_of(log.entries)) == 1000
 
 
-def test_a_log_that_is_closed_puts_nothing_down_and_hears_of_deaths(log: Any) -> None:
+def test_a_closed_log_records_no_births_and_still_sees_deaths(log: Any) -> None:
     anchor = Anchor()
-    log.sight(anchor, None, 1, "kind", "cpu:0")
+    log.record_memory(anchor, None, 1, "kind", "cpu:0")
     log.close()
-    assert not log.sight(Anchor(), None, 1, "kind", "cpu:0")
+    assert not log.record_memory(Anchor(), None, 1, "kind", "cpu:0")
     del anchor
-    assert all_of(log.sightings) == []
+    assert all_of(log.recorded_memory) == []
 
 
 def test_clear_forgets_while_what_was_known_lives_on(log: Any) -> None:
     anchor = Anchor()
-    log.sight(anchor, None, 1, "kind", "cpu:0")
+    log.record_memory(anchor, None, 1, "kind", "cpu:0")
     log.clear()
     assert (log.site_count(), log.counts()[3], log.live_nbytes()) == (0, 0, {})
-    assert log.sight(anchor, None, 1, "kind", "cpu:0")
-    assert len(all_of(log.sightings)) == 1
+    assert log.record_memory(anchor, None, 1, "kind", "cpu:0")
+    assert len(all_of(log.recorded_memory)) == 1
     del anchor
     gc.collect()
     assert log.counts()[3] == 0
@@ -238,7 +282,7 @@ def test_births_on_many_threads_are_all_put_down(log: Any) -> None:
     def work() -> None:
         for _ in range(200):
             anchor = Anchor()
-            log.sight(anchor, None, 1, "kind", "cpu:0")
+            log.record_memory(anchor, None, 1, "kind", "cpu:0")
             kept.append(anchor)
 
     threads = [threading.Thread(target=work, name=f"worker {index}") for index in range(8)]
@@ -246,7 +290,7 @@ def test_births_on_many_threads_are_all_put_down(log: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    rows = [row for _, row in all_of(log.sightings)]
+    rows = [row for _, row in all_of(log.recorded_memory)]
     assert len(rows) == len(kept) == 1600
     assert len({row.number for row in rows}) == 1600
 
@@ -258,8 +302,8 @@ def test_the_place_of_a_call_is_the_users(log: Any) -> None:
 
 def test_memory_has_escaped_when_its_tensor_was_disposed_unless_it_was_let_out(log: Any) -> None:
     kept, moved, unknown = Anchor(), Anchor(), Anchor()
-    log.sight(kept, None, 10, "kind", "cpu:0")
-    log.sight(moved, None, 10, "kind", "cpu:0")
+    log.record_memory(kept, None, 10, "kind", "cpu:0")
+    log.record_memory(moved, None, 10, "kind", "cpu:0")
     assert not log.has_escaped(kept)
     log.let_out(moved)
     for anchor in (kept, moved, unknown):
@@ -276,10 +320,10 @@ def test_a_block_is_asked_for_by_its_address(log: Any) -> None:
 def test_what_is_known_of_a_birth_says_when_and_after_how_many_scopes(log: Any) -> None:
     first, second = Anchor(), Anchor()
     before = time.monotonic()
-    log.sight(first, None, 10, "kind", "cpu:0")
+    log.record_memory(first, None, 10, "kind", "cpu:0")
     log.closing()
-    log.sight(second, None, 20, "kind", "cpu:0")
-    rows = [row for _, row in all_of(log.sightings)]
+    log.record_memory(second, None, 20, "kind", "cpu:0")
+    rows = [row for _, row in all_of(log.recorded_memory)]
     assert [(row.nbytes, row.number - rows[0].number, row.closings - rows[0].closings) for row in rows] == [
         (10, 0, 0),
         (20, 1, 1),
@@ -294,10 +338,11 @@ def test_what_is_known_of_a_birth_says_when_and_after_how_many_scopes(log: Any) 
 def test_what_is_asked_wrongly_is_refused(log: Any) -> None:
     for ask, error in (
         (lambda: log.is_in_use(1), TypeError),
-        (lambda: log.sight(Anchor()), TypeError),
-        (lambda: log.born(Anchor()), AttributeError),
+        (lambda: log.record_memory(Anchor()), TypeError),
+        (lambda: log.born(Anchor()), TypeError),
         (lambda: log.site(0), IndexError),
-        (lambda: log.untrack(()), TypeError),
+        (lambda: untrack(()), TypeError),
+        (lambda: type(log)(), TypeError),
         (lambda: log.recall_block("0"), TypeError),
         (lambda: log.describe_kind("kind"), TypeError),
     ):

@@ -1,4 +1,4 @@
-"""While somebody looks nothing is collected, and what the program says of its collector holds."""
+"""A look collects nothing, and the program's settings of its garbage collector stay."""
 
 import gc
 

@@ -1,7 +1,11 @@
-"""`leak-report run` runs a program as `python` does and tells what it leaked; `show` prints it again."""
+"""`leak-report run` runs a program as `python` does and reports its leaks; `show` prints them
+again.
+"""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +14,14 @@ from pathlib import Path
 
 import pytest
 
+import disposescope
+from disposescope.leaks.commands import parser
+from disposescope.leaks.reporters.tables import print_report
+from tests.leaks.example_reports import training_report
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [sys.executable, "-m", "disposescope.leaks.commands"]
+KEPT = "kept in leak-report.json; to see it as a page: leak-report html\n"
 LEAK = "import disposescope as ds\nKEPT = [ds.zeros((1000, 10))[:1]]\n"
 
 
@@ -71,12 +81,12 @@ def test_a_clean_program_has_no_leaks(tmp_path: Path) -> None:
 
 def test_a_program_without_tensors_has_no_leaks(tmp_path: Path) -> None:
     done = report(tmp_path, "run", program(tmp_path, "print('hello')\n"))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "leak-report: no leaks\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", f"leak-report: no leaks\n{KEPT}")
 
 
 def test_what_main_held_in_locals_has_died_and_is_no_leak(tmp_path: Path) -> None:
     name = program(tmp_path, "import disposescope as ds\ndef main():\n    batch = ds.zeros(10)\nmain()\n")
-    assert report(tmp_path, "run", name).stderr == "leak-report: no leaks\n"
+    assert report(tmp_path, "run", name).stderr == f"leak-report: no leaks\n{KEPT}"
 
 
 def test_arguments_paths_and_main_are_the_programs_own(tmp_path: Path) -> None:
@@ -178,7 +188,7 @@ def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
 
 def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:
     name = program(tmp_path, LEAK + "def f():\n    batch = ds.ones(20)\n    raise ValueError\nf()\n")
-    done = report(tmp_path, "run", "--fail-on", "any", name)
+    done = report(tmp_path, "run", "--all", "--fail-on", "any", name)
     assert done.returncode == 1, "the program did not succeed: its own status counts"
     assert "held by module __main__.KEPT[0]" in done.stderr
     last = "last_exc" if sys.version_info >= (3, 12) else "last_value"
@@ -212,13 +222,21 @@ def test_a_written_report_is_shown_as_it_was_printed(tmp_path: Path) -> None:
     assert (ran["argv"], ran["module"], ran["status"], ran["ended"]) == (["program.py", "-o", "mine"], False, 0, "exit")
     again = report(tmp_path / "elsewhere", "show", str(tmp_path / "leaks.json"))
     assert (again.returncode, again.stderr) == (0, "")
-    assert f"leak-report: {again.stdout}" == done.stderr
-    refused = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, "pass\n"))
-    assert (refused.returncode, "--force" in refused.stderr) == (2, True)
-    assert json.loads((tmp_path / "leaks.json").read_text()) == content
-    over = report(tmp_path, "run", "--force", "-o", "leaks.json", program(tmp_path, "pass\n"))
+    assert f"leak-report: {again.stdout}{KEPT.replace('-report.json', 's.json')[:-1]} leaks.json\n" == done.stderr
+    over = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, "pass\n"))
     assert (over.returncode, json.loads((tmp_path / "leaks.json").read_text())["leaks"]) == (0, [])
     assert [path.name for path in tmp_path.iterdir() if "leaks" in path.name] == ["leaks.json"]
+
+
+@pytest.mark.parametrize("verb", ["run", "attach"])
+def test_only_force_overwrites_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text("{}")
+    with pytest.raises(SystemExit):
+        parser.main([verb, "-o", str(mine), "1"])
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith("exists already, and is no report of leak-report; --force overwrites it")
+    assert mine.read_text() == "{}"
 
 
 def test_the_report_goes_to_stderr_also_where_the_program_replaced_it(tmp_path: Path) -> None:
@@ -226,7 +244,7 @@ def test_the_report_goes_to_stderr_also_where_the_program_replaced_it(tmp_path: 
         tmp_path, "run", program(tmp_path, LEAK + "import io, sys\nsys.stderr = io.StringIO()\nprint('out')\n")
     )
     assert done.stdout == "out\n"
-    assert done.stderr.startswith("leak-report: 1 leak at 1 site")
+    assert done.stderr.startswith("leak-report: 1 leak, 1 tensor")
     done = report(tmp_path, "run", program(tmp_path, LEAK + "import sys\nsys.stderr.close()\n"))
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -260,15 +278,18 @@ def test_what_is_born_in_exit_functions_and_threads_is_seen_at_the_end(tmp_path:
         "atexit.register(lambda: KEPT.setdefault('exit', ds.zeros(2)))\n"
         "threading.Thread(target=lambda: KEPT.setdefault('thread', ds.zeros(3))).start()\n",
     )
-    stderr = report(tmp_path, "run", name).stderr
+    stderr = report(tmp_path, "run", "--all", name).stderr
     assert "module __main__.KEPT['exit']" in stderr
     assert "module __main__.KEPT['thread']" in stderr
 
 
-def test_errors_under_the_command_tell_both_sites(tmp_path: Path) -> None:
+def test_errors_under_the_command_name_both_sites(tmp_path: Path) -> None:
     name = program(tmp_path, "import disposescope as ds\nx = ds.zeros(2)\nx.dispose()\nx + 1\n")
     stderr = report(tmp_path, "run", name).stderr
-    assert "has been disposed (born at program.py:2, disposed at program.py:3)" in stderr
+    assert (
+        "has been disposed by a call of dispose(), not by a scope (born at program.py:2, disposed at program.py:3)"
+        in stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,7 +304,11 @@ def test_errors_under_the_command_tell_both_sites(tmp_path: Path) -> None:
         (["run", "-m"], "name a program"),
         (["run", "-o", "no/where.json", "program.py"], "cannot write 'no/where.json'"),
         (["run", "-o", ".", "program.py"], "cannot write '.'"),
-        (["show"], "the following arguments are required: FILE"),
+        (["run", "--time-limit", "5", "program.py"], "no limit of time any more (given '5'): --object-limit N"),
+        (["run", "--object-limit", "0", "program.py"], "'0' is no number of objects"),
+        (["show"], "cannot read 'leak-report.json': No such file or directory"),
+        (["program.py", "--epochs", "3"], "to run it: leak-report run program.py --epochs 3"),
+        (["--print-completion", "fish"], "invalid choice: 'fish'"),
         (["show", "missing.json"], "cannot read 'missing.json': No such file or directory"),
         (["show", "program.py"], "'program.py' is truncated or no JSON"),
         (["show", "binary"], "'binary' is no leak report"),
@@ -306,7 +331,7 @@ def test_help_reads_well(tmp_path: Path) -> None:
     for args, words in (
         (["--help"], ["run", "show", "exit status"]),
         (["run", "--help"], ["(SCRIPT | -m MODULE | -c CODE) [ARGS ...]", "Run a program and report what it leaked."]),
-        (["show", "--help"], ["Print a report that was written by"]),
+        (["show", "--help"], ["Print a report that `run` wrote."]),
     ):
         done = report(tmp_path, *args)
         assert (done.returncode, done.stderr) == (0, "")
@@ -319,3 +344,150 @@ def test_a_reader_that_goes_away_does_no_harm(tmp_path: Path) -> None:
     done = execute(tmp_path, ["sh", "-c", f"{' '.join(COMMANDS)} run {name} | head -n 1"])
     assert done.stdout == "first\n"
     assert "held by module __main__.KEPT[0]" in done.stderr
+
+
+def test_the_report_is_kept_and_the_other_verbs_find_it(tmp_path: Path) -> None:
+    name = program(tmp_path, LEAK)
+    done = report(tmp_path, "run", name)
+    assert done.stderr.splitlines()[-1] == ("kept in leak-report.json; to see it as a page: leak-report html")
+    shown = report(tmp_path, "show")
+    assert shown.stdout.splitlines()[0] == done.stderr.splitlines()[0].removeprefix("leak-report: ")
+    assert report(tmp_path, "html").returncode == 0
+    assert (tmp_path / "leak-report.html").is_file()
+    assert report(tmp_path, "check").returncode == 3
+    # The next run replaces it.
+    report(tmp_path, "run", "-q", "-c", "pass")
+    assert report(tmp_path, "check").returncode == 0
+
+
+def test_a_file_of_that_name_that_is_no_report_stays_as_it_is(tmp_path: Path) -> None:
+    name = program(tmp_path, LEAK)
+    (tmp_path / "leak-report.json").write_text("{}")
+    done = report(tmp_path, "run", name)
+    assert (done.returncode, (tmp_path / "leak-report.json").read_text()) == (0, "{}")
+    assert done.stderr.splitlines()[-1].startswith("the report is not kept, as leak-report.json is no ")
+
+
+def test_an_option_after_the_program_is_the_programs_and_noticed(tmp_path: Path) -> None:
+    name = program(tmp_path, "import sys; print(sys.argv[1:])")
+    done = report(tmp_path, "run", name, "-o", "out.json")
+    assert done.stdout == "['-o', 'out.json']\n"
+    assert "(-o after the program was the program's: name it before)" in done.stderr
+    assert "was the program's" not in report(tmp_path, "run", "-o", "x.json", name).stderr
+
+
+def test_the_version_is_that_of_the_package(tmp_path: Path) -> None:
+    for command in (["-m", "disposescope.leaks.commands"], ["-m", "disposescope"]):
+        done = execute(tmp_path, [sys.executable, *command, "--version"])
+        assert (done.returncode, done.stdout) == (0, f"leak-report {disposescope.__version__} (disposescope)\n")
+
+
+def test_python_m_disposescope_has_all_verbs(tmp_path: Path) -> None:
+    name = program(tmp_path, LEAK)
+    done = execute(tmp_path, [sys.executable, "-m", "disposescope", "run", name])
+    assert "held by module __main__.KEPT[0]" in done.stderr
+    done = execute(tmp_path, [sys.executable, "-m", "disposescope"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "doctor" in done.stdout
+    assert "run, show, check" in done.stdout
+
+
+def test_a_shell_completes_verbs_options_and_files(tmp_path: Path) -> None:
+    pytest.importorskip("shtab", reason="completion needs shtab")
+    done = report(tmp_path, "--print-completion", "bash")
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "completion").write_text(done.stdout)
+    (tmp_path / "run.json").touch()
+    completed = """
+        source completion
+        COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); ${COMPLETED:=_shtab_leak_report}
+        printf '%%s\\n' "${COMPREPLY[@]}"
+    """
+    for words, found in (("leak-report m", "merge"), ("leak-report run --fa", "--fail-on")):
+        done = execute(tmp_path, ["bash", "-c", completed % words])
+        assert done.stdout.split() == [found], done.stderr
+
+
+def test_completion_without_shtab_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parser, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        parser.main(["--print-completion", "zsh"])
+    assert "needs shtab: pip install 'disposescope[report]'" in capsys.readouterr().err
+
+
+def test_options_are_read_from_the_settings_of_the_project(tmp_path: Path) -> None:
+    name = program(tmp_path, LEAK)
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text(
+        "[tool.leak-report]\nframes = 3\nfail-on = ['view', 'cycle']\nquiet = true\nmax-growth = '1kB'\n"
+    )
+    done = report(tmp_path, "run", "-o", "out.json", name)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert json.loads((tmp_path / "out.json").read_text())["settings"]["frames"] == 3
+    # The command line is stronger.
+    done = report(tmp_path, "run", "-o", "out.json", "--force", "--frames", "2", "--fail-on", "cycle", name)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out.json").read_text())["settings"]["frames"] == 2
+    assert report(tmp_path, "check", "out.json").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("frams = 3", "has an unknown entry 'frams'; known is frames"),
+        ("fail-on = 'views'", "fail-on: unknown kind of leak 'views'"),
+        ("quiet = 1", "quiet must be true or false, not 1"),
+        ("threshold = 'much'", "threshold: 'much' is no number of bytes"),
+        ("time-limit = 5", "time-limit: there is no limit of time any more"),
+        ("kinds = []", "kinds must be a text, a number or a list of texts, not []"),
+        ("frames = {}", "frames must be a text, a number or a list of texts, not {}"),
+    ],
+)
+def test_settings_that_are_wrong_are_one_line_with_file_and_name(tmp_path: Path, text: str, message: str) -> None:
+    name = program(tmp_path, "print('ran')")
+    (tmp_path / ".leak-report.toml").write_text(text)
+    done = report(tmp_path, "run", name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ".leak-report.toml'" in done.stderr.splitlines()[-1]
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_check_writes_annotations_for_github(tmp_path: Path) -> None:
+    name = program(tmp_path, LEAK, "loop,1.py")
+    report(tmp_path, "run", "-q", name)
+    done = report(tmp_path, "check", "--format", "github")
+    assert done.returncode == 3
+    [line] = done.stdout.splitlines()
+    assert line.startswith("::error file=loop%2C1.py,line=2,title=view (likely)::1 × Tensor float64 (1, 10), 80.0 kB, ")
+
+
+def test_of_what_is_held_ten_rows_of_some_size_are_listed(tmp_path: Path) -> None:
+    lines = [f"KEPT{number} = ds.zeros(1000)\n" for number in range(12)]
+    name = program(tmp_path, "import disposescope as ds\n" + "".join(lines) + "SMALL = ds.zeros(2)\n")
+    told = report(tmp_path, "run", name).stderr
+    assert told.count("kept by module __main__.KEPT") == 10
+    assert "SMALL" not in told
+    assert "     and 3 rows more, 16.0 kB (--all lists them)\n" in told
+    assert "outside every scope" not in told
+    told = report(tmp_path, "show", "--all").stdout
+    assert told.count("kept by module __main__.KEPT") == 12
+    assert "kept by module __main__.SMALL" in told
+
+
+def test_the_text_is_drawn_within_the_width_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rich", reason="the text is drawn by rich")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setenv("COLUMNS", "60")
+    print_report(training_report(), stream, prefix="leak-report: ")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    lines = [line.rstrip() for line in plain.splitlines()]
+    assert lines[0].startswith("leak-report: ")
+    assert max(map(len, lines)) <= 60
+    assert "".join(plain.split()) == "".join(f"leak-report: {training_report()}".split())

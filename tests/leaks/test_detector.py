@@ -1,18 +1,20 @@
-"""The detector watches births and disposals, tells them in errors, and keeps nothing alive."""
+"""The detector watches births and disposals, names them in errors, and keeps nothing alive."""
 
 import gc
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 import disposescope as ds
-from disposescope.leaks import LeakDetector, live_tensors, take_snapshot
+from disposescope.leaks import LeakDetector, Report, Site, live_tensors, take_snapshot
 from disposescope.leaks.detector import watching as _watching
 from disposescope.leaks.detector.recording import Recorder
 from disposescope.leaks.detector.watching import is_watching
-from disposescope.scopes.listeners import LISTENERS
+from disposescope.scopes.context import HOOKS
+from disposescope.scopes.framework import FRAMEWORKS, BirthLog, Framework
 
 
 def test_what_is_born_inside_and_alive_is_recorded() -> None:
@@ -58,7 +60,7 @@ def test_a_disposed_resource_that_is_still_referenced_is_recorded_with_both_site
     assert (record.site.line, record.disposal.line) == (born, born - 1), "the scope is left at its with statement"
 
 
-def test_errors_tell_where_a_tensor_was_born_and_disposed_while_a_detector_is_open() -> None:
+def test_errors_name_the_lines_of_birth_and_disposal_while_a_detector_is_open() -> None:
     with LeakDetector():
         tensor = ds.zeros(3)
         line = sys._getframe().f_lineno - 1
@@ -68,14 +70,14 @@ def test_errors_tell_where_a_tensor_was_born_and_disposed_while_a_detector_is_op
         with LeakDetector():
             with pytest.raises(ds.DisposedError) as again:
                 tensor + 1
-    name = "test_errors_tell_where_a_tensor_was_born_and_disposed_while_a_detector_is_open()"
+    name = "test_errors_name_the_lines_of_birth_and_disposal_while_a_detector_is_open()"
     message = str(caught.value)
     assert f"test_detector.py:{line} in {name}, disposed at " in message
     assert f"test_detector.py:{line + 2} in {name})" in message
     assert str(again.value) == message
 
 
-def test_of_two_open_detectors_one_tells() -> None:
+def test_errors_name_each_line_once_with_two_open_detectors() -> None:
     with LeakDetector(), LeakDetector():
         tensor = ds.zeros(3)
         tensor.dispose()
@@ -84,7 +86,7 @@ def test_of_two_open_detectors_one_tells() -> None:
     assert str(caught.value).count("born at") == 1
 
 
-def test_without_a_detector_errors_tell_how_to_learn_more() -> None:
+def test_without_a_detector_errors_say_how_to_learn_more() -> None:
     tensor = ds.zeros(3)
     tensor.dispose()
     with pytest.raises(ds.DisposedError, match="open a LeakDetector"):
@@ -118,11 +120,11 @@ def test_a_detector_may_be_entered_again_while_open_and_starts_anew_later() -> N
 
 
 def test_a_detector_is_gone_from_the_listeners_also_after_an_exception() -> None:
-    before = list(LISTENERS)
+    before = list(HOOKS.listeners)
     with pytest.raises(KeyError):
         with LeakDetector():
             raise KeyError
-    assert before == LISTENERS
+    assert before == HOOKS.listeners
 
 
 def test_births_of_all_threads_are_watched() -> None:
@@ -221,7 +223,7 @@ def test_live_tensors_are_the_largest_first_without_the_disposed() -> None:
     assert len(small) + len(large) == 20_010
 
 
-def test_a_repr_tells_the_state() -> None:
+def test_a_repr_shows_the_state() -> None:
     detector = LeakDetector()
     assert repr(detector) == "<LeakDetector closed, knows 0 births>"
     with detector:
@@ -230,23 +232,18 @@ def test_a_repr_tells_the_state() -> None:
     assert len(kept) == 1
 
 
-class Interrupted:
-    """A watcher that is interrupted when it begins."""
-
-    kind = None
+class Interrupted(Framework):
+    """A framework that is interrupted when it begins to watch."""
 
     def __init__(self) -> None:
         self.begun = 0
 
-    def begin(self) -> None:
+    def start_watching(self, log: BirthLog, /) -> None:
         self.begun += 1
         raise KeyboardInterrupt
 
-    def end(self) -> None:
+    def stop_watching(self) -> None:
         self.begun -= 1
-
-    def look(self) -> None:
-        """It sees nothing."""
 
 
 def test_an_interrupt_while_a_detector_is_opened_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +251,8 @@ def test_an_interrupt_while_a_detector_is_opened_leaves_none_open(monkeypatch: p
     bootstrap = threading.Thread._bootstrap_inner
     detector = LeakDetector()
     with monkeypatch.context() as patched:
-        patched.setattr(_watching, "WATCHERS", [*_watching.WATCHERS, watcher])
+        patched.setattr(FRAMEWORKS, "_installed", (*FRAMEWORKS._installed, watcher))
+        patched.setattr(FRAMEWORKS, "_with_own", {})
         with pytest.raises(KeyboardInterrupt):
             detector.__enter__()
         assert not is_watching()
@@ -294,3 +292,62 @@ def test_a_thread_that_starts_while_another_closes_the_last_detector_watches_not
         finally:
             _watching._lock.release()
     assert started == [0]
+
+
+def test_a_report_is_one_line_in_a_repl_and_a_table_in_a_notebook() -> None:
+    with ds.LeakDetector() as detector:
+        kept = [ds.zeros((1000, 10))[:1]]
+        found = detector.report()
+    assert repr(found) == "<Report: 1 leak, 1 tensor, 80.0 kB; print() shows it>"
+    page = found._repr_html_()
+    assert "<p>1 leak, 1 tensor" in page
+    assert "<td>view (likely)</td>" in page
+    assert "local &#x27;kept&#x27;" in page
+    assert len(kept) == 1
+    assert "<table>" not in Report()._repr_html_()
+
+
+def test_a_line_of_a_notebook_is_called_by_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={"/tmp/ipykernel_1/2.py": 17}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert str(Site("/tmp/ipykernel_1/2.py", 1, "<module>")) == "In [17], line 1"
+    assert str(Site("/tmp/ipykernel_1/2.py", 3, "step")) == "In [17], line 3 in step()"
+    assert str(Site("/elsewhere/3.py", 3, "step")) == "/elsewhere/3.py:3 in step()"
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert str(Site("/tmp/ipykernel_1/2.py", 1, "<module>")) == "/tmp/ipykernel_1/2.py:1"
+
+
+def test_a_closed_detector_that_is_still_named_changes_nothing_for_later_ones() -> None:
+    history: list[ds.Tensor] = []
+
+    def loop(detector: LeakDetector, steps: int, keep: bool) -> None:
+        for _ in range(steps):
+            made = ds.zeros(2000)
+            if keep:
+                history.append(made)
+            detector.mark("step")
+
+    def told() -> tuple[object, ...]:
+        with LeakDetector() as detector:
+            loop(detector, 30, keep=False)
+            loop(detector, 8, keep=True)
+            report = detector.report(of_program=True)
+        history.clear()
+        [row] = report.sites
+        kept = [(leak.kind, leak.count, leak.unjudged) for leak in report.kept]
+        return report.verdict, [(leak.kind, leak.sure) for leak in report.leaks], kept, row.count, row.births
+
+    def told_of_few_steps() -> tuple[object, ...]:
+        with LeakDetector() as detector:
+            loop(detector, 8, keep=True)
+            report = detector.report(of_program=True)
+        history.clear()
+        [row] = report.sites
+        return report.verdict, [leak.unjudged for leak in report.kept], row.count, row.births
+
+    alone = told(), told_of_few_steps()
+    with LeakDetector() as earlier:
+        loop(earlier, 100, keep=False)
+    assert (told(), told_of_few_steps()) == alone
+    assert told_of_few_steps() == ("undecided", ["growth"], 8, 8)
+    assert len(earlier.take_snapshot()) == 0

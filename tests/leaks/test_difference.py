@@ -96,7 +96,9 @@ def test_the_difference_as_json() -> None:
         "grown": 1,
         "shrunk": 1,
         "same": 1,
+        "undecided": 0,
     }
+    assert (content["old_verdict"], content["new_verdict"]) == ("leaks", "leaks")
     [row] = content["grown"]
     assert (row["old_nbytes"], row["new_nbytes"], row["leak"]["fingerprint"]) == (3000, 7000, "grows")
 

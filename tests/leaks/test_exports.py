@@ -142,7 +142,7 @@ def test_the_growth_of_a_line_is_left_out_where_its_passes_could_be_of_two_loops
     assert not [event for event in content["traceEvents"] if event["ph"] == "C" and event["name"].startswith("growth")]
 
 
-def test_perfetto_tells_of_each_process_what_was_recorded_of_it() -> None:
+def test_perfetto_shows_what_was_recorded_of_each_process() -> None:
     early = replace(SMALL.program, pid=8, started_at="2026-11-21T03:59:59.500Z")
     whole = merged([SMALL, replace(SMALL, program=early, leaks=())])
     events = json.loads(perfetto_of(whole))["traceEvents"]

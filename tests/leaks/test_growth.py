@@ -34,7 +34,7 @@ def test_one_kilobyte_per_pass_is_found_within_50_passes(
     assert trend.fit > 0.8
 
 
-def test_a_steady_growth_is_told_with_its_figures() -> None:
+def test_a_steady_growth_is_reported_with_its_figures() -> None:
     trend = trend_of(course(list(range(100, 150))))
     assert trend is not None
     assert (trend.passes, trend.count_per_pass, trend.nbytes_per_pass, trend.fit) == (50, 1.0, 1024.0, 1.0)
@@ -108,12 +108,30 @@ def test_what_falls_stays_or_is_too_short_does_not_grow() -> None:
 
 def test_births_that_all_stay_along_a_program_grow_also_without_passes() -> None:
     numbers = list(range(5, 305, 10))
-    trend = trend_of_births(numbers, [1024] * 30, births=30, last=305)
+    trend = trend_of_births(numbers, [1024] * 30, births=30, last=305, course=list)
     assert trend is not None
     assert (trend.passes, trend.count_per_pass, trend.nbytes_per_pass) == (30, 1.0, 1024.0)
-    assert trend_of_births(numbers, [1024] * 30, births=100, last=305) is None, "most of them died"
-    assert trend_of_births(numbers, [1024] * 30, births=30, last=2_000) is None, "it ended long ago"
-    assert trend_of_births(list(range(30)), [8] * 30, births=30, last=31) is None, "samples made in a row"
-    assert trend_of_births(numbers[:10], [8] * 10, births=10, last=100) is None, "too few"
+    assert trend_of_births(numbers, [1024] * 30, births=100, last=305, course=list) is None, "most of them died"
+    assert trend_of_births(numbers, [1024] * 30, births=30, last=2_000, course=list) is None, "it ended long ago"
+    assert trend_of_births(list(range(30)), [8] * 30, births=30, last=31, course=list) is None, "a few made in a row"
+    assert trend_of_births(numbers[:10], [8] * 10, births=10, last=100, course=list) is None, "too few"
     early = [*range(0, 100, 5), 290]
-    assert trend_of_births(early, [8] * 21, births=21, last=300) is None, "one late birth makes no loop"
+    assert trend_of_births(early, [8] * 21, births=21, last=300, course=list) is None, "one late birth makes no loop"
+
+
+def test_a_list_that_is_all_that_a_program_makes_grows_too() -> None:
+    alone, sizes = list(range(1, 501)), [1024] * 500
+    trend = trend_of_births(alone, sizes, births=500, last=500, course=list)
+    assert trend is not None
+    assert (trend.passes, trend.over, trend.count_per_pass, trend.nbytes_per_pass) == (500, "births", 1.0, 1024.0)
+    assert trend_of_births(alone, sizes, births=500, last=500, course=list, in_a_row=True) is None, "a comprehension"
+    assert trend_of_births(alone, sizes, births=500, last=700, course=list) is None, "a table that is used afterwards"
+    with_others = list(range(1, 1501, 3))
+    assert trend_of_births(with_others, sizes, births=1500, last=1500, course=list) is not None, (
+        "two temporaries a turn"
+    )
+    assert trend_of_births(with_others, sizes, births=1600, last=1500, course=list) is None, "most of them died"
+    steadily = [(number, number // 3, number * 341) for number in range(0, 1501, 10)]
+    assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: steadily) is not None
+    bounded = [(number, min(100, number), min(100, number) * 1024) for number in range(0, 1501, 10)]
+    assert trend_of_births(with_others, sizes, births=9000, last=1500, course=lambda: bounded) is None, "a buffer"

@@ -13,7 +13,15 @@ import pytest
 
 from disposescope.leaks import ProgramFacts, Report
 from disposescope.leaks.reporters import html_page as _html
-from disposescope.leaks.reporters.html_page import LEAK_FIELDS, RECORD_FIELDS, SITE_FIELDS, html_of, packed, title_of
+from disposescope.leaks.reporters.html_page import (
+    LEAK_FIELDS,
+    RECORD_FIELDS,
+    RETAINER_FIELDS,
+    SITE_FIELDS,
+    html_of,
+    packed,
+    title_of,
+)
 from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
 
 
@@ -111,6 +119,7 @@ def test_rows_have_the_fields_that_are_promised() -> None:
     content = packed(training_report())
     assert {len(row) for row in content["leaks"]} == {len(LEAK_FIELDS)}
     assert {len(row) for row in content["sites"]} == {len(SITE_FIELDS)}
+    assert {len(row) for row in content["retainers"]} == {len(RETAINER_FIELDS)}
     records = [record for row in content["leaks"] for record in row[LEAK_FIELDS.index("records")]]
     assert {len(record) for record in records} == {len(RECORD_FIELDS)}
 

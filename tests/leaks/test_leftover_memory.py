@@ -1,4 +1,4 @@
-"""Plain arrays that outlive their scope, and aliases that outlive their tensor, are told as escaped; left-overs not."""
+"""Arrays that outlive their scope, and aliases of disposed tensors, are reported as escaped."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,7 @@ def _nothing_is_kept() -> Iterator[None]:
 
 
 def report_of(detector: LeakDetector) -> Report:
-    return detector.report(of_program=True, time_limit_s=60, object_limit=10**8)
+    return detector.report(of_program=True, object_limit=10**8)
 
 
 def one(leaks: tuple[Leak, ...]) -> Leak:
@@ -43,7 +43,7 @@ def keep(thing: Any) -> None:
     globals()["KEPT"] = thing
 
 
-def test_an_array_that_outlives_its_scope_is_told_as_escaped_with_site_and_holder() -> None:
+def test_an_array_that_outlives_its_scope_is_reported_as_escaped_with_site_and_holder() -> None:
     with LeakDetector() as detector:
         with ds.dispose_scope("step"):
             BOX.held = np.ones(1000)
@@ -55,7 +55,7 @@ def test_an_array_that_outlives_its_scope_is_told_as_escaped_with_site_and_holde
     assert "move_to_outer" in leak.explanation
 
 
-def test_arrays_that_escape_in_each_pass_are_told_as_escaped_and_how_they_grow() -> None:
+def test_arrays_that_escape_in_each_pass_are_reported_as_escaped_and_how_they_grow() -> None:
     history = BOX.held = []
     with LeakDetector() as detector:
         for _ in range(40):
@@ -77,7 +77,7 @@ def test_a_few_that_stay_are_likely_where_they_are_of_several_passes() -> None:
     assert (leak.kind, leak.sure, leak.count) == ("escaped", "likely", 4)
 
 
-def test_a_view_that_escaped_is_told_as_escaped() -> None:
+def test_a_view_that_escaped_is_reported_as_escaped() -> None:
     with LeakDetector() as detector:
         with ds.dispose_scope("step"):
             BOX.held = np.ones(100_000)[:3]
@@ -184,17 +184,17 @@ def test_a_view_in_a_variable_of_an_array_that_is_held_elsewhere_is_not_left_ove
         assert one(report_of(detector).leaks).kind == "escaped"
 
 
-def test_a_block_tells_of_each_array_that_escaped_from_its_scopes() -> None:
+def test_a_block_reports_each_array_that_escaped_from_its_scopes() -> None:
     with LeakDetector() as detector:
         with ds.dispose_scope("step"):
             keep(np.ones(1000))
-        report = detector.report(time_limit_s=60, object_limit=10**8)
+        report = detector.report(object_limit=10**8)
     assert one(report.leaks).kind == "escaped"
     assert report.leftovers == ()
 
 
 @pytest.mark.parametrize("exported", [np.asarray, np.from_dlpack])
-def test_an_alias_of_a_disposed_tensor_is_told_as_escaped(exported: Any) -> None:
+def test_an_alias_of_a_disposed_tensor_is_reported_as_escaped(exported: Any) -> None:
     with LeakDetector() as detector:
         with ds.dispose_scope("step"):
             curve = ds.ones(1000)
@@ -205,7 +205,7 @@ def test_an_alias_of_a_disposed_tensor_is_told_as_escaped(exported: Any) -> None
     assert leak.explanation.startswith("Its tensor was disposed, and this is an alias")
 
 
-def test_an_alias_of_a_tensor_that_is_disposed_outside_of_scopes_is_told_as_escaped() -> None:
+def test_an_alias_of_a_tensor_that_is_disposed_outside_of_scopes_is_reported_as_escaped() -> None:
     with LeakDetector() as detector:
         curve = ds.ones(1000)
         BOX.held = np.asarray(curve)
@@ -232,7 +232,7 @@ def test_an_alias_that_was_moved_out_has_not_escaped() -> None:
 
 
 @pytest.mark.parametrize("exported", [lambda tensor: tensor.numpy(), np.from_dlpack])
-def test_an_alias_of_a_disposed_torch_tensor_is_told_as_escaped(exported: Any) -> None:
+def test_an_alias_of_a_disposed_torch_tensor_is_reported_as_escaped(exported: Any) -> None:
     torch: Any = pytest.importorskip("torch")
     with LeakDetector() as detector:
         with ds.dispose_scope("step"):

@@ -1,11 +1,16 @@
 """What `run --live` shows: a table on a terminal, plain lines elsewhere; and numbers as people write them."""
 
 import argparse
+import contextlib
 import io
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +19,8 @@ from disposescope.leaks.births.open_scopes import OPENINGS
 from disposescope.leaks.commands import live as _live
 from disposescope.leaks.commands.arguments import growth_of_text, nbytes_of_text, seconds_of_text
 from disposescope.leaks.commands.live import Lines, Table, live_view, stack_lines
+
+DOOR = Path(ds.__file__).parent
 
 
 class Terminal(io.StringIO):
@@ -54,7 +61,7 @@ def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "and 1 more lines" in text
 
 
-def test_open_scopes_are_told_as_stacks() -> None:
+def test_open_scopes_are_reported_as_stacks() -> None:
     with ds.LeakDetector():
         assert stack_lines(OPENINGS.stacks(), time.monotonic()) == ["in no scope"]
         inside, leave = threading.Event(), threading.Event()
@@ -112,3 +119,41 @@ def test_numbers_are_read_as_people_write_them() -> None:
     ):
         with pytest.raises(argparse.ArgumentTypeError, match=text):
             read(text)
+
+
+PRINTING = """
+import sys
+import disposescope as ds
+kept = []
+for number in range(30):
+    kept.append(ds.zeros(1000))
+    print(f"output {number}")
+    print(f"error {number}", file=sys.stderr)
+    if number % 10 == 0:
+        time.sleep(0.6)
+raise ValueError("the end of it")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_what_the_program_prints_to_the_terminal_stays_whole(tmp_path: Path) -> None:
+    pytest.importorskip("rich", reason="the table needs rich")
+    pyte = pytest.importorskip("pyte", reason="the terminal is emulated by pyte")
+    (tmp_path / "program.py").write_text("import time\n" + PRINTING)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "disposescope.leaks.commands", "run", "--live", "program.py"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30", "PYTHONPATH": str(DOOR.parent)}
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    screen = pyte.HistoryScreen(100, 30, history=10_000)
+    stream = pyte.ByteStream(screen)
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while content := os.read(ours, 4096):
+            stream.feed(content)
+    os.close(ours)
+    assert process.wait() == 1
+    past = ["".join(row[column].data for column in range(100)) for row in screen.history.top]
+    lines = [line.rstrip() for line in [*past, *screen.display]]
+    wanted = [line for number in range(30) for line in (f"output {number}", f"error {number}")]
+    assert [line for line in lines if line in wanted] == wanted
+    assert "ValueError: the end of it" in lines

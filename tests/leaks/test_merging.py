@@ -16,7 +16,7 @@ KEPT: list[object] = []
 def report() -> Report:
     with ds.LeakDetector() as detector:
         KEPT.append(ds.zeros((1000, 10))[:1])
-        made = detector.report(time_limit_s=60, object_limit=10**8)
+        made = detector.report(object_limit=10**8)
     KEPT.clear()
     assert [(leak.kind, leak.count, leak.nbytes) for leak in made.leaks] == [("view", 1, 80_000)]
     return made
@@ -32,7 +32,7 @@ def of_worker(report: Report, pid: int) -> Report:
     )
 
 
-def test_the_leaks_of_workers_are_told_once_and_beside_those_of_the_main_process(report: Report) -> None:
+def test_the_leaks_of_workers_are_reported_once_and_beside_those_of_the_main_process(report: Report) -> None:
     whole = merged([report, of_worker(report, 7), of_worker(report, 8)])
     assert [(leak.pid, leak.count, leak.nbytes) for leak in whole.leaks] == [(7, 2, 160_000), (os.getpid(), 1, 80_000)]
     assert (whole.count, whole.nbytes) == (3, 240_000)

@@ -1,4 +1,4 @@
-"""An error for want of memory that leaves a scope says what is live, once."""
+"""A MemoryError that leaves a scope lists once what is live."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_it_gets_the_largest_live_lines_as_a_note(error: Exception) -> None:
     assert second.startswith("  80 bytes in 1 Tensor on cpu:0 at ")
 
 
-def test_without_a_detector_the_kinds_are_told() -> None:
+def test_without_a_detector_the_kinds_are_reported() -> None:
     KEPT.append(ds.zeros(1_000_000))
     with pytest.raises(MemoryError) as caught:
         with ds.dispose_scope():

@@ -36,6 +36,9 @@ def test_is_not_watched():
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     root = str(Path(disposescope.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
+    for name in ("CI", "BUILD_NUMBER"):
+        # Where one of them is set, pytest says the whole message again in its summary.
+        monkeypatch.delenv(name, raising=False)
     try:
         installed = any(point.name == "disposescope" for point in importlib.metadata.entry_points(group="pytest11"))
     except importlib.metadata.PackageNotFoundError:
@@ -54,11 +57,11 @@ def test_a_marked_test_that_leaks_fails_with_the_report_and_others_do_not(run) -
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*the test leaves tensors behind: 1 leak at 1 site, 800 bytes pinned*",
+            "*the test leaves tensors behind: 1 leak, 1 tensor, 800 bytes*",
             "*born at *.py:6 in keep()*",
             "*held by *KEPT[[]0]",
             "*= tensor leaks =*",
-            "*::test_leaks: 1 tensors, 800 bytes",
+            "*::test_leaks: 1 tensor, 800 bytes",
         ]
     )
 
@@ -71,7 +74,7 @@ def test_it_works_in_the_processes_of_xdist(run) -> None:
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     result = run(LEAKY, "-n", "2")
     result.assert_outcomes(passed=2, failed=1)
-    result.stdout.fnmatch_lines(["*= tensor leaks =*", "*::test_leaks: 1 tensors, 800 bytes"])
+    result.stdout.fnmatch_lines(["*= tensor leaks =*", "*::test_leaks: 1 tensor, 800 bytes"])
 
 
 def test_a_run_before_fills_the_caches(run) -> None:
@@ -114,19 +117,37 @@ def test_what_is_allowed_is_no_failure(run) -> None:
     run(marked(*allowed, *refused)).assert_outcomes(passed=4, failed=2)
 
 
-def test_a_mistyped_marker_is_an_error_that_names_it(run) -> None:
-    result = run(marked("'view'", "allow=3", "warmup=-1", "kinds='view'", "allow=[3]"))
-    assert result.ret != 0
-    result.assert_outcomes(failed=5)
-    result.stdout.fnmatch_lines(
-        [
-            "*no_tensor_leaks takes allow= and warmup=, not 'view'*",
-            "*no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not 3*",
-            "*no_tensor_leaks: warmup= is a number of runs, not -1*",
-            "*no_tensor_leaks takes allow= and warmup=, not 'kinds'*",
-            "*no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not [[]3]*",
-        ]
-    )
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("no_tensor_leaks('view')", "no_tensor_leaks takes allow= and warmup=, not 'view'"),
+        ("no_tensor_leaks(allow=3)", "no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not 3"),
+        ("no_tensor_leaks(allow=[3])", "no_tensor_leaks: allow= takes kinds of leak and patterns of sites, not [3]"),
+        ("no_tensor_leaks(warmup=-1)", "no_tensor_leaks: warmup= is a number of runs, not -1"),
+        ("no_tensor_leaks(kinds='view')", "no_tensor_leaks takes allow= and warmup=, not 'kinds'"),
+        ("no_tensor_leaks(allow='veiw')", "no_tensor_leaks: there is no kind of leak 'veiw'; did you mean 'view'?"),
+        ("no_tensor_leek", "there is no marker 'no_tensor_leek'; did you mean 'no_tensor_leaks'?"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnknownMarkWarning")
+def test_a_mistyped_marker_is_a_usage_error_before_any_test_runs(run, marker: str, message: str) -> None:
+    result = run(f"import pytest\ndef test_runs(): pass\n@pytest.mark.{marker}\ndef test_marked(): pass\n")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.lines[0].endswith(f"::test_marked: {message}")
+    assert result.parseoutcomes().get("passed") is None
+
+
+def test_a_mistyped_marker_fails_its_test_in_a_process_of_xdist(run) -> None:
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    result = run("import pytest\n@pytest.mark.no_tensor_leaks(allow='veiw')\ndef test_marked(): pass\n", "-n", "1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*::test_marked: no_tensor_leaks: there is no kind of leak 'veiw'; did you mean*"])
+
+
+def test_a_report_is_printed_once(run) -> None:
+    text = run(LEAKY).stdout.str()
+    assert text.count("held by") == 1
+    assert "During handling" not in text
 
 
 def test_a_test_that_fails_for_a_reason_of_its_own_says_that(run) -> None:
@@ -174,3 +195,36 @@ def test_modules():
     assert not [name for name in ours if name.startswith(("disposescope.tensors", "disposescope.leaks.detector"))]
 """
     run(text, "-p", "no:hypothesispytest", "-p", "no:benchmark").assert_outcomes(passed=1)
+
+
+def test_what_a_test_gives_to_assert_freed_must_be_gone_when_it_returns(run) -> None:
+    result = run("""\
+import pytest
+KEPT = []
+
+class Model:
+    pass
+
+def test_frees(assert_freed):
+    model = Model()
+    assert_freed(model)
+
+def test_keeps(assert_freed):
+    model = Model()
+    assert_freed(model)
+    KEPT.append(model)
+
+def test_fails_by_itself(assert_freed):
+    model = Model()
+    assert_freed(model)
+    assert model is None
+
+@pytest.mark.no_tensor_leaks
+def test_keeps_and_is_marked(assert_freed):
+    model = Model()
+    assert_freed(model)
+    KEPT.append(model)
+""")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["*the test does not free what it was to free: Model is alive*", "*KEPT[[]0]"])
+    result.stdout.no_fnmatch_line("*LeakWarning*")

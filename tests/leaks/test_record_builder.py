@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.leaks.births.log import LOG, is_referenced, see
+from disposescope.leaks.births.log import LOG, find_recorded_memory
 from disposescope.leaks.births.record_builder import RecordBuilder
+from disposescope.scopes.framework import LiveMemory
 from disposescope.scopes.kinds import kind_of
 from tests.leaks.births import arrays_are_seen
 
@@ -94,18 +95,22 @@ def test_a_snapshot_leaves_no_work_to_the_garbage_collector() -> None:
     gc.collect()
 
 
+def is_there(reference: Any, _number: int) -> bool:
+    return reference() is not None
+
+
 def test_memory_that_is_seen() -> None:
     anchors = [Anchor() for _ in range(4)]
     with ds.LeakDetector():
         for size, anchor in enumerate(anchors):
-            LOG.sight(anchor, "relu", size + 1, "kind" if size else "other kind", "cpu:0")
+            LOG.record_memory(anchor, "relu", size + 1, "kind" if size else "other kind", "cpu:0")
         del anchors[3], anchor
-        known = LOG.sightings(0, 1 << 60)
+        known = LOG.recorded_memory(0, 1 << 60)
 
         def identify(thing: Any) -> tuple[int, int] | None:
             return None if type(thing) is not Anchor else (id(thing), 100)
 
-        pieces, rows = see("kind", {id(anchors[2])}, identify, is_referenced, *known)
+        pieces, rows = find_recorded_memory(LiveMemory("kind", *known, identify, is_there), {id(anchors[2])})
         assert [(piece.identity, piece.nbytes, piece.kind, piece.device) for piece in pieces] == [
             (id(anchors[1]), 100, "kind", "cpu:0")
         ]
@@ -137,8 +142,8 @@ def test_what_goes_wrong_in_the_middle_is_raised() -> None:
 
     with ds.LeakDetector(), ds.dispose_scope():
         anchor = Anchor()
-        LOG.sight(anchor, None, 10, "kind", "cpu:0")
+        LOG.record_memory(anchor, None, 10, "kind", "cpu:0")
         with pytest.raises(ZeroDivisionError):
-            see("kind", (), fail, is_referenced, *LOG.sightings(0, 1 << 60))
+            find_recorded_memory(LiveMemory("kind", *LOG.recorded_memory(0, 1 << 60), fail, is_there), ())
         with pytest.raises(ValueError, match="longer"):
-            RecordBuilder(0).build_records([], LOG.sightings(0, 1 << 60)[1])
+            RecordBuilder(0).build_records([], LOG.recorded_memory(0, 1 << 60)[1])

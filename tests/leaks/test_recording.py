@@ -1,15 +1,20 @@
-"""The course of a run: samples, passes and scopes, bounded; no thread where nobody asked for it."""
+"""Samples, passes and scopes of a run are bounded; there is no thread unless asked for."""
 
 import gc
 import itertools
+import mmap
+import sys
 import threading
 
 import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
+from disposescope.leaks.detector import own_pages
+from disposescope.leaks.detector.own_pages import OwnPages, own_nbytes
 from disposescope.leaks.detector.recording import Thinned
 from disposescope.leaks.report.timeline import AT_MOST
+from disposescope.leaks.verdicts.growth import HANDED_OVER
 
 
 def test_samples_passes_and_scopes_are_recorded() -> None:
@@ -24,6 +29,9 @@ def test_samples_passes_and_scopes_are_recorded() -> None:
     first, last = timeline.samples
     assert first.t_s < last.t_s
     assert last.rss_nbytes > 1_000_000
+    if sys.platform == "linux":
+        assert last.anonymous_nbytes is not None
+        assert last.anonymous_nbytes > 1_000_000
     assert [(one.name, one.index) for one in timeline.passes] == [
         *((name, index) for index in (1, 2, 3) for name in ("step", "epoch")),
         ("done", 1),
@@ -48,6 +56,19 @@ def test_live_bytes_are_those_of_the_moment() -> None:
         kept = ds.zeros(1_000_000)
         after = detector.timeline().samples[-1].live_nbytes["cpu:0"]
         assert after - before == kept.nbytes == 8_000_000
+
+
+def test_live_bytes_count_those_of_a_kind_of_the_users() -> None:
+    class Table:
+        pass
+
+    ds.register_kind(Table, release=lambda table: None, nbytes=lambda table: 1000, weak=True)
+    with LeakDetector(timeline_s=60) as detector, ds.dispose_scope() as scope:
+        before = detector.timeline().samples[-1].live_nbytes.get("cpu:0", 0)
+        scope.attach(Table())
+        kept = scope.attach(Table())
+        assert detector.timeline().samples[-1].live_nbytes["cpu:0"] - before == 1000
+        assert kept in scope
 
 
 def test_without_being_asked_for_there_is_no_thread_and_no_time_line() -> None:
@@ -86,7 +107,7 @@ def test_impossible_options_are_refused(options: dict[str, int], message: str) -
         LeakDetector(**options)
 
 
-def test_a_report_tells_births_and_the_peak_of_a_line() -> None:
+def test_a_report_has_the_births_and_the_peak_of_a_line() -> None:
     with LeakDetector(frames=3) as detector:
         for _ in range(4):
             kept = ds.zeros(100)
@@ -96,3 +117,36 @@ def test_a_report_tells_births_and_the_peak_of_a_line() -> None:
     assert report.settings.frames == 3
     assert 2 <= len(site.frames) <= 3
     assert kept.shape == (100,)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has for itself")
+def test_memory_that_is_written_is_a_processs_own() -> None:
+    before = own_nbytes()
+    # New pages: the C library may have others, which were written before.
+    block = mmap.mmap(-1, 20_000_000)
+    block.write(b"1" * 20_000_000)
+    after = own_nbytes()
+    assert before is not None
+    assert after is not None
+    assert after - before > 15_000_000
+    assert len(block) == 20_000_000
+
+
+def test_own_pages_are_read_at_few_passes_and_what_a_system_does_not_report_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[int] = []
+    monkeypatch.setattr(own_pages, "own_nbytes", lambda: reads.append(1) or 10_000_000)
+    pages = OwnPages()
+    for number in range(1, 5001):
+        pages.passed("step", number)
+        pages.passed(HANDED_OVER, number)
+    assert 100 < len(reads) < 400
+    assert (pages.leaks(), pages.unwatched()) == ((), ())
+    monkeypatch.setattr(own_pages, "own_nbytes", lambda: None)
+    pages = OwnPages()
+    for number in range(1, 100):
+        pages.passed(HANDED_OVER, number)
+    assert pages.leaks() == ()
+    [said] = pages.unwatched()
+    assert "this system does not report it" in said

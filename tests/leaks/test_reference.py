@@ -48,7 +48,7 @@ def test_the_toml_is_read(tmp_path: Path) -> None:
     from disposescope.leaks.saved.settings_file import suppressions_of
 
     file = tmp_path / ".leak-report.toml"
-    found = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    found = re.search(r"```toml\n(\[\[suppress.*?)```", TEXT, re.DOTALL)
     assert found is not None
     file.write_text(found[1], encoding="utf-8")
     assert len(suppressions_of(file)) == len(read_baseline(file)) == 1

@@ -28,7 +28,7 @@ from disposescope.leaks import (
 )
 from disposescope.leaks.report.report import text_of
 from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
-from disposescope.scopes.out_of_memory import bytes_text
+from disposescope.scopes.process import bytes_text
 
 SITE = Site("train.py", 31, "Trainer.step")
 
@@ -144,37 +144,34 @@ REPORT = Report(
     processes=(Process(1234, None, "main", "exit", 0, 1), Process(1235, 1234, "worker", "killed", None, 1)),
 )
 TEXT = """\
-8 leaks at 3 sites, 8.0 MB pinned, worst first
+5 leaks, 7 tensors, 8.0 MB
 
-  1. growth (likely): 3 × Tensor float32 (1000, 1000) and 1 other shape, 8.0 MB, alive
+  1. growth (likely): 3 × Tensor float32 (1000, 1000) and 1 other shape, 8.0 MB
      born at train.py:31 in Trainer.step() by relu, in scope 'step', 'eval', 2.0 s and 12 closed scopes ago
      called from train.py:90
      grows by 1 and 4.0 MB per pass, over 50 passes
      held by module __main__.KEPT[0]
      held by frame train.py:90 main(): local 'kept'[0]
 
-  2. view (possible): 1 × Tensor float32 (10,), 4.0 MB, alive
+  2. view (possible): 1 × Tensor float32 (10,), 4.0 MB
      born at x.py:7, outside every scope, 2.0 s and 1 closed scope ago
      view: 40 bytes used, 4.0 MB pinned
+     held by the graph of module __main__.total
      held by module __main__.preview
-     whose graph is carried by module __main__.total.grad_fn
 
   3. escaped (certain): 2 × Tensor float32 (1000, 1000), 0 bytes, disposed under a live reference
      born at train.py:31 in Trainer.step(), in a scope without a name, 2.0 s and 12 closed scopes ago
      disposed at train.py:40 in Trainer.step()
      held by module __main__.HISTORY[0]['x']
 
-  4. alive (possible): 1 × Batch, 0 bytes, alive
+  4. alive (possible): 1 × Batch, 0 bytes
      born at an unknown site, in scope 'step'
 
   5. scope (certain): The scope 'epoch' was not closed.
      opened at train.py:31 in Trainer.step(), 3.0 s and 0 closed scopes ago
 
 no leak, alive and held by the program:
-     1 × Tensor float32 (1000, 1000), 4.0 MB, born at train.py:31 in Trainer.step(): module __main__.weights
-
-no leak, disposed or escaped, and only named by a left-over variable:
-     1 × Tensor float32 (1000, 1000), born at train.py:31 in Trainer.step(): module __main__.batch
+     1 × Tensor float32 (1000, 1000), 4.0 MB, born at train.py:31 in Trainer.step(), kept by module __main__.weights
 
 memory at the end: 1 byte resident, 5 bytes in use by tensors, 0 bytes kept by allocators for later use
 
@@ -188,9 +185,12 @@ suppressions that matched nothing:
 def test_the_text_is_this() -> None:
     assert text_of(REPORT) == TEXT
     assert str(REPORT) == TEXT
+    left_over = "1 × Tensor float32 (1000, 1000), born at train.py:31 in Trainer.step(), named by module __main__.batch"
+    assert left_over not in TEXT
+    assert left_over in text_of(REPORT, everything=True)
 
 
-def test_nothing_found_is_told_in_two_words() -> None:
+def test_the_text_of_a_report_without_leaks_is_two_words() -> None:
     assert text_of(Report()) == "no leaks"
 
 

@@ -58,7 +58,7 @@ def test_a_generated_init_is_passed_over_for_its_caller() -> None:
     assert kept.inputs.shape == (3,)
 
 
-def test_code_that_is_all_generated_is_told_nevertheless() -> None:
+def test_generated_code_is_reported_if_there_is_no_other() -> None:
     frame = eval("sys._getframe()", {"sys": sys, "__name__": "generated"})
     mark = mark_of(frame)
     site = site_of(mark)
@@ -73,7 +73,7 @@ def test_a_site_prints_relative_to_the_working_directory(tmp_path, monkeypatch) 
     assert str(Site("<stdin>", 1, "<module>")) == "<stdin>:1"
 
 
-def test_nothing_is_told_of_no_mark() -> None:
+def test_no_mark_has_no_site() -> None:
     assert site_of(None) is None
     assert mark_of(None) is None
 

@@ -24,7 +24,7 @@ def test_the_bytes_of_one_storage_count_once() -> None:
     assert len(views) == 2
 
 
-def test_compare_to_tells_new_gone_and_grown() -> None:
+def test_compare_to_returns_new_gone_and_grown() -> None:
     history = []
 
     def step() -> None:
@@ -72,9 +72,9 @@ def test_a_snapshot_prints_as_a_table() -> None:
     lines = [
         line.partition("  test")[0].partition("  /")[0].rstrip() for line in str(detector.take_snapshot()).splitlines()
     ]
-    assert lines[0] == "kind                    bytes  state  scope  born at"
-    assert lines[1].startswith("Tensor float64 (1000,)  8,000  alive  step")
-    assert lines[2].startswith("Tensor float32 (2, 2)      16  alive  -")
+    assert lines[0] == "kind                       bytes  state  scope  born at"
+    assert lines[1].startswith("Tensor float64 (1000,)    8.0 kB  alive  step")
+    assert lines[2].startswith("Tensor float32 (2, 2)   16 bytes  alive  -")
     assert len(kept) + len(other) == 1002
 
 
@@ -101,7 +101,7 @@ def test_a_snapshot_shows_as_a_table_in_a_notebook() -> None:
             kept = [step.move_to_outer(ds.zeros(1000)) for _ in range(101)]
         text = detector.take_snapshot()._repr_html_()
     assert text.startswith("<table>\n<thead><tr><th>kind</th><th>bytes</th>")
-    assert '<tr><td>Tensor float64 (1000,)</td><td style="text-align: right">8,000</td><td>alive</td>' in text
+    assert '<tr><td>Tensor float64 (1000,)</td><td style="text-align: right">8.0 kB</td><td>alive</td>' in text
     assert "&lt;step&gt;" in text
     assert text.count("<tr>") == len(kept)
     assert text.endswith("<p>and 1 more</p>")
@@ -123,28 +123,27 @@ def test_a_snapshot_can_be_reported_when_its_detector_has_gone() -> None:
 
 
 @pytest.mark.parametrize("watched", [True, False])
-def test_what_another_thread_disposes_at_that_moment_is_told_as_disposed(watched: bool) -> None:
+def test_what_another_thread_disposes_at_that_moment_is_reported_as_disposed(watched: bool) -> None:
     class Fading:
         gone = False
 
         def dispose(self) -> None:
             self.gone = True
 
-    def storages(thing: Fading) -> tuple[tuple[object, int], ...]:
-        if thing.gone:
-            raise ds.DisposedError("it is gone", resource=thing)
-        return ((id(thing), 10),)
+    class FadingKind(Kind):
+        cls = Fading
+        name = "Fading"
+        release = staticmethod(Fading.dispose)
 
-    add_kind(
-        Kind(
-            cls=Fading,
-            name="Fading",
-            release=Fading.dispose,
-            storages=storages,
-            device=lambda thing: None,
-            describe=lambda thing: "Fading",
-        )
-    )
+        def storages(self, thing: Fading) -> tuple[tuple[object, int], ...]:
+            if thing.gone:
+                raise ds.DisposedError("it is gone", resource=thing)
+            return ((id(thing), 10),)
+
+        def device(self, thing: Fading) -> object:
+            return None
+
+    add_kind(FadingKind())
     with LeakDetector() if watched else nullcontext() as detector:
         thing = Fading()
         with ds.dispose_scope() as scope:

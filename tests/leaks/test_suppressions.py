@@ -1,4 +1,4 @@
-"""Suppressions and baselines: each has a reason, says what it is about, and is told where nothing needs it."""
+"""Suppressions and baselines have a reason, match leaks, and are listed if they match none."""
 
 import json
 from dataclasses import replace
@@ -13,9 +13,10 @@ from disposescope.leaks.report.leaks import fingerprint_of
 from disposescope.leaks.reporters.json_report import json_of
 from disposescope.leaks.saved.baseline import beyond_baseline, read_baseline, write_baseline
 from disposescope.leaks.saved.settings_file import (
+    SettingsError,
     Suppression,
-    SuppressionError,
     find_settings,
+    options_of,
     suppressed_by,
     suppressions_of,
 )
@@ -27,7 +28,7 @@ KEPT: list[object] = []
 def report() -> Report:
     with ds.LeakDetector() as detector:
         KEPT.append(ds.zeros((1000, 10))[:1])
-        made = detector.report(time_limit_s=60, object_limit=10**8)
+        made = detector.report(object_limit=10**8)
     KEPT.clear()
     [leak] = made.leaks
     return replace(made, leaks=(leak_like(leak, "train.py", 31, "step"), leak_like(leak, "cache.py", 7, "Cache.add")))
@@ -91,13 +92,15 @@ def test_suppressions_are_read_from_the_projects_file_or_its_pyproject(tmp_path:
         ("[[suppress]]\nreason = 'x'\nsite = 3\n", "site must be a string or a list of strings, not 3"),
         ("suppress = 3\n", "as a table"),
         ("[[suppres]]\nreason = 'x'\n", "unknown entry 'suppres'"),
+        ("time-limit = 5\n", "unknown entry 'time-limit'"),
         ("[[suppress\n", "is no TOML"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / ".leak-report.toml"
     file.write_text(text)
-    with pytest.raises(SuppressionError, match=message) as raised:
+    with pytest.raises(SettingsError, match=message) as raised:
+        options_of(file, ["frames"])
         suppressions_of(file)
     assert str(file) in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""What is done beside a program ends with it, makes way for forks, and cannot take much of its time."""
+"""A ticker ends with the program, makes way for forks, and takes little time."""
 
 import os
 import threading

@@ -1,4 +1,6 @@
-"""The time lines of several processes become one that is bounded, by one clock, and says whose each row is."""
+"""Timelines of several processes become one bounded timeline, by one clock, each row with its
+process.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -71,7 +73,7 @@ def test_a_start_that_cannot_be_read_is_that_of_the_first() -> None:
     assert [sample.t_s for sample in line.samples] == [0.0, 0.0]
 
 
-def test_a_merged_time_line_is_written_and_read_and_the_text_tells_of_the_first() -> None:
+def test_a_merged_time_line_is_written_and_read_and_the_text_is_of_the_first() -> None:
     main = training_report()
     other = report_of(2, main.program.started_at, 1, 1.0)
     whole = merged([main, other])
@@ -86,6 +88,6 @@ def test_a_report_from_before_time_lines_had_processes_is_read() -> None:
     assert report_from_json(text).timeline.samples[0].pid is None
 
 
-def test_programs_tell_when_they_began_to_the_millisecond() -> None:
+def test_reports_have_the_start_of_a_program_to_the_millisecond() -> None:
     assert ProgramFacts is type(Report().program)
     assert Report().program.started_at[-5] == "."

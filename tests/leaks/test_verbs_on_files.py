@@ -66,9 +66,17 @@ def test_html_takes_a_title(folder: Path) -> None:
     assert "<title>Night &lt;run&gt;</title>" in (folder / "page.html").read_text(encoding="utf-8")
 
 
-def test_what_exists_is_overwritten_by_force_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_is_written_again_and_what_is_no_page_by_force_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["html", "run.json"]) == main(["html", "run.json", "--title", "Again"]) == 0
+    assert "<title>Again</title>" in (folder / "run.html").read_text(encoding="utf-8")
+    assert main(["html", "run.json", "-o", "run.html"]) == 0
+    capsys.readouterr()
+    refusal = "exists already, and is no page of leak-report; --force overwrites it"
+    assert refused(capsys, "html", "run.json", "-o", "run.json") == f"'run.json' {refusal}"
     (folder / "run.html").write_text("mine")
-    assert refused(capsys, "html", "run.json") == "'run.html' exists already; --force overwrites it"
+    assert refused(capsys, "html", "run.json") == f"'run.html' {refusal}"
     assert (folder / "run.html").read_text() == "mine"
     assert main(["html", "run.json", "--force"]) == 0
     assert (folder / "run.html").read_text().startswith("<!doctype html>")

@@ -10,6 +10,8 @@ import pytest
 import disposescope as ds
 from disposescope.scopes import ownership as _births
 from disposescope.scopes.identity import LIVE, entry_of
+from disposescope.scopes.kinds import Kind
+from disposescope.scopes.ownership import born
 from tests.scopes.toys import PACKED, TOY, Packed, Toy, Unknown, counts, owned_by, recorded, tables_are_sound
 
 
@@ -132,7 +134,7 @@ def dead():
     return toy
 
 
-def test_listeners_are_told_after_the_owner_is_known():
+def test_listeners_are_called_after_the_owner_is_known():
     with recorded() as recorder, ds.dispose_scope() as scope:
         Toy(1)
         packed = Packed(Toy(2))
@@ -184,3 +186,19 @@ def test_a_composite_that_is_born_whole_counts_once_and_takes_its_members_along(
     unowned = Whole()
     entry = _births.born_whole(unowned, PACKED, unowned.members, TOY)
     assert entry.owner is None
+
+
+def test_what_is_born_twice_is_born_once():
+    class Other(Kind):
+        cls = Toy
+        name = "Other"
+
+    with recorded() as recorder, ds.dispose_scope() as scope:
+        toy = Toy(1)
+        entry = entry_of(toy)
+        assert born(toy, Other()) is entry
+        assert born(toy, TOY) is entry
+        assert owned_by(scope, toy)
+    assert toy.releases == 1
+    assert [event[0] for event in recorder.events].count("born") == 1
+    assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.extension import COMPILED
+from disposescope.scopes import compiled
 from disposescope.scopes.identity import LIVE
 
 
@@ -82,16 +82,14 @@ atexit.register(lambda: kept.append(ds.zeros(3)))
 def test_what_is_no_entry_is_refused():
     for wrong in (None, 1, object()):
         with pytest.raises(TypeError):
-            COMPILED.died(wrong)
+            compiled.died(wrong)
         with pytest.raises(TypeError):
-            COMPILED.release(wrong)
+            compiled.release(wrong)
     with pytest.raises(TypeError):
-        COMPILED.release_newest([], [])
-    with pytest.raises(RuntimeError, match="once in a process"):
-        COMPILED.bind({})
+        compiled.release_newest([], [])
     kind: Any = None
     with ds.dispose_scope() as scope, pytest.raises(TypeError, match="weak reference"):
-        COMPILED.born(1, kind)
+        compiled.born(1, kind)
     assert len(scope) == 0
     assert all(entry() is not None for entry in list(LIVE.values()))
 
@@ -100,8 +98,42 @@ def test_the_class_of_scopes_keeps_its_signature():
     import inspect
 
     assert list(inspect.signature(ds.DisposeScope).parameters) == [
-        "name", "strict", "graph", "keep_pages", "arena", "budget",
+        "name", "strict", "graph", "keep_pages", "arena", "budget", "escapes",
     ]  # fmt: skip
     assert ds.DisposeScope("a").name == "a"
     with pytest.raises(TypeError):
         ds.DisposeScope("a", "b")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("name", "graph", "budget", "strict", "_entries", "_outer", "_below"),
+        *("_frame", "_passed_over", "_state", "_direct", "_served", "escapes", "_variables", "_escaped"),
+    ],
+)
+def test_a_field_of_a_scope_cannot_be_deleted(name: str):
+    """Compiled code reads the fields of a scope while it is open and while it is left."""
+    told = run(f"""
+import disposescope as ds
+with ds.dispose_scope("outer", budget=1_000_000) as outer, ds.dispose_scope("inner", budget=1_000) as scope:
+    try:
+        del scope.{name}
+    except AttributeError as error:
+        print(error)
+    array = ds.zeros(3)
+print(scope.closed)
+""")
+    assert told == f"{name} of a DisposeScope cannot be deleted\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("budget", "1 kB", "int or None"), ("graph", 3, "str"), ("strict", None, "bool"), ("_frame", 1, "frame or None")],
+)
+def test_a_field_of_a_scope_refuses_another_type(name: str, value: object, expected: str):
+    scope = ds.dispose_scope()
+    before = getattr(scope, name)
+    with pytest.raises(TypeError, match=f"^{name} of a DisposeScope must be {expected}, not {type(value).__name__}$"):
+        setattr(scope, name, value)
+    assert getattr(scope, name) is before

@@ -8,6 +8,7 @@ import functools
 import gc
 import inspect
 import threading
+import types
 import weakref
 from contextlib import suppress
 
@@ -124,12 +125,80 @@ class TestFunctions:
 
         @ds.dispose_scope()
         def work():
-            made.append(Toy(1))
-            return Unknown(made[0])
+            made.append(toy := Toy(1))
+            return lambda: toy
 
         with pytest.raises(ds.UnknownKindError, match="return"):
             work()
         assert made[0].value is None
+
+    def test_a_result_is_searched_through_its_attributes(self):
+        class Slotted:
+            __slots__ = ("held", "never_set")
+
+            def __init__(self, held):
+                self.held = held
+
+            def __getattr__(self, name):
+                raise AssertionError(f"asked for {name}")
+
+        class Step:
+            def __init__(self, toys):
+                self.toys = toys
+                self.outer = self
+
+            @property
+            def running(self):
+                raise AssertionError("ran a property")
+
+        @ds.dispose_scope()
+        def work(make):
+            temporary = Toy(0)
+            return make(Toy(1)), temporary.value
+
+        with ds.dispose_scope() as scope:
+            for make in (
+                Unknown,
+                Slotted,
+                lambda toy: types.SimpleNamespace(a=toy),
+                lambda toy: [Step({"a": (Slotted(toy),)})],
+                lambda toy: functools.partial(print, toy),
+            ):
+                result, _ = work(make)
+                (toy,) = scope.live
+                assert toy.value == 1
+                # A verb is asked to name what it means.
+                with pytest.raises(ds.UnknownKindError):
+                    scope.detach(result)
+                ds.dispose(toy)
+
+    def test_an_object_in_a_result_that_hides_in_a_closure_is_refused_by_its_place(self):
+        @ds.dispose_scope()
+        def work(toy):
+            made = Toy(toy.value)
+            return Unknown([lambda: made])
+
+        with ds.dispose_scope() as scope:
+            toy = Toy(1)
+            with pytest.raises(ds.UnknownKindError, match=r"yielded\.\w+.*\[0\] is a builtins.function"):
+                work(toy)
+            assert owned_by(scope, toy)
+
+    def test_a_result_that_refers_to_its_own_methods_is_no_riddle(self):
+        class Named:
+            def __init__(self, toy):
+                self.call = self.method
+                self.toy = toy
+
+            def method(self):
+                return self.toy
+
+        @ds.dispose_scope()
+        def work():
+            return Named(Toy(1))
+
+        with ds.dispose_scope() as scope:
+            assert work().call() in scope
 
     def test_a_member_brings_its_composite(self):
         @ds.dispose_scope(strict=True)
@@ -335,7 +404,7 @@ class TestGenerators:
         assert made[1].value is None
         assert ds.current_scope() is None
 
-    def test_a_body_that_ignores_close_is_told_so(self):
+    def test_a_body_that_ignores_close_raises(self):
         @ds.dispose_scope()
         def generate():
             try:
@@ -354,8 +423,8 @@ class TestGenerators:
 
         @ds.dispose_scope()
         def generate():
-            made.append(Toy(1))
-            yield Unknown(made[0])
+            made.append(toy := Toy(1))
+            yield Unknown(lambda: toy)
 
         with pytest.raises(ds.UnknownKindError):
             next(generate())

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.identity import DEAD, LIVE, StrongEntry, entry_of, release, settle
+from disposescope.scopes.identity import DEAD, LIVE, Entry, StrongEntry, entry_of, release, settle
 from tests.scopes.toys import Bundle, Faulty, Packed, Pair, Toy, counts, owned_by, recorded, tables_are_sound
 
 
@@ -23,6 +23,20 @@ class TestTracking:
         del toy
         assert gone() is None
         assert key not in LIVE
+
+    def test_an_entry_that_goes_is_not_found_among_the_references_of_its_resource(self):
+        toy = Toy()
+        found: list[object] = []
+
+        class Asking:
+            def __del__(self) -> None:
+                found.extend(weakref.getweakrefs(toy))
+
+        known = weakref.getweakrefs(toy)
+        entry = Entry(toy)
+        entry.counted = Asking()
+        del entry
+        assert found == known == weakref.getweakrefs(toy)
 
     def test_a_disposed_one_is_remembered_only_while_it_is_referenced(self):
         toy = Toy()

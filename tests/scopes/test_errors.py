@@ -99,5 +99,11 @@ def test_the_disposed_is_named_and_how_to_keep_it():
     with ds.dispose_scope() as scope:
         error = raised_by(lambda: scope.attach(toy))
     assert "Toy(None)" in str(error)
-    assert "move_to_outer" in str(error)
+    assert "not by a scope" in str(error)
+    with ds.dispose_scope() as scope:
+        toy = Toy("value")
+    with ds.dispose_scope() as scope:
+        error = raised_by(lambda: scope.attach(toy))
+    assert "ds.move_to_outer(x)" in str(error)
+    assert "ds.keep(x)" in str(error)
     assert error.resource == "Toy(None)"

@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 import disposescope as ds
-from disposescope.frameworks import Framework, register
+from disposescope.frameworks import Framework, Kind, belongs_to_model, born_late, register
+from disposescope.scopes.kinds import KINDS, add_kind, find_births_with
 
 LIBRARY = '''
 """Arrays in the memory of cards, as CuPy's are on GPUs."""
 
+import ctypes
 import itertools
 
 used = {0: 0, 1: 0}
 made = []  # called with each array that is made
+cached = 0
+current = 0
 _addresses = itertools.count(0x1000, 0x1000)
 
 
@@ -51,45 +55,150 @@ class Array:
         self.memory = None
 
 
-current = 0
+def zeros(count):
+    return Array(count)
+
+
+class Stream:
+    """Holds an array as compiled code does: the garbage collector sees nothing of it."""
+
+    def __init__(self, array):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(array))
+        self.address = id(array)
+
+    def array(self):
+        return ctypes.cast(self.address, ctypes.py_object).value
+
+    def __del__(self):
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(self.array()))
+
+
+def compiled(source):
+    """A function of the user's, compiled for cards."""
+    names = {"__name__": "cards.kernels", "Array": Array}
+    exec(compile(source, "<kernel>", "exec"), names)
+    return names["kernel"]
+
+
+parameters = []  # called with each array that a model takes
+
+
+def parameter(array):
+    for tell in parameters:
+        tell(array)
+    return array
+
+
+constants = []
+
+
+def constant(count):
+    """An array that the library keeps for itself."""
+    constants.append(Array(count))
 '''
 
 ADAPTER = """
-from disposescope.frameworks import Framework, Kind, born, disposed_error
+from disposescope.frameworks import (
+    Framework, HeldMemory, Kind, LiveMemory, Role, belongs_to_model, born, disposed_error
+)
+
+
+class ArrayKind(Kind):
+    name = "cards.Array"
+
+    def __init__(self, cls):
+        self.cls = cls
+
+    def release(self, array):
+        array.free()
+
+    def storages(self, array):
+        return [] if array.memory is None else [(array.memory.address, array.memory.nbytes)]
+
+    def device(self, array):
+        return f"card:{array.card}"
+
+    def describe(self, array):
+        return f"cards.Array ({array.count},)"
+
+    def is_disposed(self, array):
+        return array.memory is None
 
 
 class Cards(Framework):
     module = "cards"
+    log = None
+    watching = False
 
     @property
     def kinds(self):
         import cards
 
-        self.kind = Kind(
-            cls=cards.Array,
-            name="cards.Array",
-            release=cards.Array.free,
-            storages=lambda array: [] if array.memory is None else [(array.memory.address, array.memory.nbytes)],
-            device=lambda array: f"card:{array.card}",
-            describe=lambda array: f"cards.Array ({array.count},)",
-            is_disposed=lambda array: array.memory is None,
-        )
+        self.cards, self.kind = cards, ArrayKind(cards.Array)
         return [self.kind]
 
     @property
     def current_indices(self):
-        import cards
-
-        return {"card": lambda: cards.current}
+        return {"card": lambda: self.cards.current}
 
     def install(self):
-        import cards
-
         def refuse(array):
             raise disposed_error(array, self.kind)
 
-        cards.Array.refuse = refuse
-        cards.made.append(lambda array: born(array, self.kind))
+        self.cards.Array.refuse = refuse
+        self.cards.made.append(self.made)
+        self.cards.parameters.append(self.taken_by_a_model)
+
+    def made(self, array):
+        born(array, self.kind)
+        if self.watching:
+            memory = array.memory
+            self.log.record_memory(memory, None, memory.nbytes, self.kind.name, f"card:{memory.card}")
+
+    def taken_by_a_model(self, array):
+        belongs_to_model(array)
+        if self.log is not None:
+            self.log.exclude(array.memory)
+
+    def start_watching(self, log):
+        self.log, self.watching = log, True
+
+    def stop_watching(self):
+        self.watching = False
+
+    def live_memory(self, after, until):
+        if self.log is None:
+            return None
+        references, rows = self.log.recorded_memory(after, until)
+        return LiveMemory(self.kind.name, references, rows, self.identify, self.lives)
+
+    def identify(self, memory):
+        return (memory.address, memory.nbytes) if type(memory) is self.cards.Memory else None
+
+    def lives(self, reference, number):
+        return reference() is not None
+
+    def part_of(self, cls):
+        return {self.cards.Array: "tensor", self.cards.Stream: "node"}.get(cls)
+
+    def references(self, thing):
+        return [(".array()", thing.array())] if type(thing) is self.cards.Stream else []
+
+    def memory_of(self, thing):
+        memory = getattr(thing, "memory", None)
+        return [] if memory is None else [HeldMemory("", memory.address, memory.nbytes)]
+
+    def role_of_code(self, code, module):
+        if module == "cards.kernels":
+            return Role.USER
+        if code is self.cards.constant.__code__:
+            return Role.KEEPER
+        if code in (self.cards.Array.__init__.__code__, type(self).made.__code__):
+            return Role.PASSING
+        return None
+
+    def cached_nbytes(self):
+        return self.cards.cached
 """
 
 
@@ -99,11 +208,13 @@ def cards(tmp_path, monkeypatch):
     (tmp_path / "cards.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "cards", raising=False)  # a page of the docs has one too
-    names = {}
-    exec(ADAPTER, names)
-    register(names["Cards"]())
-    yield importlib.import_module("cards")
-    del sys.modules["cards"]
+    monkeypatch.delitem(sys.modules, "cards_adapter", raising=False)
+    (tmp_path / "cards_adapter.py").write_text(ADAPTER)
+    register(importlib.import_module("cards_adapter").Cards())
+    with ds.dispose_scope():
+        library = importlib.import_module("cards")
+    yield library
+    del sys.modules["cards"], sys.modules["cards_adapter"]
 
 
 def test_arrays_of_a_strangers_library_live_as_long_as_their_scope(cards):
@@ -144,6 +255,102 @@ def test_a_detector_reports_them_by_their_line(cards):
     assert record.site is not None
     assert (record.kind, record.nbytes, record.device, record.site.line) == ("cards.Array", 800, "card:0", line)
     assert kept.memory is not None
+
+
+def test_a_detector_reports_memory_that_outlives_its_array(cards):
+    with ds.LeakDetector() as detector:
+        with ds.dispose_scope():
+            memory = cards.Array(100).memory
+            line = sys._getframe().f_lineno - 1
+        [record] = detector.take_snapshot()
+    assert record.site is not None
+    assert (record.kind, record.nbytes, record.device, record.site.line) == ("cards.Array", 800, "card:0", line)
+    assert record.scope == ""
+    del memory
+    assert not detector.take_snapshot()
+
+
+def test_an_array_and_its_memory_are_reported_once(cards):
+    with ds.LeakDetector() as detector:
+        array = cards.Array(100)
+        part = array[:10]
+        assert len(detector.take_snapshot()) == 2
+        assert detector.report().nbytes == 800
+        del array
+        [record] = detector.take_snapshot()
+    assert record.nbytes == 800
+    assert part.count == 10
+
+
+def test_a_snapshot_of_the_process_tells_what_was_there_before_the_detector(cards):
+    early = cards.Array(1234)
+    with ds.LeakDetector() as detector:
+        assert not detector.take_snapshot()
+    # Arrays of other tests may be alive: their size tells this one from them.
+    [record] = [each for each in ds.take_snapshot().filter(kind="cards.*") if each.nbytes == 9872]
+    assert (record.device, record.site) == ("card:0", None)
+    assert early.count == 1234
+
+
+def test_memory_of_an_array_that_was_there_before_the_detector_is_not_told_as_new(cards):
+    early = cards.Array(100)
+    with ds.LeakDetector() as detector:
+        del early
+        late = cards.Array(3)
+        [record] = detector.take_snapshot()
+    assert record.nbytes == 24
+    assert late.count == 3
+
+
+STREAMS = []
+
+
+def test_the_search_for_holders_finds_what_the_garbage_collector_does_not_see(cards):
+    with ds.LeakDetector() as detector:
+        STREAMS.append(cards.Stream(cards.Array(100)))
+        [leak] = detector.report().leaks
+        STREAMS.clear()
+    assert leak.nbytes == 800
+    assert leak.holder is not None
+    assert leak.holder.endswith(f"{__name__}.STREAMS[0].array()"), leak.holder
+
+
+def test_the_roles_of_code_tell_which_line_a_birth_is_at(cards):
+    kernel = cards.compiled("\n\ndef kernel():\n    return Array(4)\n")
+    with ds.LeakDetector() as detector:
+        of_a_function = cards.zeros(3)
+        line = sys._getframe().f_lineno - 1
+        of_a_kernel = kernel()
+        cards.constant(5)
+        zeros, compiled = detector.take_snapshot()
+    assert zeros.site is not None
+    assert (zeros.site.file, zeros.site.line) == (__file__, line)
+    assert compiled.site is not None
+    assert (compiled.site.file, compiled.site.line) == ("<kernel>", 4)
+    assert (of_a_function.count, of_a_kernel.count) == (3, 4)
+
+
+def test_what_the_library_keeps_for_later_use_is_in_the_report(cards):
+    cards.cached = 0
+    with ds.LeakDetector(timeline_s=60) as detector:
+        before = ds.arena_statistics().cached_nbytes
+        cards.cached = 10_000_000_000
+        report = detector.report()
+    assert report.timeline is not None
+    cached = [sample.cached_nbytes for sample in report.timeline.samples]
+    assert cached[0] < 10_000_000_000 <= cached[-1]
+    assert before < 10_000_000_000
+    cards.cached = 0
+
+
+def test_what_a_model_takes_is_no_scopes_and_in_no_report(cards):
+    with ds.LeakDetector() as detector, ds.dispose_scope() as scope:
+        weights, lost = cards.parameter(cards.Array(3)), cards.Array(4)
+        belongs_to_model("no resource")
+        assert scope.live == (lost,)
+        [record] = detector.take_snapshot()
+    assert record.nbytes == 32
+    assert not ds.is_disposed(weights)
 
 
 PROGRAM = """
@@ -211,3 +418,41 @@ def test_what_is_no_framework_is_refused():
 
     with pytest.raises(ValueError, match="Nameless does not say which module it is for"):
         register(Nameless())
+
+
+def test_births_of_subclasses_are_asked_for_before_a_verb_acts_on_one():
+    class Array:
+        pass
+
+    class SharedArray(Array):
+        pass
+
+    class ArrayKind(Kind):
+        cls = Array
+        name = "Array"
+
+    unseen = []
+
+    def find_births(scope):
+        while unseen:
+            array, owner = unseen.pop()
+            born_late(array, kind, owner)
+
+    kind = ArrayKind()
+    add_kind(kind)
+    find_births_with(Array, find_births)
+    try:
+        with ds.dispose_scope() as scope:
+            arrays = [SharedArray() for _ in range(3)]
+            for verb in (scope.__contains__, ds.owner_of, scope.detach, ds.dispose):
+                array = SharedArray()
+                unseen.append((array, scope))
+                assert verb(array) is not False
+                assert not unseen
+                arrays.append(array)
+            assert [ds.is_disposed(array) for array in arrays[3:]] == [False, False, False, True]
+            assert scope.live == tuple(arrays[3:5])
+    finally:
+        for table in (KINDS.finders, KINDS.finder_by_type, KINDS.registered, KINDS.by_type):
+            table.pop(Array, None)
+            table.pop(SharedArray, None)

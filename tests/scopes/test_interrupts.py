@@ -13,8 +13,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes import scope as _closing
-from disposescope.scopes.context import CURRENT
-from disposescope.scopes.listeners import HOOKS, LISTENERS
+from disposescope.scopes.context import CURRENT, HOOKS
 from tests.interrupts import interrupt_everywhere
 from tests.scopes.toys import Faulty, Pair, Recorder, Toy, counts, fails, no_cyclic_garbage, tables_are_sound
 
@@ -223,7 +222,7 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
     left: list[ds.DisposeScope] = []
     told = Refusing()
     with ds.dispose_scope("outer") as outer:
-        hooks, hook = (LISTENERS, told) if who == "listener" else (HOOKS.entered, refuse)
+        hooks, hook = (HOOKS.listeners, told) if who == "listener" else (HOOKS.entered, refuse)
         hooks.append(hook)  # type: ignore[arg-type]
         HOOKS.left.append(left.append)
         try:
@@ -243,12 +242,11 @@ def test_a_scope_that_could_not_be_entered_is_closed_and_what_was_born_meanwhile
 
 
 def test_where_memory_is_not_served_the_scope_is_not_entered(monkeypatch: pytest.MonkeyPatch):
-    from disposescope.scopes.plain_memory import MEMORY
 
     def refuse(scope: ds.DisposeScope) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(MEMORY[0], "entered", refuse)
+    monkeypatch.setattr(HOOKS.memory, "entered", refuse)
     for enter in (by_itself, in_a_generator):
         with pytest.raises(MemoryError):
             enter()
@@ -319,8 +317,8 @@ def test_a_listener_that_is_interrupted_prevents_no_release():
     with pytest.raises(KeyboardInterrupt):
         with ds.dispose_scope():
             toys = [Toy(1), Toy(2)]
-            LISTENERS.append(listener)
-    LISTENERS.remove(listener)
+            HOOKS.listeners.append(listener)
+    HOOKS.listeners.remove(listener)
     assert [toy.value for toy in toys] == [None, None]
 
 

@@ -68,7 +68,8 @@ class TestRegistering:
 
         late = Late()
         with ds.dispose_scope() as scope:
-            scope.attach(late)
+            with pytest.raises(ds.UnknownKindError, match=r"register_kind\(Late, release=\.\.\.\)"):
+                scope.attach(late)
             assert len(scope) == 0
             ds.register_kind(Late, release=lambda _: None)
             scope.attach(late)
@@ -136,4 +137,4 @@ class TestFinding:
     def test_the_memory_of_types_met_is_bounded(self):
         for _ in range(5_000):
             kind_of(type("Fleeting", (), {})())
-        assert len(_kinds._BY_TYPE) < 5_000
+        assert len(_kinds.KINDS.by_type) < 5_000

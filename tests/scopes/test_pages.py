@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import options as _pages
+from disposescope.scopes import process as _pages
 
-needs_glibc = pytest.mark.skipif(not _pages.available(), reason="a setting of the GNU C library")
+needs_glibc = pytest.mark.skipif(not _pages.can_keep_pages(), reason="a setting of the GNU C library")
 
 FAULTS = """
 import resource
@@ -62,14 +62,14 @@ def test_a_scope_that_was_never_entered_has_nothing_to_return() -> None:
     assert len(_pages._askers) == 0
 
 
-def test_another_c_library_is_told_in_one_line_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_c_library_gets_a_warning_and_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pages, "_GLIBC", None)
     with (
         pytest.warns(RuntimeWarning, match="keep_pages has no effect here"),
         ds.dispose_scope(keep_pages=True) as scope,
     ):
         assert not scope.closed
-    assert not _pages.available()
+    assert not _pages.can_keep_pages()
     assert not _pages.trim()
     assert len(_pages._askers) == 0
 

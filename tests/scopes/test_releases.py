@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import composites as _composites
 from disposescope.scopes import functions as _verbs
 from disposescope.scopes import identity as _deaths
-from disposescope.scopes import ownership as _ownership
+from disposescope.scopes import ownership
+from disposescope.scopes.context import HOOKS
 from disposescope.scopes.identity import DEAD, LIVE, entry_of, release, track
 from disposescope.scopes.kinds import Kind, add_kind
-from tests.scopes.toys import TOY, Disposable, Pair, Toy, counts, fails, recorded, tables_are_sound
+from tests.scopes.toys import TOY, Disposable, Pair, Recorder, Toy, counts, fails, recorded, tables_are_sound
 
 
 def on_another_thread(work: Callable[[], object]) -> None:
@@ -85,7 +85,7 @@ def test_what_cannot_be_remembered_and_is_attached_again_keeps_its_second_entry(
     assert slotted.disposals == 2
 
 
-@pytest.mark.parametrize("room", [_verbs, _ownership], ids=["dispose", "attach"])
+@pytest.mark.parametrize("room", [_verbs, ownership], ids=["dispose", "attach"])
 def test_what_another_thread_disposes_after_it_was_found_alive_is_released_once(monkeypatch, room: Any):
     plan = room.plan_members
     theirs = Disposable()
@@ -108,7 +108,7 @@ def test_what_another_thread_disposes_after_it_was_found_alive_is_released_once(
     assert id(theirs) not in LIVE
 
 
-@pytest.mark.parametrize("room", [_verbs, _ownership], ids=["dispose", "attach"])
+@pytest.mark.parametrize("room", [_verbs, ownership], ids=["dispose", "attach"])
 def test_a_member_that_another_thread_disposes_after_it_was_planned_is_released_once(monkeypatch, room: Any):
     absorb = room.absorb_members
     theirs, ours = Disposable(), Disposable()
@@ -172,8 +172,8 @@ def test_a_tuple_that_two_threads_gather_at_once_is_one_composite():
     with ds.dispose_scope() as scope:
         packed = pack([torch.ones(2), torch.ones(1)])
         with pytest.MonkeyPatch.context() as patch:
-            again = after(_composites.plan_members, 1, lambda: scope.attach(packed))
-            patch.setattr(_composites, "plan_members", again)
+            again = after(ownership.plan_members, 1, lambda: scope.attach(packed))
+            patch.setattr(ownership, "plan_members", again)
             scope.attach(packed)
         assert packed in scope
         assert len(scope) == 1
@@ -291,11 +291,18 @@ class TestAReleaseThatFails:
         class Late:
             is_gone = False
 
-        def release(late: Late) -> None:
-            late.is_gone = True
-            raise OSError("late")
+        class LateKind(Kind):
+            cls = Late
+            name = "Late"
 
-        add_kind(replace(TOY, cls=Late, name="Late", release=release, is_disposed=lambda late: late.is_gone))
+            def release(self, late: Late) -> None:
+                late.is_gone = True
+                raise OSError("late")
+
+            def is_disposed(self, late: Late) -> bool:
+                return late.is_gone
+
+        add_kind(LateKind())
         late = Late()
         with pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
             scope.attach(late)
@@ -303,7 +310,7 @@ class TestAReleaseThatFails:
         now = ds.statistics()
         assert (now.attached, now.disposed_in_scope, now.detached, now.live) == (1, 1, 0, others)
 
-    def test_is_told_to_listeners(self):
+    def test_reaches_listeners(self):
         toy = fails(OSError("busy"))
         with recorded() as recorder, pytest.raises(ExceptionGroup), ds.dispose_scope() as scope:
             scope.attach(toy)
@@ -323,3 +330,42 @@ def after(function: Callable[..., Any], call: int, work: Callable[[], object]) -
         return result
 
     return called
+
+
+def test_without_memory_for_what_a_listener_raised_the_release_is_done():
+    testcapi = pytest.importorskip("_testcapi")
+
+    class Raising(Recorder):
+        def disposed(self, entry, owner):
+            raise ValueError("of the listener")
+
+    listener = Raising()
+    outcomes = set()
+    for failing in range(1, 12):
+        # What is left of the last round dies while there is memory.
+        toy = entry = raised = result = None
+        toy = Toy(1)
+        entry = entry_of(toy)
+        # Lists come from the system, not from those that Python has kept.
+        lists = [[] for _ in range(200)]
+        HOOKS.listeners.append(listener)
+        # A tool for coverage that gets no memory stops for good.
+        tracing = sys.gettrace()
+        sys.settrace(None)
+        testcapi.set_nomemory(failing, failing + 1)
+        try:
+            result = release(entry)
+        except BaseException as error:
+            raised = error
+        finally:
+            testcapi.remove_mem_hooks()
+            sys.settrace(tracing)
+            HOOKS.listeners.remove(listener)
+            del lists
+        outcomes.add(type(raised))
+        if raised is not None:
+            assert toy.releases == 1
+        elif toy.releases == 0:
+            assert isinstance(result, MemoryError | BaseExceptionGroup)
+            assert entry_of(toy) is entry
+    assert outcomes == {type(None), MemoryError}

@@ -373,7 +373,7 @@ class TestUse:
         assert unopened.outer is None
         assert not unopened.closed
 
-    def test_repr_tells_state_name_count_and_bytes(self):
+    def test_repr_shows_state_name_count_and_bytes(self):
         scope = ds.dispose_scope("step")
         assert repr(scope) == "<DisposeScope 'step' unopened>"
         with scope:
@@ -402,6 +402,17 @@ class TestUse:
         for how in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(TypeError, match="scope"):
                 how(ds.dispose_scope())
+
+    def test_a_scope_that_its_name_refers_to_can_be_collected(self):
+        def alive() -> int:
+            gc.collect()
+            return sum(isinstance(known, ds.DisposeScope) for known in gc.get_objects())
+
+        before = alive()
+        scope = ds.dispose_scope()
+        scope.name = (scope,)
+        del scope
+        assert alive() == before
 
     def test_can_be_weakly_referenced_and_dies_when_forgotten(self):
         scope = ds.dispose_scope()
@@ -662,7 +673,7 @@ class TestStrict:
                 assert owned_by(inner, own)
                 assert owned_by(outer, foreign)
 
-    def test_the_unowned_is_nobodys(self):
+    def test_the_unowned_has_no_owner(self):
         unowned = Toy(1)
         with ds.dispose_scope(strict=True) as scope:
             with pytest.raises(ds.NotOwnedError, match="nobody"):

@@ -294,6 +294,30 @@ class TestThreads:
         assert after.disposed_unscoped - before.disposed_unscoped == 1
         assert after.live == before.live
 
+    def test_threads_with_storage_of_their_own_leave_nothing_behind(self):
+        local = threading.local()
+
+        def work():
+            local.toy = Toy()
+
+        def run_threads(number: int) -> int:
+            for _ in range(number):
+                thread = threading.Thread(target=work)
+                thread.start()
+                thread.join()
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        # A tool that measures coverage keeps something of each thread.
+        tracing = threading.gettrace()
+        threading.settrace(None)
+        try:
+            run_threads(50)
+            before = run_threads(50)
+            assert run_threads(200) - before < 200
+        finally:
+            threading.settrace(tracing)
+
     def test_the_process_is_right_while_threads_come_and_go_and_several_ask(self):
         switching = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)

@@ -17,27 +17,27 @@ from tests.scopes.toys import Bundle, Disposable, Pair, Toy, Unknown, counts, fa
 
 
 class TestOnTheCurrentScope:
-    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.attach, ds.detach])
+    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.attach, ds.keep])
     def test_without_one_they_are_refused_by_name(self, verb):
         toy = Toy(1)
         with pytest.raises(ds.ScopeNestingError, match=verb.__name__):
             verb(toy)
         assert toy.value == 1
 
-    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.attach, ds.detach, ds.dispose])
+    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.attach, ds.keep, ds.dispose])
     def test_each_names_itself_where_it_does_not_understand_a_tree(self, verb):
         with ds.dispose_scope():
             hidden = Unknown(Toy(1))
             with pytest.raises(ds.UnknownKindError, match=f"given to {verb.__name__}\\(\\)"):
                 verb([hidden])
 
-    @pytest.mark.parametrize("verb", [ds.is_disposed, ds.owner_of])
+    @pytest.mark.parametrize("verb", [ds.is_disposed, ds.owner_of, ds.check_alive])
     @pytest.mark.parametrize("stranger", [object(), 3, "text", [1], Unknown])
     def test_each_names_itself_where_it_is_given_no_resource(self, verb, stranger):
         with pytest.raises(ds.UnknownKindError, match=f"^{verb.__name__}: .*{type(stranger).__qualname__};"):
             verb(stranger)
 
-    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.detach])
+    @pytest.mark.parametrize("verb", [ds.move_to_outer, ds.keep])
     def test_each_names_itself_where_a_strict_scope_does_not_own(self, verb):
         toy = Toy(1)
         with ds.dispose_scope(strict=True), pytest.raises(ds.NotOwnedError, match=f"^{verb.__name__}: "):
@@ -52,6 +52,32 @@ class TestOnTheCurrentScope:
             assert ds.attach({"x": toy})["x"] in inner
             assert ds.detach(toy) is toy
             assert ds.owner_of(toy) is None
+
+    def test_keep_takes_out_of_every_scope_and_detach_is_the_same(self):
+        assert ds.keep is ds.detach
+        assert ds.DisposeScope.keep is ds.DisposeScope.detach
+        with ds.dispose_scope(), ds.dispose_scope() as inner:
+            kept = inner.keep([Toy(1)])[0]
+            assert ds.owner_of(kept) is None
+        assert kept.value == 1
+        for verb in (inner.keep, inner.detach):
+            with pytest.raises(ds.ScopeClosedError, match=r"^keep: "):
+                verb(kept)
+
+    def test_keep_leaves_what_is_disposed_unless_strict(self):
+        toy = Toy(1)
+        ds.dispose(toy)
+        with ds.dispose_scope() as scope:
+            assert scope.keep(toy) is toy
+        with ds.dispose_scope(strict=True) as scope, pytest.raises(ds.NotOwnedError):
+            scope.keep(toy)
+
+    def test_check_alive_raises_where_a_resource_has_been_disposed(self):
+        with ds.dispose_scope() as scope:
+            disposable = scope.attach(Disposable())
+            ds.check_alive(disposable)
+        with pytest.raises(ds.DisposedError, match="Disposable has been disposed"):
+            ds.check_alive(disposable)
 
     def test_each_task_and_thread_acts_on_its_own(self):
         async def work():

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import disposescope as ds
+from disposescope.scopes.context import HOOKS
 from disposescope.scopes.identity import DEAD, LIVE
 from disposescope.scopes.kinds import Kind, add_kind
-from disposescope.scopes.listeners import LISTENERS
 from disposescope.scopes.ownership import born, born_together
 
 RELEASED: list[object] = []
@@ -32,20 +32,26 @@ class Toy:
         return f"Toy({self.value!r})"
 
 
-def _release_toy(toy: Toy) -> None:
-    RELEASED.append(toy.value)
-    toy.releases += 1
-    toy.value = None
+class ToyKind(Kind):
+    cls = Toy
+    name = "Toy"
+
+    def release(self, toy):
+        RELEASED.append(toy.value)
+        toy.releases += 1
+        toy.value = None
+
+    def storages(self, toy):
+        return ((id(toy), toy.nbytes),)
+
+    def device(self, toy):
+        return toy.device
+
+    def describe(self, toy):
+        return f"Toy({toy.value!r})"
 
 
-TOY = Kind(
-    cls=Toy,
-    name="Toy",
-    release=_release_toy,
-    storages=lambda toy: ((id(toy), toy.nbytes),),
-    device=lambda toy: toy.device,
-    describe=lambda toy: f"Toy({toy.value!r})",
-)
+TOY = ToyKind()
 add_kind(TOY)
 
 
@@ -61,19 +67,19 @@ class Faulty:
         born(self, FAULTY)
 
 
-def _release_faulty(faulty: Faulty) -> None:
-    faulty.releases += 1
-    faulty.on_release()
+class FaultyKind(Kind):
+    cls = Faulty
+    name = "Faulty"
+
+    def release(self, faulty):
+        faulty.releases += 1
+        faulty.on_release()
+
+    def describe(self, faulty):
+        return f"Faulty {faulty.name}"
 
 
-FAULTY = Kind(
-    cls=Faulty,
-    name="Faulty",
-    release=_release_faulty,
-    storages=lambda _: (),
-    device=lambda _: "cpu",
-    describe=lambda faulty: f"Faulty {faulty.name}",
-)
+FAULTY = FaultyKind()
 add_kind(FAULTY)
 
 
@@ -102,15 +108,15 @@ class Packed:
         born_together(self, PACKED)
 
 
-PACKED = Kind(
-    cls=Packed,
-    name="Packed",
-    release=lambda _: None,
-    storages=lambda _: (),
-    device=lambda _: "cpu",
-    describe=lambda _: "Packed",
-    members=lambda packed: packed.members,
-)
+class PackedKind(Kind):
+    cls = Packed
+    name = "Packed"
+
+    def members(self, packed):
+        return packed.members
+
+
+PACKED = PackedKind()
 add_kind(PACKED)
 
 
@@ -194,6 +200,9 @@ class Recorder:
     def closed(self, scope) -> None:
         self.events.append(("closed", scope))
 
+    def stepped(self) -> None:
+        self.events.append(("stepped",))
+
     def story(self, entry) -> str:
         return ""
 
@@ -201,11 +210,11 @@ class Recorder:
 @contextmanager
 def recorded() -> Iterator[Recorder]:
     recorder = Recorder()
-    LISTENERS.append(recorder)
+    HOOKS.listeners.append(recorder)
     try:
         yield recorder
     finally:
-        LISTENERS.remove(recorder)
+        HOOKS.listeners.remove(recorder)
 
 
 @contextmanager

@@ -6,22 +6,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.sequences.pack import descending_order
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 16, 17, 100, 3000])
-def test_the_order_sorts_from_the_longest_to_the_shortest_and_keeps_ties(count: int) -> None:
-    lengths = np.random.default_rng(count).integers(-5, 50, count)
-    before = lengths.copy()
-    order = descending_order(lengths)
-    assert order.dtype == np.int64
-    assert order.tolist() == sorted(range(count), key=lambda at: -int(lengths[at]))
-    assert np.array_equal(lengths, before)
-
-
-def test_extreme_lengths_do_not_overflow() -> None:
-    limits = np.iinfo(np.int64)
-    assert descending_order(np.array([limits.min, limits.max, 0])).tolist() == [1, 2, 0]
 
 
 def test_arrays_of_one_length_are_packed_in_the_order_given() -> None:

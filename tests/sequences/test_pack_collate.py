@@ -241,5 +241,5 @@ def test_names_that_lead_nowhere_or_contradict_are_refused() -> None:
         ds.pack_collate(enforce_sorted=1)
 
 
-def test_repr_tells_the_options() -> None:
+def test_repr_shows_the_options() -> None:
     assert repr(ds.pack_collate(pack=["b", "a.0"])) == "pack_collate(pack=['a.0', 'b'], stack=[], enforce_sorted=False)"

@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.sequences.inputs import padding_of
+from disposescope.sequences.array_adapter import ARRAYS
+
+
+def padding_of(value: Any, dtype: Any, what: str, *, as_float: bool = False) -> Any:
+    return ARRAYS.full((), np.empty(0, dtype), value, what, as_float)[()]
 
 
 @pytest.mark.parametrize(

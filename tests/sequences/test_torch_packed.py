@@ -460,7 +460,7 @@ class TestWhereItIsMade:
             del packed, given
             assert (ds.statistics().disposed_in_scope, ds.statistics().live) == (1, 0)
 
-    def test_on_another_thread_it_is_nobodys_unless_the_scope_came_along(self) -> None:
+    def test_on_another_thread_it_is_unowned_unless_the_scope_came_along(self) -> None:
         made: list[Any] = []
         with ds.dispose_scope() as scope:
             for run in (lambda work: work(), contextvars.copy_context().run):
@@ -615,7 +615,7 @@ class TestWhatAModelKeeps:
         assert not any(map(ds.is_disposed, copied.packed))
 
 
-def test_a_leak_report_tells_of_it_once_whoever_made_it() -> None:
+def test_a_leak_report_has_it_once_whatever_made_it() -> None:
     with ds.LeakDetector() as detector:
         with ds.dispose_scope("step") as scope:
             HELD.append(scope.move_to_outer(rnn.pack_sequence(sequences(), enforce_sorted=False)))
@@ -788,7 +788,7 @@ def test_a_scope_that_detaches_graphs_detaches_its_data() -> None:
 HELD: list[Any] = []
 
 
-def test_a_leak_report_tells_who_holds_it() -> None:
+def test_a_leak_report_names_its_holder() -> None:
     with ds.LeakDetector() as detector:
         with ds.dispose_scope("step") as scope:
             HELD.append(scope.move_to_outer(ds.pack_sequence(sequences(), enforce_sorted=False)))

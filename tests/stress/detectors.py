@@ -37,7 +37,7 @@ def detect_work(run: Run) -> Work:
                     detector.memory()
                 match rng.randrange(3):
                     case 0:
-                        str(detector.report(time_limit_s=10, object_limit=2000))
+                        str(detector.report(object_limit=2000))
                     case 1:
                         str(ds.live_tensors())
                     case 2:

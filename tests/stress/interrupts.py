@@ -182,6 +182,8 @@ def interrupts(run: Run) -> None:
             interrupted(run, rng, lost, SystemExit, stop)
         return 5
 
+    # A shell that starts a program in the background lets it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     detector = ds.LeakDetector() if rng.random() < 0.3 else contextlib.nullcontext()
     with Interruptions() as lost, detector, run.background(stopped):
         for _ in range(10):

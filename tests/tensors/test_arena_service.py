@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.tensors.arena.extension import ARENA
-from disposescope.tensors.numpy.alignment import unserved
 
 handler_name: Any = np._core.multiarray.get_handler_name
 
@@ -201,23 +199,3 @@ def test_what_scopes_do_to_a_context_changes_no_error_state_of_numpy() -> None:
     expected = ["warn", "warn", "raise", "ignore", "ignore", "warn"]
     assert contextvars.Context().run(states) == expected
     assert contextvars.copy_context().run(states) == expected
-
-
-def test_what_something_else_keeps_is_made_outside_of_the_arena() -> None:
-    with ds.dispose_scope(strict=True) as scope:
-        kept = unserved(np.ones, 10)
-        own = np.ones(10)
-        assert own in scope
-        assert kept not in scope
-        with pytest.raises(ZeroDivisionError):
-            unserved(lambda: 1 // 0)
-        again = np.ones(10)
-        assert handler_name(again) == "disposescope_arena"
-        assert unserved(np.full, 3, fill_value=2).tolist() == [2, 2, 2]
-        del own, again
-    assert kept.tolist() == [1] * 10
-    assert unserved(np.ones, 2).tolist() == [1, 1]
-    with pytest.raises(TypeError, match="a function"):
-        ARENA.unserved()
-    with ds.dispose_scope(arena=False):
-        assert handler_name(unserved(np.ones, 10)) == "default_allocator"

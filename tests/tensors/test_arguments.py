@@ -27,7 +27,7 @@ def test_bare_copies_other_sequences_only_where_they_hold_a_tensor():
     assert type(bare(Pair(ds.ones(1), 2))) is tuple
 
 
-def test_bare_tells_which_array_stands_for_which_tensor():
+def test_bare_returns_which_array_stands_for_which_tensor():
     t, given = ds.ones(2), {}
     array = bare([t], given)[0]
     assert given == {id(array): t}

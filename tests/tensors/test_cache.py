@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import options as _pages
+from disposescope.scopes import process as _pages
 
 
-@pytest.mark.skipif(not _pages.available(), reason="a setting of the GNU C library")
+@pytest.mark.skipif(not _pages.can_keep_pages(), reason="a setting of the GNU C library")
 def test_pages_that_a_scope_keeps_are_returned_before_its_end() -> None:
     code = """
 import psutil, disposescope as ds

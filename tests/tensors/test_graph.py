@@ -316,7 +316,7 @@ def test_sparse_tensors_count_their_parts() -> None:
     assert graph_nbytes(agreed) == parts
 
 
-def test_nodes_that_do_not_show_what_they_saved_are_told_of() -> None:
+def test_nodes_that_do_not_show_what_they_saved_are_counted() -> None:
     rows = weight.clone()
     rows[0].mul_(weight[1])
     summary = graph_summary(rows)
@@ -422,11 +422,11 @@ def test_without_torch_the_answer_is_a_type_error_and_torch_is_not_imported() ->
 def test_a_summary_reads_as_a_report() -> None:
     leaf = torch.ones(1000, requires_grad=True)
     assert str(graph_summary((leaf * leaf).exp().sum())) == (
-        "a graph of 4 nodes from MulBackward0 to SumBackward0 pins 8,000 bytes\n"
-        "          4,000 bytes        1 x ExpBackward0\n"
-        "          4,000 bytes        1 x MulBackward0\n"
-        "              0 bytes        1 x SumBackward0\n"
-        "              0 bytes        1 x AccumulateGrad"
+        "a graph of 4 nodes from MulBackward0 to SumBackward0 pins 8.0 kB\n"
+        "    4.0 kB        1 x ExpBackward0\n"
+        "    4.0 kB        1 x MulBackward0\n"
+        "   0 bytes        1 x SumBackward0\n"
+        "   0 bytes        1 x AccumulateGrad"
     )
     assert str(graph_summary(torch.ones(1))) == "no graph"
 

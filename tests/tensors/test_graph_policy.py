@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="these are graphs of PyTorch")
 
 import disposescope as ds
-import disposescope.tensors.torch.install
 
 
 def leaf() -> Any:
@@ -192,9 +191,9 @@ def test_error_names_the_tensor_the_bytes_the_ops_and_the_line_and_changes_nothi
         loss.backward()
 
 
-def test_error_tells_the_line_of_birth_where_it_is_known(outer: ds.DisposeScope) -> None:
+def test_error_names_the_line_of_birth_if_it_is_known(outer: ds.DisposeScope) -> None:
     with ds.LeakDetector(), ds.dispose_scope(graph="error") as scope:
-        here = test_error_tells_the_line_of_birth_where_it_is_known.__code__.co_firstlineno
+        here = test_error_names_the_line_of_birth_if_it_is_known.__code__.co_firstlineno
         loss = leaf() * 2
         with pytest.raises(ds.GraphRetainedError) as caught:
             scope.move_to_outer(loss)

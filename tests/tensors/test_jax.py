@@ -95,7 +95,7 @@ def test_results_are_moved_out_in_any_tree() -> None:
     assert params["w"].is_deleted()
 
 
-def test_what_was_there_before_is_nobodys_and_unharmed() -> None:
+def test_what_was_there_before_is_unowned_and_unharmed() -> None:
     before = jnp.ones(3)
     with ds.dispose_scope() as scope:
         assert before not in scope
@@ -157,7 +157,7 @@ def test_a_donated_array_is_disposed_and_its_successor_is_not() -> None:
         assert [live is after for live in scope.live] == [True]
 
 
-def test_each_scope_around_a_call_tells_what_was_donated_to_it() -> None:
+def test_each_scope_around_a_call_knows_what_was_donated_to_it() -> None:
     donating = jax.jit(lambda x: x + 1, donate_argnums=0)
     with ds.dispose_scope() as outer:
         array = jnp.ones(1000)
@@ -670,7 +670,7 @@ def test_the_detector_knows_the_line_of_a_birth_and_of_a_disposal() -> None:
             array + 1
 
 
-def test_an_unknown_version_of_jax_is_told_once_and_scopes_go_on() -> None:
+def test_an_unknown_version_of_jax_is_reported_once_and_scopes_go_on() -> None:
     code = """
 import sys, types, warnings
 import jax
@@ -682,6 +682,8 @@ with warnings.catch_warnings(record=True) as caught:
         with ds.dispose_scope() as scope:
             assert len(scope) == 0
 assert ["scopes do not own arrays of this version of JAX" in str(one.message) for one in caught] == [True], caught
+report = ds.LeakDetector().report()
+assert (report.verdict, report.unwatched) == ("undecided", (f"jax {jax.__version__}: arrays of JAX",)), report
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 

@@ -17,7 +17,7 @@ def test_everything_that_an_ndarray_has_is_there_or_left_out_on_purpose():
     assert missing == LEFT_OUT & set(dir(np.ndarray))
 
 
-def test_attributes_tell_what_those_of_the_array_tell():
+def test_attributes_equal_those_of_the_array():
     a = np.ones((2, 3), dtype="f4")[:, ::2]
     t = ds.asarray(a)
     for name in ("shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"):

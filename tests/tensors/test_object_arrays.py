@@ -35,7 +35,7 @@ def test_a_verb_finds_tensors_in_fields_of_records():
     assert array["in"]["t"][1].disposed
 
 
-def test_labels_tell_how_to_reach_an_object():
+def test_labels_show_how_to_reach_an_object():
     array = np.zeros(1, dtype=[("x", "f4"), ("in", [("t", object)])])
     assert [label for label, _ in children(array)] == ["['in']['t'][0]"]
     assert [label for label, _ in children(np.array(None, dtype=object))] == ["[()]"]

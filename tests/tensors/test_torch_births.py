@@ -413,7 +413,7 @@ def test_what_comes_another_way_belongs_to_the_scope_too(make):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", LEFT_ALONE.values(), ids=LEFT_ALONE)
-def test_the_birth_of_what_no_seam_shows_is_left_to_attach(make):
+def test_births_that_cannot_be_seen_are_left_to_attach(make):
     with ds.dispose_scope() as scope:
         tensor = make()
         assert ds.owner_of(tensor) is None

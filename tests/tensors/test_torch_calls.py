@@ -148,7 +148,7 @@ def test_what_is_compiled_while_a_detector_is_open_has_operators(detector: LeakD
     assert torch.equal(compiled(torch.ones(3)), program(torch.ones(3)))
 
 
-def test_births_in_a_scope_are_told_with_their_line_at_the_end_of_the_call(detector: LeakDetector) -> None:
+def test_births_in_a_scope_are_reported_with_their_line_at_the_end_of_the_call(detector: LeakDetector) -> None:
     with ds.dispose_scope() as scope:
         kept = torch.ones(3)
         more = torch.ops.aten.relu.default(torch.ones(4))
@@ -158,7 +158,7 @@ def test_births_in_a_scope_are_told_with_their_line_at_the_end_of_the_call(detec
         scope.move_to_outer([kept, more])
 
 
-def test_what_no_call_tells_of_is_told_with_its_own_line_and_scope(detector: LeakDetector) -> None:
+def test_what_no_call_returns_is_reported_with_its_own_line_and_scope(detector: LeakDetector) -> None:
     with ds.dispose_scope("step") as scope:
         kept = scope.move_to_outer(torch.from_numpy(np.ones(5)))
         line = sys._getframe().f_lineno - 1
@@ -170,7 +170,7 @@ def test_what_no_call_tells_of_is_told_with_its_own_line_and_scope(detector: Lea
     assert ds.is_disposed(more)
 
 
-def test_what_is_told_late_is_told_with_as_many_frames_as_are_wanted() -> None:
+def test_what_is_recorded_late_has_as_many_frames_as_are_wanted() -> None:
     def inner() -> Any:
         return torch.from_numpy(np.ones(3))
 
@@ -181,7 +181,7 @@ def test_what_is_told_late_is_told_with_as_many_frames_as_are_wanted() -> None:
     assert len(kept) == 3
 
 
-def test_memory_of_an_array_is_told_once_and_its_holder_is_found(detector: LeakDetector) -> None:
+def test_memory_of_an_array_is_reported_once_and_its_holder_is_found(detector: LeakDetector) -> None:
     with ds.dispose_scope() as scope:
         KEPT.append(scope.move_to_outer(torch.from_numpy(np.ones(500))))
         KEPT.append(scope.move_to_outer(torch.from_numpy(np.ones(600)[50:])))
@@ -260,5 +260,5 @@ def test_an_optimizer_and_what_is_compiled_are_let_alone(detector: LeakDetector)
     assert ops_of(detector) == []
     compiled = torch.compile(lambda x: x.sin() * 2, backend="eager")
     kept = compiled(torch.ones(3))
-    assert ops_of(detector) == ["compile_wrapper"]
+    assert ops_of(detector) == ["compiled"]
     assert kept.shape == (3,)

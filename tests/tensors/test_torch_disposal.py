@@ -195,7 +195,7 @@ def test_a_class_with_slots_is_left_alone_and_reported():
         ds.dispose(tensor)
 
 
-def test_the_error_tells_shape_and_dtype():
+def test_the_error_has_shape_and_dtype():
     tensor = disposed(lambda: torch.zeros(2, 3, dtype=torch.int16))
 
     with pytest.raises(ds.DisposedError, match=r"torch.Tensor \(2, 3\) torch.int16 has been disposed") as error:

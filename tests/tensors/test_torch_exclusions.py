@@ -455,3 +455,14 @@ def test_ten_steps_leave_nothing_behind():
             optimizer.zero_grad()
         counts.append(ds.statistics().live)
     assert len(set(counts)) == 1
+
+
+@pytest.mark.parametrize("graph", ["keep", "detach", "error"])
+def test_a_buffer_with_a_graph_is_the_models_with_its_graph(graph):
+    weight = torch.ones(3, requires_grad=True)
+    model = torch.nn.Module()
+    with ds.dispose_scope(graph=graph, strict=True):
+        model.register_buffer("scaled", weight * 2)
+    assert not ds.is_disposed(model.scaled)
+    model.scaled.sum().backward()
+    assert weight.grad.tolist() == [2.0] * 3

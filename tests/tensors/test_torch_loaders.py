@@ -24,7 +24,7 @@ class Late(torch.utils.data.Dataset):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_batch_that_arrives_early_outlives_the_scope_in_which_it_arrived():
+def test_a_batch_that_was_received_early_outlives_the_scope_of_that_moment():
     loader = torch.utils.data.DataLoader(Late(), num_workers=2, multiprocessing_context="fork")
     iterator = iter(loader)
     with ds.dispose_scope() as scope:

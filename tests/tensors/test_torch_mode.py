@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
+from disposescope.tensors.torch import compiled as TORCH_COMPILED
 from disposescope.tensors.torch.births import MODE, BirthMode
-from disposescope.tensors.torch.extension import TORCH_COMPILED
 
 
 def seen_by_the_mode(work):
@@ -109,9 +109,13 @@ def test_outside_of_every_scope_nothing_is_born():
 UNKNOWN_PYTORCH = """
 import torch
 import disposescope as ds
-from disposescope.tensors.torch.extension import TORCH_COMPILED
+from disposescope.tensors.torch import compiled as TORCH_COMPILED
 
-TORCH_COMPILED.watch_births = lambda *given: False
+class Watch:
+    def __init__(self, **needed): pass
+    def start(self, **given): return False
+
+TORCH_COMPILED.BirthWatch = Watch
 old = torch.ones(4, 6)
 with ds.LeakDetector() as detector:
     kept = [old.detach(), old[1:], torch.relu(old), torch.max(old, dim=0), torch.nn.Linear(2, 2), old.add_(1)]
@@ -133,5 +137,78 @@ except MemoryError:
 
 def test_a_pytorch_that_does_not_fit_is_watched_by_the_mode_alone():
     done = subprocess.run([sys.executable, "-c", UNKNOWN_PYTORCH], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+    [warning] = [line for line in done.stderr.splitlines() if "Warning: " in line]
+    assert f"RuntimeWarning: torch {torch.__version__} is not known to disposescope (tested: " in warning
+    assert "scopes see what calls of PyTorch's functions return, and neither what torch.from_numpy" in warning
     assert done.stdout == "[12, 24, 48, 96]\nrefused\n"
+
+
+PROBE_MISSES = """
+import torch
+import disposescope as ds
+from disposescope.tensors.torch import compiled as TORCH_COMPILED
+
+class Watch:
+    allocations = 0
+    def __init__(self, **needed): self.watch = BirthWatch(**needed)
+    def __getattr__(self, name): return getattr(self.watch, name)
+
+BirthWatch, TORCH_COMPILED.BirthWatch = TORCH_COMPILED.BirthWatch, Watch
+with ds.dispose_scope() as scope:
+    born = torch.ones(7)
+    assert born in scope
+    assert torch.from_numpy(born.numpy()) not in scope
+assert ds.is_disposed(born)
+"""
+
+
+def test_a_probe_that_sees_no_birth_has_the_mode_take_over():
+    done = subprocess.run([sys.executable, "-c", PROBE_MISSES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "Warning: " in line]
+    assert ": torch.empty was not seen; scopes see what calls of PyTorch's functions return" in warning
+
+
+NOTHING_CAN_BE_DISPOSED = """
+import torch
+{change}
+import disposescope as ds
+
+with ds.dispose_scope() as scope:
+    born = torch.ones(7)
+    packed = torch.nn.utils.rnn.pack_sequence([born])
+    assert born not in scope and packed not in scope and ds.ones(3) in scope
+assert born.sum() == 7
+with ds.LeakDetector():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("del torch._C._swap_tensor_impl", "AttributeError: "),
+        ("torch._C._swap_tensor_impl = lambda *_: None; torch.Tensor.tolist = lambda _: []", "RuntimeError: "),
+    ],
+)
+def test_a_pytorch_whose_tensors_cannot_be_disposed_is_left_alone_with_a_warning(change, found):
+    program = NOTHING_CAN_BE_DISPOSED.format(change=change)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [warning] = [line for line in done.stderr.splitlines() if "Warning: " in line]
+    assert f"(tested: 2.13): {found}" in warning
+    assert warning.endswith("scopes do not own tensors of this PyTorch: use one that was tested")
+
+
+@pytest.mark.parametrize(("version", "warns"), [("2.9.1+cpu", True), ("2.14.0a0+git1", False), ("3.0.0", False)])
+def test_a_pytorch_that_is_older_than_what_was_tested_works_with_a_warning(version, warns):
+    program = f"""
+import torch
+torch.__version__ = {version!r}
+import disposescope as ds
+with ds.dispose_scope() as scope:
+    assert torch.ones(7) in scope
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert ("RuntimeWarning: torch 2.9.1+cpu is not known to disposescope (tested: 2.13)" in done.stderr) is warns

@@ -117,7 +117,7 @@ USES = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("make", "what", "used", "pinned"), USES.values(), ids=USES)
-def test_a_leak_record_tells_shape_dtype_used_and_pinned_bytes(make, what, used, pinned):
+def test_a_leak_record_has_shape_dtype_used_and_pinned_bytes(make, what, used, pinned):
     with ds.LeakDetector() as detector:
         tensor = make()
         with ds.dispose_scope() as scope:

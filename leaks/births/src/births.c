@@ -1,4 +1,4 @@
-/* Births and deaths: of blocks of the arena by address, of what an object stands for, and of resources by their entries. */
+/* Births and deaths: of blocks of the arena, of memory that an object stands for, and of resources by their entries. */
 #include "log.h"
 
 #include "../../../scopes/src/raised.h"
@@ -7,180 +7,294 @@
 
 /* ------------------------------------------------------------------ sampling: which births are kept, where not all are */
 
-static double rate; /* the mean number of bytes from one sampled birth to the next */
-static double until_sample;
-static uint64_t random_state;
-
-double births_weight(const struct row *row)
-{
-    if (!(row->flags & ROW_SAMPLED) || rate <= 0) {
-        return 1.0;
-    }
-    /* A birth of so many bytes is kept with the probability 1 - exp(-nbytes / rate). */
-    double kept = -expm1(-(double)row->nbytes / rate);
-    return kept <= 0 ? 1.0 : 1.0 / kept;
-}
-
-static double next_interval(void)
+static double next_interval(struct sampling *sampling)
 {
     /* xorshift64*, of our own: the program's random numbers stay as they are. */
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    double uniform = (double)((random_state * UINT64_C(0x2545F4914F6CDD1D)) >> 11) * 0x1.0p-53;
-    return -log1p(-uniform) * rate;
+    sampling->random_state ^= sampling->random_state >> 12;
+    sampling->random_state ^= sampling->random_state << 25;
+    sampling->random_state ^= sampling->random_state >> 27;
+    double uniform = (double)((sampling->random_state * UINT64_C(0x2545F4914F6CDD1D)) >> 11) * 0x1.0p-53;
+    return -log1p(-uniform) * sampling->mean_nbytes;
 }
 
 /* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes, which makes the sums of
- * births_weight unbiased: https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
-bool births_keep(size_t nbytes)
+ * birth_weight unbiased: https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
+bool births_keep(Log *log, size_t nbytes)
 {
-    if (!birth_log.samples) {
+    if (!log->sampling.is_on) {
         return true;
     }
-    until_sample -= (double)nbytes;
-    if (until_sample > 0) {
+    log->sampling.next_nbytes -= (double)nbytes;
+    if (log->sampling.next_nbytes > 0) {
         return false;
     }
-    until_sample = next_interval();
+    log->sampling.next_nbytes = next_interval(&log->sampling);
     return true;
 }
 
-void births_sample(uint64_t nbytes)
+void births_sample(Log *log, uint64_t nbytes)
 {
-    birth_log.samples = nbytes != 0;
-    if (birth_log.samples) {
-        if (random_state == 0) {
-            random_state = (uint64_t)(birth_log.loaded_at * 1e9) | 1;
+    struct sampling *sampling = &log->sampling;
+    sampling->is_on = nbytes != 0;
+    if (sampling->is_on) {
+        if (sampling->random_state == 0) {
+            sampling->random_state = (uint64_t)(log->made_at * 1e9) | 1;
         }
-        rate = (double)nbytes;
-        until_sample = next_interval();
+        sampling->mean_nbytes = (double)nbytes;
+        sampling->next_nbytes = next_interval(sampling);
     }
 }
 
-static uint64_t bounded(size_t nbytes) { return nbytes < NBYTES_AT_MOST ? nbytes : NBYTES_AT_MOST; }
+/* ------------------------------------------------------------------ the births of what is alive; runs no Python code */
 
-/* Fill in what is the same for all births. Runs no Python code: the numbers of the site and of the scope, which may, come first. */
-static void fill_row(struct row *row, size_t nbytes, uint32_t site, uint16_t scope)
+static uint32_t hash_of(const void *key)
 {
-    double at = (log_now() - birth_log.loaded_at) * 1000;
-    row->nbytes = bounded(nbytes);
-    row->order = ++birth_log.births;
-    row->site = site;
-    row->scope = scope;
-    row->closings = birth_log.closings;
-    row->at_ms = at < (double)UINT32_MAX ? (uint32_t)at : UINT32_MAX;
+    return hash_folded((uint64_t)(uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15));
+}
+
+static uint32_t position_of(const struct births *births, const void *key)
+{
+    struct hash_search search = hash_search(&births->index, hash_of(key));
+    uint32_t at = hash_next(&births->index, &search);
+    while (at != NOT_FOUND && births->all[at].key != key) {
+        at = hash_next(&births->index, &search);
+    }
+    return at;
+}
+
+struct birth *birth_of(const Log *log, const void *key)
+{
+    uint32_t at = position_of(&log->births, key);
+    return at == NOT_FOUND ? NULL : &log->births.all[at];
+}
+
+/* Take out the birth of a key, with the reference that it has; returns whether there was one. The last one takes its place. */
+static bool take_out(struct births *births, const void *key, struct birth *birth)
+{
+    uint32_t at = position_of(births, key);
+    if (at == NOT_FOUND) {
+        return false;
+    }
+    *birth = births->all[at];
+    hash_remove(&births->index, hash_of(key), at);
+    uint32_t last = --births->count;
+    if (at != last) {
+        births->all[at] = births->all[last];
+        hash_move(&births->index, hash_of(births->all[at].key), last, at);
+    }
+    return true;
+}
+
+/* Put in a birth, whose key has none; -1 where there is no memory. */
+static int put_in(struct births *births, const struct birth *birth)
+{
+    struct birth *all = array_grown(births->all, births->count, &births->room, sizeof *all);
+    if (all == NULL) {
+        return -1;
+    }
+    births->all = all;
+    if (hash_add(&births->index, hash_of(birth->key), births->count) < 0) {
+        return -1;
+    }
+    all[births->count++] = *birth;
+    return 0;
+}
+
+/* Let go of what a birth that was taken out refers to. May run Python code. */
+static void let_go(const struct birth *birth)
+{
+    if (birth->flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY)) {
+        Py_DECREF((PyObject *)birth->key);
+    }
+}
+
+/* What was born with a key is gone; does nothing where that is not known. May run Python code, but for blocks. */
+static void forget(Log *log, const void *key)
+{
+    struct birth birth;
+    if (take_out(&log->births, key, &birth)) {
+        site_count(log, &birth, -1);
+        let_go(&birth);
+    }
+}
+
+/* A new birth has so many bytes from now on. */
+static void resize(Log *log, struct birth *birth, size_t nbytes)
+{
+    site_count(log, birth, -1);
+    birth->nbytes = nbytes < NBYTES_AT_MOST ? nbytes : NBYTES_AT_MOST;
+    site_count(log, birth, 1);
+}
+
+/* ------------------------------------------------------------------ looks while the program runs */
+
+enum { FIRST_LOOK = 16 };
+
+/* Called by the interpreter between two instructions of the main thread. */
+static int look_now(void *given)
+{
+    Log *log = given;
+    PyObject *look = log->looks.look;
+    if (look == NULL) {
+        log->looks.is_due = false;
+        return 0;
+    }
+    Py_INCREF(look);
+    PyObject *looked = PyObject_CallNoArgs(look);
+    Py_DECREF(look);
+    /* It looks later where it says so: at the next birth. */
+    while (looked == Py_True && log->looks.next <= log->last_birth - log->looks.after) {
+        log->looks.next *= 2;
+    }
+    log->looks.is_due = false;
+    Py_XDECREF(looked);
+    return looked == NULL ? -1 : 0;
+}
+
+/* Ask for a look at the log where one is due. Runs no Python code. */
+static void ask_for_look(Log *log)
+{
+    if (log->looks.look != NULL && !log->looks.is_due && log->last_birth - log->looks.after >= log->looks.next) {
+        log->looks.is_due = Py_AddPendingCall(look_now, log) == 0;
+    }
+}
+
+void births_look(Log *log, PyObject *look)
+{
+    log->looks.after = log->last_birth;
+    log->looks.next = FIRST_LOOK;
+    /* A forked process has lost what its parent had asked for. */
+    log->looks.is_due = false;
+    Py_XINCREF(look);
+    Py_XSETREF(log->looks.look, look);
+}
+
+/* ------------------------------------------------------------------ a birth */
+
+/* Record a birth in place of an older one with its key. -1 where there is no memory. */
+static int record(Log *log, const struct birth *birth)
+{
+    forget(log, birth->key);
+    if (put_in(&log->births, birth) < 0) {
+        return -1;
+    }
+    if (birth->flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY)) {
+        Py_INCREF((PyObject *)birth->key);
+    }
+    site_count(log, birth, 1);
+    if (!(birth->flags & BIRTH_UNCOUNTED)) {
+        log->sites.all[birth->site].births++;
+    }
+    sites_birth(log);
+    ask_for_look(log);
+    return 0;
+}
+
+/* A birth that happens now. Runs no Python code: the numbers of the site and of the scope, which may, come first. */
+static struct birth new_birth(Log *log, void *key, unsigned flags, size_t nbytes, uint32_t site, uint16_t scope)
+{
+    double at_ms = (seconds_now() - log->made_at) * 1000;
+    return (struct birth){
+        .key = key,
+        .nbytes = nbytes < NBYTES_AT_MOST ? nbytes : NBYTES_AT_MOST,
+        .flags = flags | (log->sampling.is_on ? BIRTH_SAMPLED : 0),
+        .scope = scope,
+        .number = ++log->last_birth,
+        .site = site,
+        .closings = log->closings,
+        .at_ms = at_ms < (double)UINT32_MAX ? (uint32_t)at_ms : UINT32_MAX,
+    };
+}
+
+void births_clear(Log *log)
+{
+    struct births gone = log->births;
+    log->births = (struct births){0};
+    for (uint32_t i = 0; i < gone.count; i++) {
+        let_go(&gone.all[i]);
+    }
+    free(gone.all);
+    free(gone.index.slots);
 }
 
 /* ------------------------------------------------------------------ what the log knows of kinds */
 
-/* A kind of resources, as `describe_kind` in compiled.pyi. */
-struct kind {
-    PyObject *kind;
-    PyObject *weigh;  /* resource -> bytes, or None */
-    PyObject *memory; /* resource -> what stands for its memory, or None */
-    uint16_t name, device;
-    bool backed;
-};
-
-#define KINDS_AT_MOST 64
-
-/* What it refers to is never let go: a kind lives as long as the process. */
-static struct kind kinds[KINDS_AT_MOST];
-static int count_of_kinds;
-
-static PyObject *kind_name, *owner_name, *members_name, *name_name;
-static PyObject *storages_function, *device_function;
-
-int births_make(void)
-{
-    kind_name = PyUnicode_InternFromString("kind");
-    owner_name = PyUnicode_InternFromString("owner");
-    members_name = PyUnicode_InternFromString("members");
-    name_name = PyUnicode_InternFromString("name");
-    storages_function = log_import("disposescope.scopes.identity", "storages_of");
-    device_function = log_import("disposescope.scopes.identity", "device_of_entry");
-    return kind_name == NULL || owner_name == NULL || members_name == NULL || name_name == NULL ||
-                   storages_function == NULL || device_function == NULL
-               ? -1
-               : 0;
-}
-
 /* The place of a kind, or that of the first unused one; NULL where there is none left. */
-static struct kind *kind_slot(PyObject *kind)
+static struct kind *kind_slot(Log *log, PyObject *kind)
 {
-    for (int i = 0; i < count_of_kinds; i++) {
-        if (kinds[i].kind == kind) {
-            return &kinds[i];
+    for (int i = 0; i < log->kinds_count; i++) {
+        if (log->kinds[i].kind == kind) {
+            return &log->kinds[i];
         }
     }
-    return count_of_kinds == KINDS_AT_MOST ? NULL : &kinds[count_of_kinds];
+    return log->kinds_count == KINDS_AT_MOST ? NULL : &log->kinds[log->kinds_count];
 }
 
-static void keep_kind(struct kind *slot, const struct kind *kind)
+static void keep_kind(Log *log, struct kind *slot, const struct kind *kind)
 {
-    count_of_kinds += slot->kind == NULL;
+    log->kinds_count += slot->kind == NULL;
     *slot = *kind;
     Py_INCREF(kind->kind);
     Py_INCREF(kind->weigh);
     Py_INCREF(kind->memory);
 }
 
-PyObject *births_describe_kind(PyObject *module, PyObject *arguments)
+PyObject *births_describe_kind(Log *log, PyObject *arguments)
 {
-    (void)module;
     PyObject *name, *device;
-    int backed;
+    int is_backed;
     struct kind kind;
     if (!PyArg_ParseTuple(arguments, "OUOOUp:describe_kind", &kind.kind, &name, &kind.weigh, &kind.memory, &device,
-                          &backed)) {
+                          &is_backed)) {
         return NULL;
     }
-    kind.name = names_number(&kind_names, name);
-    kind.device = names_number(&device_names, device);
-    kind.backed = backed;
-    struct kind *slot = kind_slot(kind.kind);
+    kind.name = names_number(&log->kind_names, name);
+    kind.device = names_number(&log->devices, device);
+    kind.is_backed = is_backed;
+    struct kind *slot = kind_slot(log, kind.kind);
     if (slot == NULL) {
-        PyErr_Format(PyExc_RuntimeError, "internal error: the birth log has room for %d kinds", KINDS_AT_MOST);
+        PyErr_Format(PyExc_RuntimeError, "internal error: the log of births has room for %d kinds, and %R is one more",
+                     KINDS_AT_MOST, name);
         return NULL;
     }
-    keep_kind(slot, &kind);
+    keep_kind(log, slot, &kind);
     Py_RETURN_NONE;
 }
 
 /* What is known of a kind; -1 with an exception. `found` gets borrowed references. */
-static int kinds_find(PyObject *kind, struct kind *found)
+static int find_kind(Log *log, PyObject *kind, struct kind *found)
 {
-    struct kind *slot = kind_slot(kind);
+    struct kind *slot = kind_slot(log, kind);
     if (slot != NULL && slot->kind == kind) {
         *found = *slot;
         return 0;
     }
-    PyObject *name = PyObject_GetAttr(kind, name_name);
-    PyObject *members = name == NULL ? NULL : PyObject_GetAttr(kind, members_name);
-    if (members != NULL) {
+    PyObject *name = PyObject_GetAttrString(kind, "name");
+    PyObject *is_composite = name == NULL ? NULL : PyObject_GetAttrString(kind, "is_composite");
+    int failed = is_composite == NULL ? -1 : 0;
+    if (!failed) {
         /* A composite has the bytes of its members, which were born before it. */
         *found = (struct kind){.kind = kind,
                                .weigh = Py_None,
                                .memory = Py_None,
-                               .name = names_number(&kind_names, name),
-                               .backed = members != Py_None};
+                               .name = names_number(&log->kind_names, name),
+                               .is_backed = is_composite == Py_True};
+        slot = kind_slot(log, kind);
+        if (slot != NULL && slot->kind == NULL) {
+            keep_kind(log, slot, found);
+        }
     }
     Py_XDECREF(name);
-    Py_XDECREF(members);
-    slot = members == NULL ? NULL : kind_slot(kind);
-    if (slot != NULL && slot->kind == NULL) {
-        keep_kind(slot, found);
-    }
-    return members == NULL ? -1 : 0;
+    Py_XDECREF(is_composite);
+    return failed;
 }
 
 /* The bytes of the storages of a resource, and its device; -1 with an exception. */
-static int measure(PyObject *entry, size_t *nbytes, uint16_t *device)
+static int measure(Log *log, PyObject *entry, size_t *nbytes, uint16_t *device)
 {
     PyObject *storages = PyDict_New();
-    PyObject *none = storages == NULL ? NULL : PyObject_CallFunctionObjArgs(storages_function, entry, storages, NULL);
-    PyObject *name = none == NULL ? NULL : PyObject_CallOneArg(device_function, entry);
+    PyObject *none = storages == NULL ? NULL : PyObject_CallFunctionObjArgs(log->storages_of, entry, storages, NULL);
+    PyObject *name = none == NULL ? NULL : PyObject_CallOneArg(log->device_of_entry, entry);
     PyObject *sizes = name == NULL ? NULL : PyDict_Values(storages);
     *nbytes = 0;
     for (Py_ssize_t i = 0; sizes != NULL && i < PyList_GET_SIZE(sizes); i++) {
@@ -193,7 +307,7 @@ static int measure(PyObject *entry, size_t *nbytes, uint16_t *device)
     }
     int failed = sizes == NULL ? -1 : 0;
     if (!failed) {
-        *device = names_number(&device_names, name);
+        *device = names_number(&log->devices, name);
     }
     Py_XDECREF(sizes);
     Py_XDECREF(name);
@@ -204,190 +318,242 @@ static int measure(PyObject *entry, size_t *nbytes, uint16_t *device)
 
 /* ------------------------------------------------------------------ memory that an object stands for */
 
-int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device)
+/* By identity, unlike other weak references. */
+PyTypeObject memory_reference_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.MemoryReference",
+    .tp_doc = "A weak reference to what stands for memory whose birth is known.",
+    .tp_basicsize = sizeof(PyWeakReference),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_base = &_PyWeakref_RefType,
+};
+
+static PyObject *memory_died(PyObject *log, PyObject *reference)
 {
-    if (!birth_log.is_open || birth_log.is_clearing || sightings_of(object) != NULL) {
-        return 0;
-    }
-    /* All that may run the garbage collector first, and with it anything; then what runs nothing. */
-    struct sighting *sighting = sightings_add(object);
-    if (sighting == NULL) {
-        return -1;
-    }
-    uint16_t scope = scopes_current();
-    uint32_t site = sites_here(op, kind, device);
-    if (site != UINT32_MAX && sighting_is_listed(sighting)) {
-        fill_row(&sighting->row, nbytes, site, scope);
-        sighting->row.flags = birth_log.samples ? ROW_SAMPLED : 0;
-        sites_born(&sighting->row);
-    }
-    Py_DECREF((PyObject *)sighting);
-    return 0;
+    forget((Log *)log, reference);
+    Py_RETURN_NONE;
 }
 
-PyObject *births_sight(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+static PyMethodDef memory_died_definition = {"memory_died", memory_died, METH_O, NULL};
+
+int births_make(Log *log)
 {
-    (void)module;
+    memory_reference_type.tp_hash = PyBaseObject_Type.tp_hash;
+    memory_reference_type.tp_richcompare = PyBaseObject_Type.tp_richcompare;
+    log->memory_died = PyCFunction_New(&memory_died_definition, (PyObject *)log);
+    return log->memory_died == NULL ? -1 : PyType_Ready(&memory_reference_type);
+}
+
+/* A new reference, or NULL with an exception. May run the garbage collector. */
+static PyObject *make_memory_reference(const Log *log, PyObject *object)
+{
+    PyObject *arguments = PyTuple_Pack(2, object, log->memory_died);
+    if (arguments == NULL) {
+        return NULL;
+    }
+    PyObject *reference = _PyWeakref_RefType.tp_new(&memory_reference_type, arguments, NULL);
+    Py_DECREF(arguments);
+    if (reference != NULL && !PyObject_IS_GC(object)) {
+        /* Its only reference that could close a cycle is that to the callback, which has none: no work for the collector. But a
+         * reference to what the collector may find in a garbage cycle must be one of its own objects then: it moves them. */
+        PyObject_GC_UnTrack(reference);
+    }
+    return reference;
+}
+
+struct birth *birth_of_memory(const Log *log, PyObject *object)
+{
+    struct birth *birth = NULL;
+    if (PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))) {
+        PyWeakReference *found = (PyWeakReference *)*PyObject_GET_WEAKREFS_LISTPTR(object);
+        for (; found != NULL && birth == NULL; found = found->wr_next) {
+            birth = Py_TYPE(found) == &memory_reference_type ? birth_of(log, found) : NULL;
+        }
+    }
+    return birth;
+}
+
+static bool is_reported(const struct birth *birth) { return birth != NULL && !(birth->flags & BIRTH_UNCOUNTED); }
+
+/* Record the birth of memory at a site; with NO_SITE it is known from now on, and nothing is reported of it. Does nothing where it
+ * is known, or everything has been forgotten since. -1 with an exception. */
+static int record_memory(Log *log, PyObject *object, uint64_t clearings, size_t nbytes, uint32_t site, uint16_t scope)
+{
+    PyObject *reference = make_memory_reference(log, object);
+    if (reference == NULL) {
+        return -1;
+    }
+    int failed = 0;
+    if (log->clearings == clearings && birth_of_memory(log, object) == NULL) {
+        struct birth birth = {.key = reference, .flags = BIRTH_OF_MEMORY | BIRTH_UNCOUNTED};
+        if (site != NO_SITE) {
+            birth = new_birth(log, reference, BIRTH_OF_MEMORY, nbytes, site, scope);
+        }
+        failed = record(log, &birth);
+    }
+    Py_DECREF(reference);
+    if (failed) {
+        PyErr_NoMemory();
+    }
+    return failed;
+}
+
+int memory_exclude(Log *log, PyObject *object)
+{
+    if (log->is_clearing || birth_of_memory(log, object) != NULL) {
+        return 0;
+    }
+    return record_memory(log, object, log->clearings, 0, NO_SITE, NO_NUMBER);
+}
+
+int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device)
+{
+    if (!log_records(log) || birth_of_memory(log, object) != NULL) {
+        return 0;
+    }
+    uint64_t clearings = log->clearings;
+    uint16_t scope = scope_number_here(log);
+    uint32_t site = site_here(log, op, kind, device);
+    return record_memory(log, object, clearings, nbytes, site, scope);
+}
+
+PyObject *births_record_memory(Log *log, PyObject *const *arguments, Py_ssize_t count)
+{
     if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "sight() takes an object, what was called, bytes, kind and device");
+        PyErr_SetString(PyExc_TypeError, "record_memory() takes an object, what was called, bytes, kind and device");
         return NULL;
     }
     size_t nbytes = PyLong_AsSize_t(arguments[2]);
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (sightings_of(arguments[0]) == NULL && birth_log.is_open && births_keep(nbytes) &&
-        births_sight_memory(arguments[0], arguments[1] == Py_None ? NULL : arguments[1], nbytes,
-                            names_number(&kind_names, arguments[3]), names_number(&device_names, arguments[4])) < 0) {
+    if (birth_of_memory(log, arguments[0]) == NULL && log->is_open && births_keep(log, nbytes) &&
+        memory_born(log, arguments[0], arguments[1] == Py_None ? NULL : arguments[1], nbytes,
+                    names_number(&log->kind_names, arguments[3]), names_number(&log->devices, arguments[4])) < 0) {
         return NULL;
     }
-    return PyBool_FromLong(sightings_of(arguments[0]) != NULL);
+    return PyBool_FromLong(birth_of_memory(log, arguments[0]) != NULL);
 }
 
-PyObject *births_exclude(PyObject *module, PyObject *object)
+PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)module;
-    struct sighting *sighting = sightings_of(object);
-    if (sighting == NULL || sighting->row.flags & ROW_EXCLUDED) {
+    if (count != 4) {
+        PyErr_SetString(PyExc_TypeError, "record_owner() takes an object, kind, device and a number of frames");
+        return NULL;
+    }
+    long frames = PyLong_AsLong(arguments[3]);
+    if (frames < 0 || frames > INT32_MAX) {
+        if (!PyErr_Occurred()) {
+            PyErr_Format(PyExc_ValueError, "record_owner() takes a number of frames from 0 on, not %ld", frames);
+        }
+        return NULL;
+    }
+    /* They are few, and all are kept, also where births are sampled. */
+    origin_pass_over((uint32_t)frames);
+    int failed = memory_born(log, arguments[0], NULL, 0, names_number(&log->kind_names, arguments[1]),
+                             names_number(&log->devices, arguments[2]));
+    origin_pass_over(0);
+    return failed ? NULL : PyBool_FromLong(birth_of_memory(log, arguments[0]) != NULL);
+}
+
+PyObject *births_exclude(Log *log, PyObject *object)
+{
+    struct birth *birth = birth_of_memory(log, object);
+    if (!is_reported(birth)) {
         Py_RETURN_FALSE;
     }
-    sites_died(&sighting->row);
-    sighting->row.flags |= ROW_EXCLUDED;
+    site_count(log, birth, -1);
+    birth->flags |= BIRTH_UNCOUNTED;
     Py_RETURN_TRUE;
 }
 
 /* ------------------------------------------------------------------ blocks of the arena */
 
-bool births_of_block(void *address, size_t nbytes, uint16_t kind, uint16_t device)
+bool block_born(Log *log, void *address, size_t nbytes, uint16_t kind, uint16_t device)
 {
-    if (!birth_log.is_open || birth_log.is_clearing || !births_keep(nbytes)) {
+    if (!log_records(log) || !births_keep(log, nbytes)) {
         return false;
     }
-    uint64_t began_in = birth_log.era;
-    uint16_t scope = scopes_current();
-    uint32_t site = sites_here(NULL, kind, device);
-    if (site == UINT32_MAX || birth_log.era != began_in) {
+    uint64_t clearings = log->clearings;
+    uint16_t scope = scope_number_here(log);
+    uint32_t site = site_here(log, NULL, kind, device);
+    if (site == NO_SITE || log->clearings != clearings) {
         return false;
     }
-    struct row row = {.flags = birth_log.samples ? ROW_SAMPLED : 0};
-    fill_row(&row, nbytes, site, scope);
-    if (table_put(address, &row) < 0) {
-        return false;
-    }
-    sites_born(&row);
-    return true;
+    struct birth birth = new_birth(log, address, 0, nbytes, site, scope);
+    return record(log, &birth) == 0;
 }
 
-void births_block_died(void *address)
-{
-    struct row row;
-    if (table_take(address, &row)) {
-        sites_died(&row);
-    }
-}
+void block_died(Log *log, void *address) { forget(log, address); }
 
-void births_block_moved(void *before, void *after, size_t nbytes)
+void block_moved(Log *log, void *before, void *after, size_t nbytes)
 {
-    struct row row;
-    if (!table_take(before, &row)) {
-        return;
-    }
-    sites_died(&row);
-    row.nbytes = bounded(nbytes);
-    if (table_put(after, &row) == 0) {
-        sites_born(&row);
-        sites[row.site].births--;
+    struct birth birth;
+    if (take_out(&log->births, before, &birth)) {
+        resize(log, &birth, nbytes);
+        birth.key = after;
+        if (put_in(&log->births, &birth) < 0) {
+            site_count(log, &birth, -1);
+        }
     }
 }
 
 /* ------------------------------------------------------------------ escapes */
 
-/* The row of memory: of what stands for it, or of a block by its address. NULL where it is not known, or with an exception. */
-static struct row *row_of_memory(PyObject *key)
+/* The birth of memory: of what stands for it, or of a block by its address. NULL where it is not known, or with an exception. */
+static struct birth *birth_by_key(const Log *log, PyObject *key)
 {
-    if (PyLong_CheckExact(key)) {
-        void *address = PyLong_AsVoidPtr(key);
-        return address == NULL ? NULL : table_find(address);
+    if (!PyLong_CheckExact(key)) {
+        return birth_of_memory(log, key);
     }
-    struct sighting *sighting = sightings_of(key);
-    return sighting == NULL ? NULL : &sighting->row;
+    void *address = PyLong_AsVoidPtr(key);
+    return address == NULL ? NULL : birth_of(log, address);
 }
 
-static PyObject *flag_memory(PyObject *key, unsigned flag)
+static PyObject *flag_memory(Log *log, PyObject *key, unsigned flag)
 {
-    struct row *row = row_of_memory(key);
-    if (row != NULL) {
-        birth_log.escapes += flag == ROW_ESCAPED;
-        row->flags |= flag;
+    struct birth *birth = birth_by_key(log, key);
+    if (birth != NULL) {
+        log->escapes += flag == BIRTH_ESCAPED;
+        birth->flags |= flag;
     }
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-PyObject *births_escape(PyObject *module, PyObject *key)
-{
-    (void)module;
-    return flag_memory(key, ROW_ESCAPED);
-}
+PyObject *births_escape(Log *log, PyObject *key) { return flag_memory(log, key, BIRTH_ESCAPED); }
 
-PyObject *births_let_out(PyObject *module, PyObject *key)
-{
-    (void)module;
-    return flag_memory(key, ROW_LET_OUT);
-}
+PyObject *births_let_out(Log *log, PyObject *key) { return flag_memory(log, key, BIRTH_MOVED_OUT); }
 
-PyObject *births_has_escaped(PyObject *module, PyObject *key)
+PyObject *births_has_escaped(Log *log, PyObject *key)
 {
-    (void)module;
-    const struct row *row = row_of_memory(key);
+    const struct birth *birth = birth_by_key(log, key);
     return PyErr_Occurred() ? NULL
-                            : PyBool_FromLong(row != NULL && (row->flags & (ROW_ESCAPED | ROW_LET_OUT)) == ROW_ESCAPED);
+                            : PyBool_FromLong(birth != NULL &&
+                                              (birth->flags & (BIRTH_ESCAPED | BIRTH_MOVED_OUT)) == BIRTH_ESCAPED);
 }
 
-/* ------------------------------------------------------------------ resources, each by its entry of the identity set */
+/* ------------------------------------------------------------------ resources, each by its entry */
 
-static int put_entry(PyObject *entry, const struct row *row)
+/* Record the birth of a resource, and of the members of a composite that are not known: they are counted in its place. -1 with an
+ * exception. */
+static int record_resource(Log *log, PyObject *entry, struct birth birth)
 {
-    struct row before;
-    if (table_take(entry, &before)) {
-        if (!(before.flags & ROW_MEMBER)) {
-            sites_died(&before);
-        }
-    }
-    else {
-        Py_INCREF(entry);
-    }
-    if (table_put(entry, row) < 0) {
-        Py_DECREF(entry);
-        PyErr_NoMemory();
-        return -1;
-    }
-    if (!(row->flags & ROW_MEMBER)) {
-        sites_born(row);
-    }
-    return 0;
-}
-
-static int put_members(PyObject *entry, const struct row *row)
-{
-    PyObject *members = PyObject_GetAttr(entry, members_name);
-    if (members == NULL) {
-        return -1;
-    }
-    int failed = 0;
-    struct row member = *row;
-    member.flags |= ROW_MEMBER;
-    for (Py_ssize_t i = 0; PyTuple_CheckExact(members) && i < PyTuple_GET_SIZE(members) && !failed; i++) {
-        if (table_find(PyTuple_GET_ITEM(members, i)) == NULL) {
-            failed = put_entry(PyTuple_GET_ITEM(members, i), &member);
-        }
+    PyObject *members = Py_NewRef(((Entry *)entry)->members);
+    int failed = record(log, &birth);
+    birth.flags |= BIRTH_UNCOUNTED;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(members) && !failed; i++) {
+        birth.key = PyTuple_GET_ITEM(members, i);
+        failed = birth_of(log, birth.key) == NULL ? record(log, &birth) : 0;
     }
     Py_DECREF(members);
+    if (failed) {
+        PyErr_NoMemory();
+    }
     return failed;
 }
 
-/* Whether the birth of the memory of a resource is the last birth of all, so that the resource needs no row; it is recorded now
- * where nobody saw it. -1 with an exception. */
-static int is_known_by_its_memory(PyObject *entry, const struct kind *kind)
+/* Whether the birth of the memory of a resource is the last birth of all, so that the resource needs none of its own; it is recorded
+ * now where nobody saw it. -1 with an exception. */
+static int is_known_by_its_memory(Log *log, PyObject *entry, const struct kind *kind)
 {
     PyObject *resource = PyObject_CallNoArgs(entry);
     PyObject *memory = resource == NULL || resource == Py_None ? NULL : PyObject_CallOneArg(kind->memory, resource);
@@ -395,26 +561,19 @@ static int is_known_by_its_memory(PyObject *entry, const struct kind *kind)
     if (memory == NULL) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    int is_known = 0;
-    if (memory != Py_None) {
-        struct sighting *sighting = sightings_of(memory);
-        if (sighting == NULL) {
-            size_t nbytes;
-            uint16_t device;
-            if (measure(entry, &nbytes, &device) < 0) {
-                is_known = -1;
-            }
-            else if (nbytes != 0 && births_keep(nbytes)) {
-                is_known = births_sight_memory(memory, NULL, nbytes, kind->name, device) < 0 ? -1 : 0;
-                sighting = is_known < 0 ? NULL : sightings_of(memory);
-            }
-        }
-        if (sighting != NULL && !(sighting->row.flags & ROW_EXCLUDED) && sighting->row.order == birth_log.births) {
-            is_known = 1;
+    int failed = 0;
+    if (memory != Py_None && birth_of_memory(log, memory) == NULL) {
+        size_t nbytes;
+        uint16_t device;
+        failed = measure(log, entry, &nbytes, &device);
+        if (!failed && nbytes != 0 && births_keep(log, nbytes)) {
+            failed = memory_born(log, memory, NULL, nbytes, kind->name, device);
         }
     }
+    const struct birth *birth = failed || memory == Py_None ? NULL : birth_of_memory(log, memory);
+    bool is_known = is_reported(birth) && birth->number == log->last_birth;
     Py_DECREF(memory);
-    return is_known;
+    return failed ? -1 : is_known;
 }
 
 /* The bytes of a resource; 0 where another thread released it meanwhile. */
@@ -435,19 +594,19 @@ static size_t weighed(PyObject *entry, PyObject *weigh)
     return nbytes;
 }
 
-PyObject *births_born(PyObject *module, PyObject *entry)
+PyObject *births_born(Log *log, PyObject *entry)
 {
-    (void)module;
-    if (!birth_log.is_open || birth_log.is_clearing) {
+    if (!log_records(log)) {
         Py_RETURN_NONE;
     }
-    uint64_t began_in = birth_log.era;
-    PyObject *its_kind = PyObject_GetAttr(entry, kind_name);
-    if (its_kind == NULL) {
+    uint64_t clearings = log->clearings;
+    if (!PyObject_TypeCheck(entry, log->scopes->entry)) {
+        PyErr_Format(PyExc_TypeError, "born() takes an entry, not a %s", Py_TYPE(entry)->tp_name);
         return NULL;
     }
+    PyObject *its_kind = Py_NewRef(((Entry *)entry)->kind);
     struct kind kind;
-    int failed = kinds_find(its_kind, &kind);
+    int failed = find_kind(log, its_kind, &kind);
     Py_DECREF(its_kind);
     if (failed) {
         return NULL;
@@ -456,73 +615,55 @@ PyObject *births_born(PyObject *module, PyObject *entry)
     uint16_t device = kind.device;
     int is_known = 0;
     if (kind.memory != Py_None) {
-        is_known = is_known_by_its_memory(entry, &kind);
+        is_known = is_known_by_its_memory(log, entry, &kind);
     }
     else if (kind.weigh != Py_None) {
         nbytes = weighed(entry, kind.weigh);
     }
     else {
-        is_known = measure(entry, &nbytes, &device);
+        is_known = measure(log, entry, &nbytes, &device);
     }
     if (is_known < 0) {
         return NULL;
     }
-    if (is_known > 0 || !births_keep(nbytes)) {
+    if (is_known > 0 || !births_keep(log, nbytes)) {
         Py_RETURN_NONE;
-    }
-    PyObject *owner = PyObject_GetAttr(entry, owner_name);
-    if (owner == NULL) {
-        return NULL;
     }
     uint16_t scope;
-    if (!remembered_scope(&scope)) {
-        scope = scopes_number(owner);
+    if (!scope_number_in_use(&scope)) {
+        scope = scope_number(log, ((Entry *)entry)->owner);
     }
-    Py_DECREF(owner);
-    uint32_t site = sites_here(NULL, kind.name, device);
-    if (site == UINT32_MAX || birth_log.era != began_in || birth_log.is_clearing) {
+    uint32_t site = site_here(log, NULL, kind.name, device);
+    if (site == NO_SITE || log->clearings != clearings) {
         Py_RETURN_NONE;
     }
-    struct row row = {.flags = ROW_ENTRY | (birth_log.samples ? ROW_SAMPLED : 0) | (kind.backed ? ROW_BACKED : 0)};
-    fill_row(&row, nbytes, site, scope);
-    if (put_entry(entry, &row) < 0 || put_members(entry, &row) < 0) {
+    unsigned flags = BIRTH_OF_ENTRY | (kind.is_backed ? BIRTH_BACKED : 0);
+    if (record_resource(log, entry, new_birth(log, entry, flags, nbytes, site, scope)) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
 }
 
-PyObject *births_died(PyObject *module, PyObject *entry)
+PyObject *births_died(Log *log, PyObject *entry)
 {
-    (void)module;
-    struct row row;
-    if (table_take(entry, &row)) {
-        if (!(row.flags & ROW_MEMBER)) {
-            sites_died(&row);
-        }
-        Py_DECREF(entry);
-    }
-    if (PyDict_GET_SIZE(birth_log.disposals) != 0) {
-        int known = PyDict_Contains(birth_log.disposals, entry);
-        if (known < 0 || (known && PyDict_DelItem(birth_log.disposals, entry) < 0)) {
+    forget(log, entry);
+    if (PyDict_GET_SIZE(log->disposals) != 0) {
+        int known = PyDict_Contains(log->disposals, entry);
+        if (known < 0 || (known && PyDict_DelItem(log->disposals, entry) < 0)) {
             return NULL;
         }
     }
     Py_RETURN_NONE;
 }
 
-PyObject *births_released(PyObject *module, PyObject *entry)
+PyObject *births_released(Log *log, PyObject *entry)
 {
-    (void)module;
-    struct row *row = table_find(entry);
-    if (row != NULL) {
-        if (!(row->flags & ROW_MEMBER)) {
-            uint64_t counted = sites[row->site].births;
-            sites_died(row);
-            row->nbytes = 0;
-            sites_born(row);
-            sites[row->site].births = counted;
-        }
-        Py_RETURN_TRUE;
+    struct birth *birth = birth_of(log, entry);
+    if (birth == NULL) {
+        Py_RETURN_FALSE;
     }
-    Py_RETURN_FALSE;
+    if (!(birth->flags & BIRTH_UNCOUNTED)) {
+        resize(log, birth, 0);
+    }
+    Py_RETURN_TRUE;
 }

@@ -1,98 +1,94 @@
-/* The birth log: what is known of every resource and every piece of memory that was seen to be born and is there still.
+/* The log of births: what is known of every resource and every piece of memory that was seen to be born and is there still.
  *
- * One log for the process. What is known of one birth is a row of 24 bytes: everything in it that repeats (the line, the
- * call, the kind, the device, the scope) is an interned number. Rows stand in two places: in a table by address, for entries of
- * the identity set (which it holds a reference to) and for blocks of the arena; and inside a weak reference, for objects that
- * stand for memory, such as a storage of PyTorch: the reference goes with the memory, and the row with it.
+ * All of it is one object, a `Log`; there is one in a process, which lives as long as that. What is known of one birth takes 32
+ * bytes: everything in it that repeats (the line, the call, the kind, the device, the scope) is a number. A birth is found by the
+ * address of what was born: of the entry of a resource, of a block of the arena, or of a weak reference to the object that stands
+ * for memory, such as a storage of PyTorch. The log has a reference to that entry, or to that weak reference.
  *
  * Everything here is called with the GIL held. No function that says so runs Python code; the others may run the garbage
  * collector, and with it any of these functions again.
  *
- * Read births.c first; then places.c and sites.c, where a birth happens and what a line made; tables.c, where rows stand; rows.c,
- * what Python gets of them; names.c; and module.c.
+ * Read births.c first; then places.c and sites.c, where a birth happens and what a line made; rows.c, what Python gets of births;
+ * names.c; and module.c, the type of the log and the functions for other compiled parts. Each calls only what stands below it:
+ * module, rows, births, sites, places, names.
  */
-#ifndef DISPOSESCOPE_BIRTHLOG_H
-#define DISPOSESCOPE_BIRTHLOG_H
+#ifndef DISPOSESCOPE_BIRTHS_LOG_H
+#define DISPOSESCOPE_BIRTHS_LOG_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
-/* The state of the log. */
-struct birth_log {
-    bool is_open;     /* births are recorded */
-    bool is_clearing; /* everything is being forgotten */
-    bool samples;     /* not every birth is kept */
-    uint32_t frames;  /* how many frames of user code are kept for a birth */
-    uint32_t marks, closings;
-    uint64_t births;     /* the number of the last birth */
-    uint64_t cleared_at; /* what that was when everything was forgotten last */
-    uint64_t era;        /* changes when everything is forgotten */
-    uint64_t escapes;
-    double loaded_at; /* as `log_now` */
-    PyObject *disposals; /* dict by entry, in which Python keeps what it knows of disposals: what has died is taken out */
-};
+#include "../../../scopes/src/types.h"
+#include "hash_index.h"
 
-extern struct birth_log birth_log;
+/* ------------------------------------------------------------------ births */
 
-/* By the monotonic clock, in seconds: now, to a few milliseconds. */
-double log_now(void);
-/* What a module of Python has under a name, a new reference. It is kept for the life of the process: there are births while the
- * interpreter goes down. */
-PyObject *log_import(const char *module, const char *name);
-
-/* ------------------------------------------------------------------ rows */
-
-enum row_flag {
-    ROW_SAMPLED = 1,  /* stands for others that were not kept: see births_weight */
-    ROW_EXCLUDED = 2, /* is not reported: it belongs to a model */
-    ROW_ENTRY = 4,    /* its key is an entry, of which the table has a reference */
-    ROW_BACKED = 8,   /* its bytes are those of memory that has a row of its own */
-    ROW_MEMBER = 16,  /* stands for a member of a composite, which is counted in its place */
-    ROW_ESCAPED = 32, /* memory whose tensor was disposed: what still uses it was not to */
-    ROW_LET_OUT = 64, /* memory that was moved out under another name than that of its tensor */
+enum birth_flag {
+    BIRTH_SAMPLED = 1,    /* stands for others that were not kept: see birth_weight */
+    BIRTH_UNCOUNTED = 2,  /* its site does not count it: a member of a composite, or memory that belongs to a model */
+    BIRTH_OF_ENTRY = 4,   /* its key is an entry */
+    BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory; without either, the address of a block */
+    BIRTH_BACKED = 16,    /* its bytes are those of memory whose birth is known by itself */
+    BIRTH_ESCAPED = 32,   /* memory whose tensor was disposed: what still uses it was not to */
+    BIRTH_MOVED_OUT = 64, /* memory that was moved out under another name than that of its tensor */
 };
 
 #define NBYTES_BITS 41
-#define ORDER_BITS 42
+#define NUMBER_BITS 42
 #define SITE_BITS 22
 #define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
-/* What has a birth but no site is not remembered. */
 #define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
+/* Of what is not to be recorded, or happened on one line too many. */
+#define NO_SITE UINT32_MAX
 
-struct row {
+struct birth {
+    void *key; /* with a reference where it is an object */
     uint64_t nbytes : NBYTES_BITS, flags : 7, scope : 16;
-    uint64_t order : ORDER_BITS, site : SITE_BITS; /* the number of the birth, and that of its site */
-    uint32_t closings;                             /* scopes closed until then */
-    uint32_t at_ms;                                /* since the log was loaded */
+    uint64_t number : NUMBER_BITS, site : SITE_BITS; /* births are numbered in their order */
+    uint32_t closings;                               /* scopes closed until then */
+    uint32_t at_ms;                                  /* since the log was made */
 };
 
-/* ------------------------------------------------------------------ names.c: interned objects, and the current scope */
+/* The births of what is alive, in no order. */
+struct births {
+    struct birth *all;
+    uint32_t count, room;
+    struct hash_index index; /* by key */
+};
 
-/* Strings (and None), each once. */
+/* Which births are kept, where not all are. */
+struct sampling {
+    bool is_on;
+    double mean_nbytes; /* from one birth that is kept to the next */
+    double next_nbytes; /* until the next one */
+    uint64_t random_state;
+};
+
+/* What is known of a kind, as `describe_kind` in compiled.pyi. It has references, which it keeps. */
+struct kind {
+    PyObject *kind;
+    PyObject *weigh;  /* resource -> bytes, or None */
+    PyObject *memory; /* resource -> what stands for its memory, or None */
+    uint16_t name, device;
+    bool is_backed;
+};
+
+#define KINDS_AT_MOST 64
+
+/* ------------------------------------------------------------------ names, places, sites */
+
+/* Strings (and None), each once; by number. */
 struct names {
     PyObject *numbers; /* dict: object -> its number */
     PyObject *objects; /* list */
 };
 
-extern struct names op_names, kind_names, device_names, scope_names, pass_names;
+#define NO_NUMBER UINT16_MAX
 
-int names_make(struct names *names);
-/* The number of a hashable object, at most 65,534; 65,535 for all that came too late or could not be remembered. Keeps an
- * exception that is set. */
-uint16_t names_number(struct names *names, PyObject *object);
-/* The object of a number; borrowed, None for 65,535. */
-PyObject *names_object(const struct names *names, uint16_t number);
-
-/* The number of the name of a scope, of None outside of every scope; and of the current one. Raise nothing. */
-uint16_t scopes_number(PyObject *scope);
-uint16_t scopes_current(void);
-int scopes_make(void);
-
-/* ------------------------------------------------------------------ places.c: where a birth happens */
-
-/* An instruction of a code object; a site holds the code. */
+/* An instruction of a code object. */
 struct place {
     PyCodeObject *code;
     intptr_t instruction;
@@ -100,42 +96,24 @@ struct place {
 
 #define PLACES_AT_MOST 64
 
-static inline uint64_t hash_mixed(uint64_t hash, uint64_t word)
-{
-    hash ^= word;
-    hash *= UINT64_C(0x9E3779B97F4A7C15);
-    return hash ^ (hash >> 29);
-}
+/* Something about a code: see places.c. */
+struct code_fact {
+    PyCodeObject *code;
+    intptr_t about, value;
+};
 
-/* The places of user code of the calling thread, innermost first, or those that were remembered and are in use; where there is
- * none, generated code or the outermost frame. `called` gets the code of the library that the innermost one called, or NULL. The
- * codes are borrowed from their frames. Returns how many, or -1 where nothing is to be recorded: the code keeps what it makes for
- * itself, or there is no memory. May run Python code; keeps an exception that is set. */
-int places_of_birth(struct place *places, uint32_t wanted, PyCodeObject **called);
-/* The place in user code of the calling thread, innermost; returns whether there is one. The code is borrowed from its frame. */
-bool places_innermost(struct place *place);
-/* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
-void places_forget(void);
-int places_make(void);
+/* What is known of codes. It has a reference to each of them. */
+struct code_facts {
+    struct code_fact *all;
+    uint32_t count, room, codes;
+    struct hash_index index; /* by code and `about` */
+};
 
-/* What a birth here and now would be recorded with: a new reference, or NULL, without an exception, where there is no memory. May
- * run Python code. */
-PyObject *remembered_here(void);
-/* Have the births on this thread recorded with that, until it is called with NULL. */
-void remembered_use(PyObject *capsule);
-/* The number of the scope that is in use; false where nothing is. And that of the name of the call; UINT16_MAX where it has none. */
-bool remembered_scope(uint16_t *scope);
-uint16_t remembered_op(void);
-/* What tells the name of the call of a code's instruction. */
-void places_name_calls_by(PyObject *function);
-
-/* ------------------------------------------------------------------ sites.c: what a line made */
-
-/* What one line, with those that led to it, made of one kind on one device. */
+/* What one line, with those that led to it, made of one kind on one device. It has references to the codes. */
 struct site {
-    uint64_t hash;
-    struct place *places; /* innermost first */
-    uint32_t count_of_places;
+    const struct place *places; /* innermost first */
+    uint32_t places_count;
+    uint32_t hash;
     uint16_t op, kind, device;
     uint64_t births;
     double live; /* of sampled births an estimate, as the two below */
@@ -143,107 +121,191 @@ struct site {
     struct series *series;
 };
 
-extern struct site *sites;
-extern uint32_t count_of_sites;
-
-/* The live bytes by device, by its number. */
 #define DEVICES 64
-extern int64_t device_live_nbytes[DEVICES];
 
-/* Find what is to be recorded of a birth in the calling thread: the site, or UINT32_MAX where nothing is. `op` is what was called,
- * borrowed, or NULL: then the function of a library that the line called is taken, where it has a frame. May run Python code;
- * keeps an exception that is set. */
-uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device);
-
-/* Count a birth and a death. Run no Python code. */
-void sites_born(const struct row *row);
-void sites_died(const struct row *row);
-
-/* A pass by the name of a number is over: record what lives of each site. Runs no Python code. */
-int sites_mark(uint16_t name);
-/* How many passes of a name there were. */
-uint32_t sites_passes(uint16_t name);
-/* list of (pass, count, nbytes) of a site over the passes of a name, with what lives now as the last; a new reference. */
-PyObject *sites_series(uint32_t site, uint16_t name);
-void sites_clear(void);
-
-PyObject *sites_row(PyObject *module, PyObject *number);
-
-/* ------------------------------------------------------------------ tables.c: where rows stand */
-
-/* Keep a row for a key; an older one goes. Returns 0, or -1 where there is no memory (no exception is set). Runs no Python
- * code. */
-int table_put(void *key, const struct row *row);
-/* Take the row of a key out; returns whether there was one. Runs no Python code. */
-bool table_take(void *key, struct row *row);
-/* The row of a key or NULL; good until the next change of the table. */
-struct row *table_find(void *key);
-/* Step through the table: start with 0; false at its end. */
-bool table_next(size_t *position, void **key, struct row **row);
-size_t table_count(void);
-void table_clear(void);
-
-/* A weak reference that stands in the list of all, and holds a row. Its place in the list stands where other weak references
- * remember their hash: it is hashed by identity, and has none to remember. */
-struct sighting {
-    PyWeakReference reference;
-    struct row row;
+/* Passes of a loop by one name. */
+struct passes {
+    uint32_t count;
+    uint32_t stride; /* only passes whose number is a multiple of it are kept */
 };
 
-extern PyTypeObject sighting_type;
-/* All of them, in no order; the list has a reference to each. */
-extern struct sighting **all_sightings;
+struct sites {
+    struct site *all; /* by number */
+    uint32_t count, room;
+    struct hash_index index; /* by everything that distinguishes one site from another */
+    struct passes *passes;   /* by the number of their name */
+    uint32_t passes_count;
+    struct passes births; /* each is a pass */
+    int64_t live_nbytes[DEVICES]; /* by the number of the device */
+};
 
-#define NOT_LISTED ((Py_hash_t)-1)
+/* ------------------------------------------------------------------ the log */
 
-static inline bool sighting_is_listed(const struct sighting *sighting) { return sighting->reference.hash != NOT_LISTED; }
+/* When somebody looks at what lives: at births 16, 32, 64 and so on from now, where the main thread runs Python code. */
+struct looks {
+    PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
+    uint64_t after; /* the number of the last birth before */
+    uint64_t next;  /* at which birth since then it is called */
+    bool is_due;    /* the interpreter has been asked to call it */
+};
 
-int sightings_make(void);
-/* The sighting of an object, borrowed, or NULL. Runs no Python code. */
-struct sighting *sightings_of(PyObject *object);
-/* Add one, whose row is excluded and is for the caller to fill in. Returns it, a new reference, or NULL with an exception. */
-struct sighting *sightings_add(PyObject *object);
-void sightings_clear(void);
-size_t sightings_count(void);
+typedef struct {
+    PyObject_HEAD
+    bool is_open;        /* births are recorded */
+    bool is_clearing;    /* everything is being forgotten */
+    uint32_t frames;     /* how many frames of user code are kept for a birth */
+    uint32_t marks;      /* passes that are over */
+    uint32_t closings;   /* scopes that were closed */
+    uint64_t last_birth; /* its number */
+    uint64_t cleared_at; /* the last birth that was forgotten with everything else */
+    uint64_t clearings;  /* how often everything was forgotten */
+    uint64_t openings;   /* how often births began to be recorded */
+    uint64_t escapes;
+    struct looks looks;
+    double made_at; /* as `seconds_now` */
+    struct births births;
+    struct sampling sampling;
+    struct sites sites;
+    struct code_facts code_facts;
+    struct names ops, kind_names, devices, scope_names, pass_names;
+    struct kind kinds[KINDS_AT_MOST];
+    int kinds_count;
+    PyObject *disposals; /* a dict by entry, Python's: the log takes out what has died */
+    PyObject *api;       /* a capsule: see ../../../scopes/src/birth_log.h */
+    PyObject *memory_died; /* the callback of weak references to memory */
+    const struct scopes_api *scopes;
+    /* Functions of Python: of a code and its globals, of an entry and a dict, of an entry, of a code and an instruction. The last
+     * one is NULL until it is given. */
+    PyObject *rank_of, *storages_of, *device_of_entry, *name_of_call;
+} Log;
 
-/* ------------------------------------------------------------------ births.c: births and deaths */
+extern PyTypeObject log_type, row_type, memory_reference_type;
 
+/* By the monotonic clock, in seconds: now, to a few milliseconds. */
+static inline double seconds_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static inline bool log_records(const Log *log) { return log->is_open && !log->is_clearing; }
+
+/* ------------------------------------------------------------------ births.c */
+
+/* Sets up what births need of a log. -1 with an exception. */
+int births_make(Log *log);
 /* Keep one birth for so many bytes from now on; all of them where it is 0. */
-void births_sample(uint64_t nbytes);
+void births_sample(Log *log, uint64_t nbytes);
 /* Whether a birth of so many bytes is to be kept; to be asked once for each. */
-bool births_keep(size_t nbytes);
+bool births_keep(Log *log, size_t nbytes);
+/* The birth of a key, or of what an object stands for; NULL where none is known. Good until the next birth or death. */
+struct birth *birth_of(const Log *log, const void *key);
+struct birth *birth_of_memory(const Log *log, PyObject *object);
+void births_clear(Log *log);
+/* Call a function of Python at births; NULL for nobody. See `looks`. */
+void births_look(Log *log, PyObject *look);
+
+/* The functions of the interface to other compiled parts: see ../../../scopes/src/birth_log.h. Blocks run no Python code but for
+ * a birth, which keeps an exception that is set. */
+int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+int memory_exclude(Log *log, PyObject *object);
+bool block_born(Log *log, void *address, size_t nbytes, uint16_t kind, uint16_t device);
+void block_died(Log *log, void *address);
+void block_moved(Log *log, void *before, void *after, size_t nbytes);
+
+/* Methods of the log: see compiled.pyi. */
+PyObject *births_born(Log *log, PyObject *entry);
+PyObject *births_died(Log *log, PyObject *entry);
+PyObject *births_released(Log *log, PyObject *entry);
+PyObject *births_record_memory(Log *log, PyObject *const *arguments, Py_ssize_t count);
+PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t count);
+PyObject *births_exclude(Log *log, PyObject *object);
+PyObject *births_escape(Log *log, PyObject *key);
+PyObject *births_let_out(Log *log, PyObject *key);
+PyObject *births_has_escaped(Log *log, PyObject *key);
+PyObject *births_describe_kind(Log *log, PyObject *arguments);
+
+/* ------------------------------------------------------------------ names.c */
+
+/* Forgets all names. -1 with an exception. */
+int names_make(struct names *names);
+int scope_names_make(struct names *names);
+/* The number of an object; NO_NUMBER for all that came too late or could not be remembered. Runs no Python code; keeps an exception
+ * that is set. */
+uint16_t names_number(struct names *names, PyObject *object);
+/* The object of a number; borrowed, None for NO_NUMBER. */
+PyObject *names_object(const struct names *names, uint16_t number);
+/* The number of the name of a scope, of None outside of every scope; and of the current one. Keep an exception that is set. */
+uint16_t scope_number(Log *log, PyObject *scope);
+uint16_t scope_number_here(Log *log);
+/* From now on take this number for that of the current scope of the thread; NULL ends that. It is read where it stands. */
+void scope_number_use(const uint16_t *number);
+/* The number that is taken so; false where none is. */
+bool scope_number_in_use(uint16_t *number);
+
+/* ------------------------------------------------------------------ places.c */
+
+/* Where a birth happens: places of user code, innermost first; where there is none, generated code or the outermost frame. The
+ * codes are borrowed from their frames. */
+struct origin {
+    int count; /* of places; -1 where nothing is to be recorded: the code keeps what it makes for itself, or there is no memory */
+    const struct place *places;
+    PyCodeObject *called; /* the code of the library that the innermost place called, or NULL */
+    intptr_t instruction; /* that of the innermost place, which itself has the one that stands for its line */
+    uint16_t op;          /* the number of the name of the call, where that is known */
+};
+
+/* The origin of a birth here and now, or the one that is in use on this thread. Its places may be put into `room`. May run Python
+ * code; keeps an exception that is set. */
+struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST]);
+
+/* The number of the name of the call that a birth happens in, of which library code runs; NO_NUMBER where it has none. The codes are
+ * held. May run Python code; keeps an exception that is set. */
+uint16_t origin_op(Log *log, const struct origin *origin);
+
+/* Pass over so many of the innermost frames of this thread from now on. */
+void origin_pass_over(uint32_t frames);
+
+/* What a birth here and now would be recorded with, and its use for the next births on this thread: `remember_origin`, `is_recent`
+ * and `use_origin` in birth_log.h. */
+PyObject *origin_remember(Log *log);
+bool origin_is_recent(const Log *log, PyObject *remembered);
+void origin_use(Log *log, PyObject *remembered);
+
+/* The innermost place in user code of the calling thread; returns whether there is one. The code is borrowed from its frame. */
+bool place_here(Log *log, struct place *place);
+/* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
+void code_facts_clear(Log *log);
+
+/* ------------------------------------------------------------------ sites.c */
+
+/* Where a birth in the calling thread belongs; NO_SITE where nothing is to be recorded. `op` is what was called, or NULL: then the
+ * function of a library that the line called is taken, where it has a frame. May run Python code; keeps an exception that is set. */
+uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device);
 /* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
-double births_weight(const struct row *row);
+double birth_weight(const Log *log, const struct birth *birth);
+/* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer. Runs no Python code. */
+void site_count(Log *log, const struct birth *birth, int sign);
+/* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python code. */
+void sites_birth(Log *log);
+/* How many passes there were by the name of a number. */
+uint32_t sites_passes(const Log *log, uint16_t name);
+void sites_clear(Log *log);
 
-/* The functions of the interface to other rooms: see api.h. */
-int births_sight_memory(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
-bool births_of_block(void *address, size_t nbytes, uint16_t kind, uint16_t device);
-void births_block_died(void *address);
-void births_block_moved(void *before, void *after, size_t nbytes);
+/* Methods of the log. */
+PyObject *sites_mark(Log *log, PyObject *name);
+PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
+PyObject *sites_site(Log *log, PyObject *number);
 
-/* The functions of the module: see compiled.pyi. */
-PyObject *births_born(PyObject *module, PyObject *entry);
-PyObject *births_died(PyObject *module, PyObject *entry);
-PyObject *births_released(PyObject *module, PyObject *entry);
-PyObject *births_sight(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
-PyObject *births_exclude(PyObject *module, PyObject *object);
-PyObject *births_escape(PyObject *module, PyObject *key);
-PyObject *births_let_out(PyObject *module, PyObject *key);
-PyObject *births_has_escaped(PyObject *module, PyObject *key);
-PyObject *births_describe_kind(PyObject *module, PyObject *arguments);
-int births_make(void);
+/* ------------------------------------------------------------------ rows.c: methods of the log */
 
-/* ------------------------------------------------------------------ rows.c: what Python gets of rows */
-
-extern PyTypeObject row_type;
-
-PyObject *rows_recall(PyObject *module, PyObject *entry);
-PyObject *rows_recall_block(PyObject *module, PyObject *address);
-PyObject *rows_recall_memory(PyObject *module, PyObject *object);
-PyObject *rows_is_in_use(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
-PyObject *rows_entries(PyObject *module, PyObject *arguments);
-PyObject *rows_blocks(PyObject *module, PyObject *arguments);
-PyObject *rows_sightings(PyObject *module, PyObject *arguments);
-PyObject *rows_untrack(PyObject *module, PyObject *objects);
+PyObject *rows_recall(Log *log, PyObject *entry);
+PyObject *rows_recall_block(Log *log, PyObject *address);
+PyObject *rows_recall_memory(Log *log, PyObject *object);
+PyObject *rows_is_in_use(Log *log, PyObject *const *arguments, Py_ssize_t count);
+PyObject *rows_entries(Log *log, PyObject *arguments);
+PyObject *rows_blocks(Log *log, PyObject *arguments);
+PyObject *rows_recorded_memory(Log *log, PyObject *arguments);
 
 #endif

@@ -1,21 +1,245 @@
-/* The module `compiled`: the state of the log, its functions as compiled.pyi describes them, and those for other rooms. */
+/* The module `compiled`: the type of the log and the one instance, as compiled.pyi describes them, and what other compiled parts
+ * call. */
 #include "log.h"
 
+#include "../../../scopes/src/birth_log.h"
 #include "../../../scopes/src/module.h"
-#include "api.h"
 
-#include <time.h>
+#include <stddef.h>
+#include <structmember.h>
 
-struct birth_log birth_log = {.frames = 1};
+/* ------------------------------------------------------------------ the log as a whole */
 
-double log_now(void)
+static PyObject *open_log(Log *log, PyObject *arguments)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    unsigned int frames;
+    unsigned long long nbytes;
+    if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
+        return NULL;
+    }
+    log->openings += !log->is_open;
+    log->frames = frames == 0 ? 1 : frames;
+    births_sample(log, nbytes);
+    log->is_open = true;
+    Py_RETURN_NONE;
 }
 
-PyObject *log_import(const char *name_of_module, const char *name)
+static PyObject *close_log(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    log->is_open = false;
+    Py_RETURN_NONE;
+}
+
+static PyObject *clear(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    if (log->is_clearing) {
+        Py_RETURN_NONE;
+    }
+    /* What is let go may take anything with it, and births meanwhile are not recorded. */
+    log->is_clearing = true;
+    log->clearings++;
+    log->cleared_at = log->last_birth;
+    births_clear(log);
+    sites_clear(log);
+    int failed = scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0;
+    log->is_clearing = false;
+    if (failed) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *cleared_at(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(log->cleared_at);
+}
+
+static PyObject *counts(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return Py_BuildValue("KIII", (unsigned long long)log->last_birth, log->marks, log->closings, log->births.count);
+}
+
+static PyObject *look_at_births(Log *log, PyObject *look)
+{
+    births_look(log, look == Py_None ? NULL : look);
+    Py_RETURN_NONE;
+}
+
+static PyObject *closing(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLong(++log->closings);
+}
+
+static PyObject *escapes(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(log->escapes);
+}
+
+static PyObject *site_count_of(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLong(log->sites.count);
+}
+
+/* Add a number to a dict under a name, but for 0. -1 with an exception. */
+static int add_number(PyObject *found, PyObject *name, long long number)
+{
+    PyObject *object = number == 0 ? NULL : PyLong_FromLongLong(number);
+    int failed = number == 0 ? 0 : object == NULL ? -1 : PyDict_SetItem(found, name, object);
+    Py_XDECREF(object);
+    return failed;
+}
+
+static PyObject *passes(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(log->pass_names.objects); i++) {
+        if (add_number(found, PyList_GET_ITEM(log->pass_names.objects, i), sites_passes(log, (uint16_t)i)) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+static PyObject *live_nbytes(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    PyObject *found = PyDict_New();
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(log->devices.objects) && i < DEVICES; i++) {
+        if (add_number(found, PyList_GET_ITEM(log->devices.objects, i), log->sites.live_nbytes[i]) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    return found;
+}
+
+static PyObject *place(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    struct place here;
+    if (!place_here(log, &here)) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("On", (PyObject *)here.code, (Py_ssize_t)here.instruction);
+}
+
+/* ------------------------------------------------------------------ the type */
+
+#define METHOD(function) (PyCFunction)(void (*)(void))(function)
+
+static PyMethodDef methods[] = {
+    {"blocks", METHOD(rows_blocks), METH_VARARGS, NULL},
+    {"born", METHOD(births_born), METH_O, NULL},
+    {"clear", METHOD(clear), METH_NOARGS, NULL},
+    {"cleared_at", METHOD(cleared_at), METH_NOARGS, NULL},
+    {"close", METHOD(close_log), METH_NOARGS, NULL},
+    {"closing", METHOD(closing), METH_NOARGS, NULL},
+    {"counts", METHOD(counts), METH_NOARGS, NULL},
+    {"describe_kind", METHOD(births_describe_kind), METH_VARARGS, NULL},
+    {"died", METHOD(births_died), METH_O, NULL},
+    {"entries", METHOD(rows_entries), METH_VARARGS, NULL},
+    {"escape", METHOD(births_escape), METH_O, NULL},
+    {"escapes", METHOD(escapes), METH_NOARGS, NULL},
+    {"exclude", METHOD(births_exclude), METH_O, NULL},
+    {"has_escaped", METHOD(births_has_escaped), METH_O, NULL},
+    {"is_in_use", METHOD(rows_is_in_use), METH_FASTCALL, NULL},
+    {"let_out", METHOD(births_let_out), METH_O, NULL},
+    {"live_nbytes", METHOD(live_nbytes), METH_NOARGS, NULL},
+    {"look_at_births", METHOD(look_at_births), METH_O, NULL},
+    {"mark", METHOD(sites_mark), METH_O, NULL},
+    {"open", METHOD(open_log), METH_VARARGS, NULL},
+    {"passes", METHOD(passes), METH_NOARGS, NULL},
+    {"place", METHOD(place), METH_NOARGS, NULL},
+    {"recall", METHOD(rows_recall), METH_O, NULL},
+    {"recall_block", METHOD(rows_recall_block), METH_O, NULL},
+    {"recall_memory", METHOD(rows_recall_memory), METH_O, NULL},
+    {"record_memory", METHOD(births_record_memory), METH_FASTCALL, NULL},
+    {"record_owner", METHOD(births_record_owner), METH_FASTCALL, NULL},
+    {"recorded_memory", METHOD(rows_recorded_memory), METH_VARARGS, NULL},
+    {"released", METHOD(births_released), METH_O, NULL},
+    {"series", METHOD(sites_series), METH_FASTCALL, NULL},
+    {"site", METHOD(sites_site), METH_O, NULL},
+    {"site_count", METHOD(site_count_of), METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef members[] = {
+    {"c_api", T_OBJECT_EX, offsetof(Log, api), READONLY, NULL},
+    {"disposals", T_OBJECT_EX, offsetof(Log, disposals), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+/* The instance is never let go: things are born and die while the interpreter goes down. */
+PyTypeObject log_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.leaks.births.compiled.Log",
+    .tp_doc = "What is known of everything that was seen to be born and is there still.",
+    .tp_basicsize = sizeof(Log),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_methods = methods,
+    .tp_members = members,
+};
+
+/* ------------------------------------------------------------------ what other compiled parts call */
+
+/* The log that the interface is about; a reference that is kept. */
+static Log *the_log;
+
+static bool api_is_open(void) { return log_records(the_log); }
+static bool api_block_born(void *address, size_t nbytes, uint16_t kind, uint16_t device)
+{
+    return block_born(the_log, address, nbytes, kind, device);
+}
+static void api_block_died(void *address) { block_died(the_log, address); }
+static void api_block_moved(void *before, void *after, size_t nbytes) { block_moved(the_log, before, after, nbytes); }
+static bool api_has_block(void *address)
+{
+    const struct birth *birth = birth_of(the_log, address);
+    return birth != NULL && !(birth->flags & (BIRTH_OF_ENTRY | BIRTH_OF_MEMORY));
+}
+static bool api_samples(void) { return the_log->sampling.is_on; }
+static bool api_is_kept(size_t nbytes) { return births_keep(the_log, nbytes); }
+static int api_memory_born(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device)
+{
+    return memory_born(the_log, object, op, nbytes, kind, device);
+}
+static bool api_has_memory(PyObject *object) { return birth_of_memory(the_log, object) != NULL; }
+static int api_exclude_memory(PyObject *object) { return memory_exclude(the_log, object); }
+static PyObject *api_remember_origin(void) { return origin_remember(the_log); }
+static bool api_is_recent(PyObject *remembered) { return origin_is_recent(the_log, remembered); }
+static void api_use_origin(PyObject *remembered) { origin_use(the_log, remembered); }
+static uint16_t api_kind_number(PyObject *name) { return names_number(&the_log->kind_names, name); }
+static uint16_t api_device_number(PyObject *name) { return names_number(&the_log->devices, name); }
+
+static struct birth_log_api api = {
+    .is_open = api_is_open,
+    .block_born = api_block_born,
+    .block_died = api_block_died,
+    .block_moved = api_block_moved,
+    .has_block = api_has_block,
+    .samples = api_samples,
+    .is_kept = api_is_kept,
+    .memory_born = api_memory_born,
+    .has_memory = api_has_memory,
+    .exclude_memory = api_exclude_memory,
+    .remember_origin = api_remember_origin,
+    .is_recent = api_is_recent,
+    .use_origin = api_use_origin,
+    .kind_number = api_kind_number,
+    .device_number = api_device_number,
+};
+
+/* ------------------------------------------------------------------ the module */
+
+/* What a module of Python has under a name, a new reference. It is kept for the life of the process: there are births while the
+ * interpreter goes down. */
+static PyObject *imported(const char *name_of_module, const char *name)
 {
     PyObject *module = PyImport_ImportModule(name_of_module);
     PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, name);
@@ -23,259 +247,61 @@ PyObject *log_import(const char *name_of_module, const char *name)
     return found;
 }
 
-/* ------------------------------------------------------------------ passes */
-
-static PyObject *mark(PyObject *module, PyObject *name)
+static int make_log(Log *log)
 {
-    (void)module;
-    uint16_t number = names_number(&pass_names, name);
-    if (number == UINT16_MAX) {
-        return PyLong_FromLong(0);
+    log->frames = 1;
+    log->made_at = seconds_now();
+    if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 || names_make(&log->devices) < 0 ||
+        scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
+        (log->disposals = PyDict_New()) == NULL || (log->api = PyCapsule_New(&api, BIRTH_LOG_CAPSULE, NULL)) == NULL ||
+        (log->rank_of = imported("disposescope.scopes.sites", "rank_of")) == NULL ||
+        (log->name_of_call = imported("disposescope.scopes.sites", "name_of_call")) == NULL ||
+        (log->storages_of = imported("disposescope.scopes.identity", "storages_of")) == NULL ||
+        (log->device_of_entry = imported("disposescope.scopes.identity", "device_of_entry")) == NULL) {
+        return -1;
     }
-    if (sites_mark(number) < 0) {
-        return PyErr_NoMemory();
+    PyObject *capsule = imported("disposescope.scopes.compiled", "api");
+    log->scopes = capsule == NULL ? NULL : scopes_api_of(capsule);
+    Py_XDECREF(capsule);
+    return log->scopes == NULL ? -1 : 0;
+}
+
+/* Have the garbage collector pass over the objects of a list: see compiled.pyi. */
+static PyObject *untrack(PyObject *module, PyObject *objects)
+{
+    (void)module;
+    if (!PyList_CheckExact(objects)) {
+        PyErr_Format(PyExc_TypeError, "untrack() takes a list, not a %s", Py_TYPE(objects)->tp_name);
+        return NULL;
     }
-    birth_log.marks++;
-    return PyLong_FromUnsignedLong(sites_passes(number));
-}
-
-static PyObject *closing(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    return PyLong_FromUnsignedLong(++birth_log.closings);
-}
-
-static PyObject *counts(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    return Py_BuildValue("KIIn", (unsigned long long)birth_log.births, birth_log.marks, birth_log.closings,
-                         (Py_ssize_t)(table_count() + sightings_count()));
-}
-
-static PyObject *passes(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    PyObject *found = PyDict_New();
-    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(pass_names.objects); i++) {
-        uint32_t count = sites_passes((uint16_t)i);
-        PyObject *number = PyLong_FromUnsignedLong(count);
-        if (number == NULL ||
-            (count != 0 && PyDict_SetItem(found, PyList_GET_ITEM(pass_names.objects, i), number) < 0)) {
-            Py_CLEAR(found);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(objects); i++) {
+        if (PyObject_IS_GC(PyList_GET_ITEM(objects, i))) {
+            PyObject_GC_UnTrack(PyList_GET_ITEM(objects, i));
         }
-        Py_XDECREF(number);
-    }
-    return found;
-}
-
-static PyObject *series(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "series() takes the number of a site and the name of passes");
-        return NULL;
-    }
-    unsigned long site = PyLong_AsUnsignedLong(arguments[0]);
-    if (PyErr_Occurred()) {
-        return NULL;
-    }
-    return sites_series(site < UINT32_MAX ? (uint32_t)site : UINT32_MAX, names_number(&pass_names, arguments[1]));
-}
-
-/* ------------------------------------------------------------------ asking */
-
-static PyObject *site_count(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    return PyLong_FromUnsignedLong(count_of_sites);
-}
-
-static PyObject *live_nbytes(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    PyObject *found = PyDict_New();
-    for (Py_ssize_t i = 0; found != NULL && i < PyList_GET_SIZE(device_names.objects) && i < DEVICES; i++) {
-        PyObject *nbytes = PyLong_FromLongLong(device_live_nbytes[i]);
-        if (nbytes == NULL || (device_live_nbytes[i] != 0 &&
-                               PyDict_SetItem(found, PyList_GET_ITEM(device_names.objects, i), nbytes) < 0)) {
-            Py_CLEAR(found);
-        }
-        Py_XDECREF(nbytes);
-    }
-    return found;
-}
-
-static PyObject *escapes(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    return PyLong_FromUnsignedLongLong(birth_log.escapes);
-}
-
-static PyObject *place(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    struct place here;
-    if (!places_innermost(&here)) {
-        Py_RETURN_NONE;
-    }
-    return Py_BuildValue("On", (PyObject *)here.code, (Py_ssize_t)here.instruction);
-}
-
-/* ------------------------------------------------------------------ the log as a whole */
-
-static PyObject *open_log(PyObject *module, PyObject *arguments)
-{
-    (void)module;
-    unsigned int frames;
-    unsigned long long nbytes;
-    if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
-        return NULL;
-    }
-    birth_log.frames = frames == 0 ? 1 : frames;
-    births_sample(nbytes);
-    birth_log.is_open = true;
-    Py_RETURN_NONE;
-}
-
-static PyObject *close_log(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    birth_log.is_open = false;
-    Py_RETURN_NONE;
-}
-
-static PyObject *clear(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    if (birth_log.is_clearing) {
-        Py_RETURN_NONE;
-    }
-    /* What is let go may take anything with it, and births meanwhile are not recorded. */
-    birth_log.is_clearing = true;
-    birth_log.era++;
-    birth_log.cleared_at = birth_log.births;
-    sightings_clear();
-    table_clear();
-    sites_clear();
-    int failed = names_make(&scope_names) < 0 || names_make(&pass_names) < 0;
-    birth_log.is_clearing = false;
-    if (failed) {
-        return NULL;
     }
     Py_RETURN_NONE;
 }
-
-static PyObject *cleared_at(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    return PyLong_FromUnsignedLongLong(birth_log.cleared_at);
-}
-
-#define FAST(function) (PyCFunction)(void (*)(void))(function)
 
 static PyMethodDef functions[] = {
-    {"blocks", rows_blocks, METH_VARARGS, NULL},
-    {"born", births_born, METH_O, NULL},
-    {"clear", clear, METH_NOARGS, NULL},
-    {"cleared_at", cleared_at, METH_NOARGS, NULL},
-    {"close", close_log, METH_NOARGS, NULL},
-    {"closing", closing, METH_NOARGS, NULL},
-    {"counts", counts, METH_NOARGS, NULL},
-    {"describe_kind", births_describe_kind, METH_VARARGS, NULL},
-    {"died", births_died, METH_O, NULL},
-    {"entries", rows_entries, METH_VARARGS, NULL},
-    {"escape", births_escape, METH_O, NULL},
-    {"escapes", escapes, METH_NOARGS, NULL},
-    {"exclude", births_exclude, METH_O, NULL},
-    {"has_escaped", births_has_escaped, METH_O, NULL},
-    {"is_in_use", FAST(rows_is_in_use), METH_FASTCALL, NULL},
-    {"let_out", births_let_out, METH_O, NULL},
-    {"live_nbytes", live_nbytes, METH_NOARGS, NULL},
-    {"mark", mark, METH_O, NULL},
-    {"open", open_log, METH_VARARGS, NULL},
-    {"passes", passes, METH_NOARGS, NULL},
-    {"place", place, METH_NOARGS, NULL},
-    {"recall", rows_recall, METH_O, NULL},
-    {"recall_block", rows_recall_block, METH_O, NULL},
-    {"recall_memory", rows_recall_memory, METH_O, NULL},
-    {"released", births_released, METH_O, NULL},
-    {"series", FAST(series), METH_FASTCALL, NULL},
-    {"sight", FAST(births_sight), METH_FASTCALL, NULL},
-    {"sightings", rows_sightings, METH_VARARGS, NULL},
-    {"site", sites_row, METH_O, NULL},
-    {"site_count", site_count, METH_NOARGS, NULL},
-    {"untrack", rows_untrack, METH_O, NULL},
+    {"untrack", untrack, METH_O, NULL},
     {NULL, NULL, 0, NULL},
-};
-
-static bool api_is_open(void) { return birth_log.is_open && !birth_log.is_clearing; }
-static bool api_has_block(void *address)
-{
-    const struct row *row = table_find(address);
-    return row != NULL && !(row->flags & ROW_ENTRY);
-}
-static bool api_samples(void) { return birth_log.samples; }
-static bool api_is_known(PyObject *object) { return sightings_of(object) != NULL; }
-static int api_know(PyObject *object)
-{
-    struct sighting *sighting = birth_log.is_clearing || sightings_of(object) != NULL ? NULL : sightings_add(object);
-    Py_XDECREF((PyObject *)sighting);
-    return PyErr_Occurred() ? -1 : 0;
-}
-static uint16_t api_kind_number(PyObject *name) { return names_number(&kind_names, name); }
-static uint16_t api_device_number(PyObject *name) { return names_number(&device_names, name); }
-
-static struct birthlog_api api = {
-    .is_open = api_is_open,
-    .block_born = births_of_block,
-    .block_died = births_block_died,
-    .block_moved = births_block_moved,
-    .has_block = api_has_block,
-    .samples = api_samples,
-    .is_kept = births_keep,
-    .sight = births_sight_memory,
-    .is_known = api_is_known,
-    .know = api_know,
-    .remember = remembered_here,
-    .use = remembered_use,
-    .name_calls_by = places_name_calls_by,
-    .kind_number = api_kind_number,
-    .device_number = api_device_number,
 };
 
 static int fill(PyObject *module)
 {
     static bool is_made;
-#ifdef Py_GIL_DISABLED
-    PyErr_SetString(PyExc_ImportError, "the compiled birth log relies on the global interpreter lock");
-    return -1;
-#endif
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }
-    birth_log.loaded_at = log_now();
-    birth_log.disposals = PyDict_New();
-    if (birth_log.disposals == NULL || births_make() < 0 || places_make() < 0 || scopes_make() < 0 ||
-        names_make(&op_names) < 0 || names_make(&kind_names) < 0 || names_make(&device_names) < 0 ||
-        names_make(&scope_names) < 0 || names_make(&pass_names) < 0 || sightings_make() < 0 || PyType_Ready(&row_type) < 0) {
+    if (PyType_Ready(&log_type) < 0 || PyType_Ready(&row_type) < 0) {
         return -1;
     }
-    PyObject *capsule = PyCapsule_New(&api, BIRTHLOG_CAPSULE, NULL);
-    is_made = capsule != NULL && PyModule_AddObjectRef(module, "api", capsule) == 0 &&
-              PyModule_AddObjectRef(module, "disposals", birth_log.disposals) == 0 &&
-              PyModule_AddObjectRef(module, "Sighting", (PyObject *)&sighting_type) == 0 &&
-              PyModule_AddObjectRef(module, "Row", (PyObject *)&row_type) == 0;
-    Py_XDECREF(capsule);
+    the_log = (Log *)log_type.tp_alloc(&log_type, 0);
+    if (the_log == NULL || make_log(the_log) < 0) {
+        return -1;
+    }
+    is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 && PyModule_AddType(module, &log_type) == 0 &&
+              PyModule_AddType(module, &memory_reference_type) == 0 && PyModule_AddType(module, &row_type) == 0;
     return is_made ? 0 : -1;
 }
 

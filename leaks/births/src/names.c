@@ -3,10 +3,6 @@
 
 #include "../../../scopes/src/raised.h"
 
-struct names op_names, kind_names, device_names, scope_names, pass_names;
-
-#define NO_NUMBER UINT16_MAX
-
 int names_make(struct names *names)
 {
     PyObject *numbers = PyDict_New(), *objects = PyList_New(0);
@@ -58,83 +54,68 @@ PyObject *names_object(const struct names *names, uint16_t number)
 
 /* ------------------------------------------------------------------ scopes, by the numbers of their names */
 
-static PyObject *current_variable, *resolve_function;
-static PyObject *name_name, *name_direct;
+/* What stands in the names of scopes from the first. */
+enum { NO_SCOPE, UNNAMED_SCOPE };
 
-uint16_t scopes_number(PyObject *scope)
+int scope_names_make(struct names *names)
+{
+    PyObject *unnamed = PyUnicode_FromString("");
+    if (unnamed == NULL || names_make(names) < 0) {
+        Py_XDECREF(unnamed);
+        return -1;
+    }
+    bool is_made = names_number(names, Py_None) == NO_SCOPE && names_number(names, unnamed) == UNNAMED_SCOPE;
+    Py_DECREF(unnamed);
+    if (!is_made) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+uint16_t scope_number(Log *log, PyObject *scope)
 {
     if (scope == Py_None) {
-        static uint16_t number;
-        static uint64_t known_in;
-        if (known_in != birth_log.era + 1) {
-            number = names_number(&scope_names, Py_None);
-            known_in = birth_log.era + 1;
-        }
-        return number;
+        return NO_SCOPE;
     }
-    static PyObject *unnamed;
-    if (unnamed == NULL && (unnamed = PyUnicode_FromString("")) == NULL) {
-        PyErr_Clear();
-        return UINT16_MAX;
-    }
-    PyObject *name = PyObject_GetAttr(scope, name_name);
-    if (name == NULL) {
-        PyErr_Clear();
-        return UINT16_MAX;
-    }
-    uint16_t number = names_number(&scope_names, name == Py_None ? unnamed : name);
-    Py_DECREF(name);
-    return number;
+    PyObject *name = ((ScopeState *)scope)->name;
+    return name == Py_None ? UNNAMED_SCOPE : names_number(&log->scope_names, name);
 }
 
-/* Of the innermost scope that was entered, a reference, the one that is current; a new reference, None where there is none. Raises
- * nothing. */
-static PyObject *current_scope(PyObject *scope)
+static _Thread_local const uint16_t *number_in_use;
+
+void scope_number_use(const uint16_t *number) { number_in_use = number; }
+
+bool scope_number_in_use(uint16_t *number)
 {
-    PyObject *direct = PyObject_GetAttr(scope, name_direct);
-    bool is_plain = direct == Py_True;
-    Py_XDECREF(direct);
-    if (!is_plain) {
-        PyErr_Clear();
-        PyObject *resolved = PyObject_CallOneArg(resolve_function, scope);
-        Py_DECREF(scope);
-        scope = resolved == NULL ? Py_NewRef(Py_None) : resolved;
+    if (number_in_use != NULL) {
+        *number = *number_in_use;
     }
-    if (PyErr_Occurred()) {
-        put_off_raised();
-    }
-    return scope;
+    return number_in_use != NULL;
 }
 
-uint16_t scopes_current(void)
+uint16_t scope_number_here(Log *log)
 {
-    uint16_t remembered;
-    if (remembered_scope(&remembered)) {
-        return remembered;
+    uint16_t in_use;
+    if (scope_number_in_use(&in_use)) {
+        return in_use;
     }
     PyObject *scope;
-    if (PyContextVar_Get(current_variable, Py_None, &scope) < 0) {
+    if (PyContextVar_Get(log->scopes->current, Py_None, &scope) < 0) {
         PyErr_Clear();
-        return UINT16_MAX;
-    }
-    if (scope == Py_None) {
-        Py_DECREF(scope);
-        return scopes_number(Py_None);
+        return NO_NUMBER;
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    scope = current_scope(scope);
-    uint16_t number = scopes_number(scope);
+    if (scope != Py_None && !scope_is_direct((ScopeState *)scope)) {
+        Py_SETREF(scope, log->scopes->resolve(scope));
+        if (scope == NULL) {
+            put_off_raised();
+            scope = Py_NewRef(Py_None);
+        }
+    }
+    uint16_t number = scope_number(log, scope);
     Py_DECREF(scope);
     PyErr_Restore(type, value, traceback);
     return number;
-}
-
-int scopes_make(void)
-{
-    name_name = PyUnicode_InternFromString("name");
-    name_direct = PyUnicode_InternFromString("_direct");
-    current_variable = log_import("disposescope.scopes.context", "CURRENT");
-    resolve_function = log_import("disposescope.scopes.context", "resolve");
-    return name_name == NULL || name_direct == NULL || current_variable == NULL || resolve_function == NULL ? -1 : 0;
 }

@@ -1,292 +1,264 @@
-/* Where a birth happens: the codes that were met, their lines, the walk through the frames, and places that are remembered for
+/* Where a birth happens: what is known of codes and their lines, the walk through the frames, and origins that are remembered for
  * a birth of which the log learns later. */
 #include "log.h"
 
+#include "../../../scopes/src/frames.h"
 #include "../../../scopes/src/raised.h"
-#include "frames.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a code is to a person who looks for a line; as in scopes/sites.py. */
-enum rank { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, LOST };
+/* What code is to a person who looks for a line: `Role` in scopes/sites.py. UNKNOWN where there is no memory for it. */
+enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 
-/* ------------------------------------------------------------------ what is known of codes and their lines
+/* ------------------------------------------------------------------ what is known of codes
  *
  * One line has several instructions, and the interpreter moves from one of them to another while it specialises a call: the first
- * that was met stands for all. So there is one table of four things, by code and a number: the rank of the code (ITS_RANK), of an
+ * that was met stands for all. So there are facts of four sorts, each about a number: the role of the code (ITS_ROLE), of an
  * instruction the first one of its line, of a line, as the negative of the line less one, its first instruction, and of an
- * instruction (ITS_OP) the number of the name of the call that it makes. What has the rank holds the code, so that its address stays
- * its own. */
-#define ITS_RANK ((intptr_t)-1)
+ * instruction (ITS_OP) the number of the name of the call that it makes. The role of a code comes first, and with it the reference
+ * to the code, so that its address stays its own. */
+#define ITS_ROLE ((intptr_t)-1)
 #define ITS_OP(instruction) (INTPTR_MIN + (instruction))
 
-struct known {
-    PyCodeObject *code;
-    intptr_t instruction, value;
-};
-
-static struct known *known;
-static size_t room_for_known, count_of_known, count_of_codes;
-static PyObject *rank_function;
-
-/* Where something of a code stands, or where it is to be put: its code is NULL then. */
-static struct known *known_slot(const PyCodeObject *code, intptr_t instruction)
+static uint32_t fact_hash(const PyCodeObject *code, intptr_t about)
 {
-    size_t mask = room_for_known - 1;
-    size_t at = (size_t)hash_mixed(hash_mixed(0, (uint64_t)(uintptr_t)code), (uint64_t)instruction) & mask;
-    while (known[at].code != NULL && (known[at].code != code || known[at].instruction != instruction)) {
-        at = (at + 1) & mask;
-    }
-    return &known[at];
+    return hash_folded(hash_mixed(hash_mixed(0, (uint64_t)(uintptr_t)code), (uint64_t)about));
 }
 
-/* What is known; NULL where nothing is. */
-static const struct known *known_of(const PyCodeObject *code, intptr_t instruction)
+/* Whether something is known; `value` gets it. */
+static bool fact_find(const struct code_facts *facts, const PyCodeObject *code, intptr_t about, intptr_t *value)
 {
-    const struct known *slot = known == NULL ? NULL : known_slot(code, instruction);
-    return slot == NULL || slot->code == NULL ? NULL : slot;
-}
-
-/* Have room for two more; -1 where there is no memory. */
-static int make_room(void)
-{
-    if (known != NULL && count_of_known + 2 <= room_for_known / 2) {
-        return 0;
-    }
-    size_t before = room_for_known, room = before == 0 ? 1024 : before * 2;
-    struct known *old = known, *fresh = calloc(room, sizeof *fresh);
-    if (fresh == NULL) {
-        return -1;
-    }
-    known = fresh;
-    room_for_known = room;
-    for (size_t at = 0; at < before; at++) {
-        if (old[at].code != NULL) {
-            *known_slot(old[at].code, old[at].instruction) = old[at];
+    struct hash_search search = hash_search(&facts->index, fact_hash(code, about));
+    for (uint32_t at = hash_next(&facts->index, &search); at != NOT_FOUND; at = hash_next(&facts->index, &search)) {
+        if (facts->all[at].code == code && facts->all[at].about == about) {
+            *value = facts->all[at].value;
+            return true;
         }
     }
-    free(old);
-    return 0;
+    return false;
 }
 
-/* Put something down, where nobody has meanwhile; returns what stands there. There is room for it. */
-static intptr_t put_known(PyCodeObject *code, intptr_t instruction, intptr_t value)
+/* Add a fact where nobody has meanwhile; `value` gets the one that stands there. False where there is no memory. */
+static bool fact_add(struct code_facts *facts, PyCodeObject *code, intptr_t about, intptr_t *value)
 {
-    struct known *slot = known_slot(code, instruction);
-    if (slot->code == NULL) {
-        *slot = (struct known){code, instruction, value};
-        count_of_known++;
-        if (instruction == ITS_RANK) {
-            Py_INCREF((PyObject *)code);
-            count_of_codes++;
+    if (fact_find(facts, code, about, value)) {
+        return true;
+    }
+    struct code_fact *all = array_grown(facts->all, facts->count, &facts->room, sizeof *all);
+    if (all == NULL) {
+        return false;
+    }
+    facts->all = all;
+    if (hash_add(&facts->index, fact_hash(code, about), facts->count) < 0) {
+        return false;
+    }
+    all[facts->count++] = (struct code_fact){code, about, *value};
+    if (about == ITS_ROLE) {
+        Py_INCREF((PyObject *)code);
+        facts->codes++;
+    }
+    return true;
+}
+
+void code_facts_clear(Log *log)
+{
+    struct code_facts gone = log->code_facts;
+    log->code_facts = (struct code_facts){0};
+    for (uint32_t i = 0; i < gone.count; i++) {
+        if (gone.all[i].about == ITS_ROLE) {
+            Py_DECREF((PyObject *)gone.all[i].code);
         }
     }
-    return slot->value;
+    free(gone.all);
+    free(gone.index.slots);
 }
 
-/* The rank of the code of a frame; LOST where there is no memory to remember it. May run Python code. */
-static enum rank rank_of(struct walk *walk)
+/* The role of the code of a frame. May run Python code. */
+static enum role role_of(Log *log, struct walk *walk)
 {
     PyCodeObject *code = walk_code(walk);
-    const struct known *before = known_of(code, ITS_RANK);
-    if (before != NULL) {
-        return (enum rank)before->value;
+    intptr_t role;
+    if (fact_find(&log->code_facts, code, ITS_ROLE, &role)) {
+        return (enum role)role;
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyObject *globals = walk_globals(walk);
     PyObject *answer = globals == NULL ? NULL
-                                       : PyObject_CallFunctionObjArgs(rank_function, (PyObject *)code, globals, NULL);
+                                       : PyObject_CallFunctionObjArgs(log->rank_of, (PyObject *)code, globals, NULL);
     Py_XDECREF(globals);
-    long rank = answer == NULL ? USER : PyLong_AsLong(answer);
+    role = answer == NULL ? USER : PyLong_AsLong(answer);
     Py_XDECREF(answer);
     if (PyErr_Occurred()) {
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
-    if (rank < USER || rank > PASSING) {
-        rank = USER;
+    if (role < USER || role > PASSING) {
+        role = USER;
     }
-    return make_room() < 0 ? LOST : (enum rank)put_known(code, ITS_RANK, rank);
+    return fact_add(&log->code_facts, code, ITS_ROLE, &role) ? (enum role)role : UNKNOWN;
 }
 
-/* The instruction that stands for the line of one, of a code whose rank is known. Runs no Python code. */
-static intptr_t canonical(PyCodeObject *code, intptr_t instruction)
+/* The instruction that stands for the line of one, of a code whose role is known. Runs no Python code. */
+static intptr_t first_of_line(struct code_facts *facts, PyCodeObject *code, intptr_t instruction)
 {
-    const struct known *before = known_of(code, instruction);
-    if (before != NULL) {
-        return before->value;
+    intptr_t first = instruction;
+    if (fact_find(facts, code, instruction, &first)) {
+        return first;
     }
     int line = PyCode_Addr2Line(code, (int)instruction);
-    if (line <= 0 || make_room() < 0) {
-        return instruction;
+    if (line > 0 && fact_add(facts, code, -(intptr_t)line - 1, &first)) {
+        fact_add(facts, code, instruction, &first);
     }
-    return put_known(code, instruction, put_known(code, -(intptr_t)line - 1, instruction));
+    return first;
 }
 
-static PyObject *naming_function;
-
-void places_name_calls_by(PyObject *function) { Py_XSETREF(naming_function, Py_NewRef(function)); }
-
-/* The number of the name of the call that an instruction makes; UINT16_MAX where it has none. Runs Python code. The caller holds the
+/* The number of the name of the call that an instruction makes; NO_NUMBER where it has none. Runs Python code. The caller holds the
  * code. */
-static uint16_t op_of(PyCodeObject *code, intptr_t instruction)
+static uint16_t op_of(Log *log, PyCodeObject *code, intptr_t instruction)
 {
-    const struct known *before = known_of(code, ITS_OP(instruction));
-    if (before != NULL) {
-        return (uint16_t)before->value;
-    }
-    if (naming_function == NULL) {
-        return UINT16_MAX;
+    intptr_t number = NO_NUMBER, role;
+    if (fact_find(&log->code_facts, code, ITS_OP(instruction), &number)) {
+        return (uint16_t)number;
     }
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *name = PyObject_CallFunction(naming_function, "On", (PyObject *)code, (Py_ssize_t)instruction);
-    uint16_t number = name == NULL || name == Py_None ? UINT16_MAX : names_number(&op_names, name);
+    PyObject *name = PyObject_CallFunction(log->name_of_call, "On", (PyObject *)code, (Py_ssize_t)instruction);
+    if (name != NULL && name != Py_None) {
+        number = names_number(&log->ops, name);
+    }
     Py_XDECREF(name);
     if (PyErr_Occurred()) {
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
     /* That ran code, which may have let go of the code. */
-    if (known_of(code, ITS_RANK) != NULL && make_room() == 0) {
-        put_known(code, ITS_OP(instruction), number);
+    if (fact_find(&log->code_facts, code, ITS_ROLE, &role)) {
+        fact_add(&log->code_facts, code, ITS_OP(instruction), &number);
     }
-    return number;
+    return (uint16_t)number;
 }
 
-void places_forget(void)
+/* Whether the name of a function of a library says nothing of an operation: that of one that wraps others, or is the library's own. */
+static bool is_nameless(const PyCodeObject *code)
 {
-    struct known *old = known;
-    size_t before = room_for_known;
-    known = NULL;
-    room_for_known = count_of_known = count_of_codes = 0;
-    for (size_t at = 0; at < before; at++) {
-        if (old[at].code != NULL && old[at].instruction == ITS_RANK) {
-            Py_DECREF((PyObject *)old[at].code);
-        }
-    }
-    free(old);
+    Py_UCS4 first = PyUnicode_GET_LENGTH(code->co_name) == 0 ? '_' : PyUnicode_READ_CHAR(code->co_name, 0);
+    return code->co_flags & CO_NESTED || first == '_' || first == '<';
 }
 
-/* ------------------------------------------------------------------ the walk */
+uint16_t origin_op(Log *log, const struct origin *origin)
+{
+    uint16_t op = op_of(log, origin->places[0].code, origin->instruction);
+    return op != NO_NUMBER || is_nameless(origin->called) ? op : names_number(&log->ops, origin->called->co_name);
+}
+
+/* ------------------------------------------------------------------ the walk through the frames */
 
 #define CODES_AT_MOST 50000
 
-/* As `places_of_birth`, whatever is remembered. `exact` gets the instruction of the innermost one, where the place has that which
- * stands for its line. */
-static int places_walked(struct place *places, uint32_t wanted, PyCodeObject **called, intptr_t *exact)
+/* How many of the innermost frames of this thread are passed over: those of an object that is being made. */
+static _Thread_local uint32_t passed_over;
+
+void origin_pass_over(uint32_t frames) { passed_over = frames; }
+
+/* The origin of a birth here and now, with at most so many places, which are put into `room`. May run Python code; keeps an
+ * exception that is set. */
+static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
 {
-    int count = 0;
+    struct origin origin = {.places = room, .op = NO_NUMBER};
     struct place generated = {NULL, 0}, outermost = {NULL, 0};
-    *called = NULL;
-    if (count_of_codes > CODES_AT_MOST) {
+    if (log->code_facts.codes > CODES_AT_MOST) {
         /* A program that makes code all the time shall not keep all of it. */
-        places_forget();
+        code_facts_clear(log);
     }
     struct walk walk;
     walk_begin(&walk);
-    bool innermost = true;
-    while (!walk_ended(&walk) && count < (int)wanted) {
-        enum rank rank = rank_of(&walk);
-        if (rank == LOST || (innermost && rank == KEEPER)) {
+    for (uint32_t i = 0; i < passed_over && !walk_ended(&walk); i++) {
+        walk_out(&walk);
+    }
+    bool innermost = passed_over == 0;
+    while (!walk_ended(&walk) && origin.count < (int)wanted) {
+        enum role role = role_of(log, &walk);
+        if (role == UNKNOWN || (innermost && role == KEEPER)) {
             walk_end(&walk);
-            return -1;
+            return (struct origin){.count = -1, .op = NO_NUMBER};
         }
-        if (innermost && (rank == THROUGH || rank == PASSING)) {
+        if (innermost && (role == THROUGH || role == PASSING)) {
             walk_out(&walk);
-            if (rank == THROUGH && !walk_ended(&walk)) {
+            if (role == THROUGH && !walk_ended(&walk)) {
                 /* The function that asked for it stands between its caller and what is called. */
-                *called = walk_code(&walk);
+                origin.called = walk_code(&walk);
                 walk_out(&walk);
             }
             continue;
         }
         innermost = false;
         struct place here = {walk_code(&walk), walk_instruction(&walk)};
-        if (rank == USER) {
-            if (count == 0) {
-                *exact = here.instruction;
+        if (role == USER) {
+            if (origin.count == 0) {
+                origin.instruction = here.instruction;
             }
-            here.instruction = canonical(here.code, here.instruction);
-            places[count++] = here;
+            here.instruction = first_of_line(&log->code_facts, here.code, here.instruction);
+            room[origin.count++] = here;
         }
-        else if (count == 0) {
+        else if (origin.count == 0) {
             outermost = here;
-            if (rank == GENERATED) {
-                if (generated.code == NULL) {
-                    generated = here;
-                }
+            if (role != GENERATED) {
+                origin.called = here.code;
             }
-            else {
-                *called = here.code;
+            else if (generated.code == NULL) {
+                generated = here;
             }
         }
         walk_out(&walk);
     }
     walk_end(&walk);
-    if (count == 0) {
-        if (generated.code != NULL) {
-            places[count++] = generated;
+    if (origin.count == 0) {
+        struct place only = generated.code != NULL ? generated : outermost;
+        origin.called = NULL;
+        origin.instruction = only.instruction;
+        if (only.code != NULL) {
+            room[origin.count++] = only;
         }
-        else if (outermost.code != NULL) {
-            places[count++] = outermost;
-        }
-        *exact = count == 0 ? 0 : places[0].instruction;
-        *called = NULL;
     }
-    return count;
+    return origin;
 }
 
-bool places_innermost(struct place *place)
-{
-    PyCodeObject *called;
-    intptr_t exact;
-    return places_walked(place, 1, &called, &exact) >= 1;
-}
+bool place_here(Log *log, struct place *place) { return origin_here(log, place, 1).count > 0; }
 
-int places_make(void)
-{
-    rank_function = log_import("disposescope.scopes.sites", "rank_of");
-    return rank_function == NULL ? -1 : 0;
-}
+/* ------------------------------------------------------------------ origins that are remembered */
 
-/* ------------------------------------------------------------------ places that are remembered */
-
-/* Where a birth happened of which the log learns when the code that runs has moved on. */
-
+/* The origin of a birth of which the log learns when the code that runs has moved on. It has references to the codes. */
 struct remembered {
-    PyCodeObject *called;
-    int count; /* as `places_walked` returns it */
-    uint16_t scope, op;
-    intptr_t exact;
-    bool is_named; /* whether the number of the name of the call stands in `op` */
+    struct origin origin;
+    uint64_t openings; /* of the log until then */
+    uint16_t scope;
+    bool is_named; /* the name of its call was asked for */
     struct place places[];
 };
 
 /* What the next births on this thread are recorded with; borrowed. */
-static _Thread_local struct remembered *in_use;
+static _Thread_local const struct remembered *in_use;
 
 static void forget(PyObject *capsule)
 {
     struct remembered *remembered = PyCapsule_GetPointer(capsule, NULL);
-    for (int i = 0; i < remembered->count; i++) {
+    for (int i = 0; i < remembered->origin.count; i++) {
         Py_DECREF((PyObject *)remembered->places[i].code);
     }
-    Py_XDECREF((PyObject *)remembered->called);
+    Py_XDECREF((PyObject *)remembered->origin.called);
     free(remembered);
 }
 
-PyObject *remembered_here(void)
+static uint32_t frames_wanted(const Log *log) { return log->frames < PLACES_AT_MOST ? log->frames : PLACES_AT_MOST; }
+
+PyObject *origin_remember(Log *log)
 {
     struct place places[PLACES_AT_MOST];
-    PyCodeObject *called;
-    uint16_t scope = scopes_current();
-    intptr_t exact = 0;
-    uint32_t wanted = birth_log.frames < PLACES_AT_MOST ? birth_log.frames : PLACES_AT_MOST;
-    int count = places_walked(places, wanted, &called, &exact);
-    size_t nbytes = count > 0 ? (size_t)count * sizeof *places : 0;
+    uint16_t scope = scope_number_here(log);
+    struct origin origin = origin_here(log, places, frames_wanted(log));
+    size_t nbytes = origin.count > 0 ? (size_t)origin.count * sizeof *places : 0;
     struct remembered *remembered = malloc(sizeof *remembered + nbytes);
     PyObject *capsule = remembered == NULL ? NULL : PyCapsule_New(remembered, NULL, NULL);
     if (capsule == NULL) {
@@ -294,47 +266,44 @@ PyObject *remembered_here(void)
         PyErr_Clear();
         return NULL;
     }
-    *remembered = (struct remembered){
-        .called = (PyCodeObject *)Py_XNewRef((PyObject *)called), .count = count, .scope = scope, .op = UINT16_MAX, .exact = exact};
+    *remembered = (struct remembered){.origin = origin, .openings = log->openings, .scope = scope};
     memcpy(remembered->places, places, nbytes);
-    for (int i = 0; i < count; i++) {
+    remembered->origin.places = remembered->places;
+    Py_XINCREF((PyObject *)origin.called);
+    for (int i = 0; i < origin.count; i++) {
         Py_INCREF((PyObject *)places[i].code);
     }
     PyCapsule_SetDestructor(capsule, forget);
     return capsule;
 }
 
-void remembered_use(PyObject *capsule)
+bool origin_is_recent(const Log *log, PyObject *capsule)
+{
+    const struct remembered *remembered = PyCapsule_GetPointer(capsule, NULL);
+    return remembered->openings == log->openings;
+}
+
+void origin_use(Log *log, PyObject *capsule)
 {
     struct remembered *remembered = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
-    if (remembered != NULL && !remembered->is_named && remembered->count > 0) {
+    if (remembered != NULL && !remembered->is_named && remembered->origin.count > 0) {
         /* That runs code, and with it births of its own. */
-        remembered->op = op_of(remembered->places[0].code, remembered->exact);
+        remembered->origin.op = op_of(log, remembered->places[0].code, remembered->origin.instruction);
         remembered->is_named = true;
     }
     in_use = remembered;
+    scope_number_use(remembered == NULL ? NULL : &remembered->scope);
 }
 
-uint16_t remembered_op(void) { return in_use == NULL ? UINT16_MAX : in_use->op; }
-
-int places_of_birth(struct place *places, uint32_t wanted, PyCodeObject **called)
+struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST])
 {
+    uint32_t wanted = frames_wanted(log);
     if (in_use == NULL) {
-        intptr_t exact;
-        return places_walked(places, wanted, called, &exact);
+        return origin_here(log, room, wanted);
     }
-    *called = in_use->called;
-    int count = in_use->count < 0 || (uint32_t)in_use->count < wanted ? in_use->count : (int)wanted;
-    if (count > 0) {
-        memcpy(places, in_use->places, (size_t)count * sizeof *places);
+    struct origin origin = in_use->origin;
+    if (origin.count > (int)wanted) {
+        origin.count = (int)wanted;
     }
-    return count;
-}
-
-bool remembered_scope(uint16_t *scope)
-{
-    if (in_use != NULL) {
-        *scope = in_use->scope;
-    }
-    return in_use != NULL;
+    return origin;
 }

@@ -1,14 +1,16 @@
 /* What each line made: how many were born there, how many live, their bytes, and the course of these over the passes of loops. */
 #include "log.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ passes: what lives of each site over the passes of loops */
+/* ------------------------------------------------------------------ passes: what lives of each site over those of loops */
 
 #define POINTS 256
 
-/* What lived after each pass by one name, from one pass on; only passes whose number is a multiple of the name's stride. */
+/* What lived after each pass by one name, from one pass on; only passes whose number is a multiple of the name's stride. Each birth
+ * counts as a pass as well, for programs that have no others: those are the passes without a name. */
 struct series {
     struct series *next;
     struct point {
@@ -20,20 +22,20 @@ struct series {
     uint16_t name;
 };
 
-/* What is the same for all series of a name. */
-struct passes {
-    uint32_t count, stride;
-};
+#define NO_NAME NO_NUMBER
 
-static struct passes *passes_by_name;
-static size_t count_of_passes;
+/* The passes by the name of a number; NULL where there were none. */
+static struct passes *passes_by(struct sites *sites, uint16_t name)
+{
+    return name == NO_NAME ? &sites->births : name < sites->passes_count ? &sites->passes[name] : NULL;
+}
 
 /* Keep every second point of every series of a name. */
-static void thin(uint16_t name)
+static void thin(struct sites *sites, uint16_t name)
 {
-    passes_by_name[name].stride *= 2;
-    for (uint32_t i = 0; i < count_of_sites; i++) {
-        for (struct series *series = sites[i].series; series != NULL; series = series->next) {
+    passes_by(sites, name)->stride *= 2;
+    for (uint32_t i = 0; i < sites->count; i++) {
+        for (struct series *series = sites->all[i].series; series != NULL; series = series->next) {
             if (series->name == name) {
                 uint32_t skip = series->first & 1, kept = 0;
                 for (uint32_t at = skip; at < series->count; at += 2) {
@@ -53,68 +55,92 @@ static struct point point_of(const struct site *site)
     return (struct point){.nbytes = site->live_nbytes, .live = count};
 }
 
-int sites_mark(uint16_t name)
+static struct series *series_of(const struct site *site, uint16_t name)
 {
-    if (name >= count_of_passes) {
-        size_t count = (size_t)name + 1;
-        struct passes *fresh = realloc(passes_by_name, count * sizeof *fresh);
-        if (fresh == NULL) {
+    struct series *series = site->series;
+    while (series != NULL && series->name != name) {
+        series = series->next;
+    }
+    return series;
+}
+
+/* Add a point of what lives of a site now; -1 where there is no memory. */
+static int add_point(struct site *site, uint16_t name, uint32_t position)
+{
+    struct series *series = series_of(site, name);
+    if (series == NULL) {
+        if (site->live < 0.5) {
+            return 0;
+        }
+        if ((series = calloc(1, sizeof *series)) == NULL) {
             return -1;
         }
-        for (size_t i = count_of_passes; i < count; i++) {
-            fresh[i] = (struct passes){0, 1};
-        }
-        passes_by_name = fresh;
-        count_of_passes = count;
+        *series = (struct series){.name = name, .next = site->series};
+        site->series = series;
     }
-    struct passes *passes = &passes_by_name[name];
+    if (series->count == 0) {
+        series->first = position;
+    }
+    struct point *points = array_grown(series->points, series->count, &series->room, sizeof *points);
+    if (points == NULL) {
+        return -1;
+    }
+    series->points = points;
+    points[series->count++] = point_of(site);
+    return 0;
+}
+
+/* A pass by the name of a number is over: record what lives of each site; -1 where there is no memory. Runs no Python code. */
+static int record_pass(struct sites *sites, uint16_t name)
+{
+    while (name != NO_NAME && name >= sites->passes_count) {
+        struct passes *all = realloc(sites->passes, (sites->passes_count + 1) * sizeof *all);
+        if (all == NULL) {
+            return -1;
+        }
+        all[sites->passes_count++] = (struct passes){0, 1};
+        sites->passes = all;
+    }
+    struct passes *passes = passes_by(sites, name);
+    passes->stride += passes->stride == 0;
     uint32_t pass = ++passes->count;
+    if (pass % passes->stride == 0 && pass / passes->stride >= POINTS) {
+        thin(sites, name);
+    }
     if (pass % passes->stride != 0) {
         return 0;
     }
-    if (pass / passes->stride >= POINTS) {
-        thin(name);
-        if (pass % passes->stride != 0) {
-            return 0;
+    for (uint32_t i = 0; i < sites->count; i++) {
+        if (add_point(&sites->all[i], name, pass / passes->stride) < 0) {
+            return -1;
         }
-    }
-    uint32_t position = pass / passes->stride;
-    for (uint32_t i = 0; i < count_of_sites; i++) {
-        struct site *site = &sites[i];
-        struct series *series = site->series;
-        while (series != NULL && series->name != name) {
-            series = series->next;
-        }
-        if (series == NULL) {
-            if (site->live < 0.5) {
-                continue;
-            }
-            series = calloc(1, sizeof *series);
-            if (series == NULL) {
-                return -1;
-            }
-            series->name = name;
-            series->next = site->series;
-            site->series = series;
-        }
-        if (series->count == 0) {
-            series->first = position;
-        }
-        if (series->count == series->room) {
-            uint32_t room = series->room == 0 ? 8 : series->room * 2;
-            struct point *points = realloc(series->points, room * sizeof *points);
-            if (points == NULL) {
-                return -1;
-            }
-            series->points = points;
-            series->room = room;
-        }
-        series->points[series->count++] = point_of(site);
     }
     return 0;
 }
 
-uint32_t sites_passes(uint16_t name) { return name < count_of_passes ? passes_by_name[name].count : 0; }
+uint32_t sites_passes(const Log *log, uint16_t name)
+{
+    return name < log->sites.passes_count ? log->sites.passes[name].count : 0;
+}
+
+void sites_birth(Log *log)
+{
+    /* Where there is no memory for a point, the course of a line has one less. */
+    (void)record_pass(&log->sites, NO_NAME);
+}
+
+PyObject *sites_mark(Log *log, PyObject *name)
+{
+    uint16_t number = names_number(&log->pass_names, name);
+    if (number == NO_NUMBER) {
+        return PyLong_FromLong(0);
+    }
+    if (record_pass(&log->sites, number) < 0) {
+        return PyErr_NoMemory();
+    }
+    log->marks++;
+    return PyLong_FromUnsignedLong(sites_passes(log, number));
+}
 
 static int append(PyObject *list, uint32_t pass, struct point point)
 {
@@ -124,22 +150,29 @@ static int append(PyObject *list, uint32_t pass, struct point point)
     return failed;
 }
 
-PyObject *sites_series(uint32_t number, uint16_t name)
+PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument_count)
 {
+    if (argument_count != 2) {
+        PyErr_SetString(PyExc_TypeError, "series() takes the number of a site and the name of passes");
+        return NULL;
+    }
+    unsigned long number = PyLong_AsUnsignedLong(arguments[0]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    bool by_births = arguments[1] == Py_None;
+    uint16_t name = by_births ? NO_NAME : names_number(&log->pass_names, arguments[1]);
     PyObject *list = PyList_New(0);
-    if (list == NULL || number >= count_of_sites || name >= count_of_passes) {
+    if (list == NULL || number >= log->sites.count || (name == NO_NAME && !by_births) || passes_by(&log->sites, name) == NULL) {
         return list;
     }
-    struct series *series = sites[number].series;
-    while (series != NULL && series->name != name) {
-        series = series->next;
-    }
+    const struct series *series = series_of(&log->sites.all[number], name);
     if (series == NULL) {
         return list;
     }
     /* Copies, for what is called below may run the collector. */
-    struct passes passes = passes_by_name[name];
-    struct point now = point_of(&sites[number]), points[POINTS];
+    struct passes passes = *passes_by(&log->sites, name);
+    struct point now = point_of(&log->sites.all[number]), points[POINTS];
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
     for (uint32_t at = 0; at < count; at++) {
@@ -166,189 +199,145 @@ static void series_clear(struct series *series)
     }
 }
 
-static void passes_forget(void)
-{
-    free(passes_by_name);
-    passes_by_name = NULL;
-    count_of_passes = 0;
-}
-
 /* ------------------------------------------------------------------ sites */
 
-struct site *sites;
-uint32_t count_of_sites;
-int64_t device_live_nbytes[DEVICES];
-
-static uint32_t room_for_sites;
-static uint32_t *site_index; /* number plus one by hash; twice as long as the room for sites, a power of two */
-static uint32_t room_for_index;
-
-static int grow_sites(void)
+static bool is_same(const struct site *site, const struct site *other)
 {
-    uint32_t room = room_for_sites == 0 ? 256 : room_for_sites * 2;
-    struct site *fresh = realloc(sites, room * sizeof *fresh);
-    if (fresh == NULL) {
-        return -1;
-    }
-    sites = fresh;
-    uint32_t *index = calloc((size_t)room * 2, sizeof *index);
-    if (index == NULL) {
-        return -1;
-    }
-    free(site_index);
-    site_index = index;
-    room_for_sites = room;
-    room_for_index = room * 2;
-    for (uint32_t i = 0; i < count_of_sites; i++) {
-        uint32_t at = (uint32_t)sites[i].hash & (room_for_index - 1);
-        while (site_index[at] != 0) {
-            at = (at + 1) & (room_for_index - 1);
-        }
-        site_index[at] = i + 1;
-    }
-    return 0;
+    return site->hash == other->hash && site->places_count == other->places_count && site->op == other->op &&
+           site->kind == other->kind && site->device == other->device &&
+           memcmp(site->places, other->places, site->places_count * sizeof *site->places) == 0;
 }
 
-static bool is_the_same(const struct site *site, uint64_t hash, const struct place *places, uint32_t count, uint16_t op,
-                        uint16_t kind, uint16_t device)
+static uint32_t hash_of(const struct site *site)
 {
-    return site->hash == hash && site->count_of_places == count && site->op == op && site->kind == kind &&
-           site->device == device && memcmp(site->places, places, count * sizeof *places) == 0;
+    uint64_t hash = hash_mixed(hash_mixed(site->places_count, site->op), (uint64_t)site->kind << 16 | site->device);
+    for (uint32_t i = 0; i < site->places_count; i++) {
+        hash = hash_mixed(hash_mixed(hash, (uint64_t)(uintptr_t)site->places[i].code), (uint64_t)site->places[i].instruction);
+    }
+    return hash_folded(hash);
 }
 
-uint32_t sites_here(PyObject *op, uint16_t kind, uint16_t device)
+/* Add a site with places of its own; NO_SITE where there is no memory, or there are too many. */
+static uint32_t add_site(struct sites *sites, struct site site)
 {
-    struct place places[PLACES_AT_MOST];
-    PyCodeObject *called;
-    uint32_t wanted = birth_log.frames < PLACES_AT_MOST ? birth_log.frames : PLACES_AT_MOST;
-    int found = places_of_birth(places, wanted, &called);
-    if (found < 0) {
-        return UINT32_MAX;
+    struct site *all = sites->count >= SITES_AT_MOST ? NULL : array_grown(sites->all, sites->count, &sites->room, sizeof *all);
+    if (all == NULL) {
+        return NO_SITE;
     }
-    uint16_t op_number = op == NULL ? remembered_op() : names_number(&op_names, op);
-    if (op_number == UINT16_MAX && called != NULL) {
-        op_number = names_number(&op_names, called->co_name);
+    sites->all = all;
+    struct place *places = malloc((site.places_count + 1) * sizeof *places);
+    if (places == NULL || hash_add(&sites->index, site.hash, sites->count) < 0) {
+        free(places);
+        return NO_SITE;
     }
-    uint32_t count = (uint32_t)found;
-    uint64_t hash = hash_mixed(hash_mixed(count, op_number), (uint64_t)kind << 16 | device);
-    for (uint32_t i = 0; i < count; i++) {
-        hash = hash_mixed(hash_mixed(hash, (uint64_t)(uintptr_t)places[i].code), (uint64_t)places[i].instruction);
+    for (uint32_t i = 0; i < site.places_count; i++) {
+        places[i] = site.places[i];
+        Py_INCREF((PyObject *)places[i].code);
     }
-    if (count_of_sites == room_for_sites && grow_sites() < 0) {
-        return UINT32_MAX;
-    }
-    uint32_t at = (uint32_t)hash & (room_for_index - 1);
-    while (site_index[at] != 0) {
-        uint32_t number = site_index[at] - 1;
-        if (is_the_same(&sites[number], hash, places, count, op_number, kind, device)) {
-            return number;
-        }
-        at = (at + 1) & (room_for_index - 1);
-    }
-    if (count_of_sites >= SITES_AT_MOST) {
-        return UINT32_MAX;
-    }
-    struct place *kept = malloc((count == 0 ? 1 : count) * sizeof *kept);
-    if (kept == NULL) {
-        return UINT32_MAX;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        kept[i] = places[i];
-        Py_INCREF((PyObject *)kept[i].code);
-    }
-    sites[count_of_sites] = (struct site){
-        .hash = hash, .places = kept, .count_of_places = count, .op = op_number, .kind = kind, .device = device};
-    site_index[at] = count_of_sites + 1;
-    return count_of_sites++;
+    site.places = places;
+    all[sites->count] = site;
+    return sites->count++;
 }
 
-/* The bytes that a row adds to its site. */
-static int64_t share_of(const struct row *row) { return (int64_t)((double)row->nbytes * births_weight(row)); }
-
-void sites_born(const struct row *row)
+uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device)
 {
-    struct site *site = &sites[row->site];
-    int64_t share = share_of(row);
-    site->births++;
-    site->live += births_weight(row);
-    site->live_nbytes += share;
+    struct place room[PLACES_AT_MOST];
+    struct origin origin = origin_of_birth(log, room);
+    if (origin.count < 0) {
+        return NO_SITE;
+    }
+    struct site site = {.places = origin.places, .places_count = (uint32_t)origin.count, .kind = kind, .device = device};
+    site.op = op == NULL ? origin.op : names_number(&log->ops, op);
+    if (site.op == NO_NUMBER && origin.called != NULL) {
+        site.op = origin_op(log, &origin);
+    }
+    site.hash = hash_of(&site);
+    struct hash_search search = hash_search(&log->sites.index, site.hash);
+    uint32_t at = hash_next(&log->sites.index, &search);
+    while (at != NOT_FOUND && !is_same(&log->sites.all[at], &site)) {
+        at = hash_next(&log->sites.index, &search);
+    }
+    return at == NOT_FOUND ? add_site(&log->sites, site) : at;
+}
+
+double birth_weight(const Log *log, const struct birth *birth)
+{
+    if (!(birth->flags & BIRTH_SAMPLED) || log->sampling.mean_nbytes <= 0) {
+        return 1.0;
+    }
+    /* A birth of so many bytes is kept with the probability 1 - exp(-nbytes / mean_nbytes). */
+    double kept = -expm1(-(double)birth->nbytes / log->sampling.mean_nbytes);
+    return kept <= 0 ? 1.0 : 1.0 / kept;
+}
+
+void site_count(Log *log, const struct birth *birth, int sign)
+{
+    if (birth->flags & BIRTH_UNCOUNTED) {
+        return;
+    }
+    struct site *site = &log->sites.all[birth->site];
+    double weight = birth_weight(log, birth);
+    int64_t nbytes = sign * (int64_t)((double)birth->nbytes * weight);
+    site->live += sign * weight;
+    site->live_nbytes += nbytes;
     if (site->live_nbytes > site->peak_nbytes) {
         site->peak_nbytes = site->live_nbytes;
     }
-    if (site->device < DEVICES && !(row->flags & ROW_BACKED)) {
-        device_live_nbytes[site->device] += share;
+    if (site->device < DEVICES && !(birth->flags & BIRTH_BACKED)) {
+        log->sites.live_nbytes[site->device] += nbytes;
     }
 }
 
-void sites_died(const struct row *row)
+void sites_clear(Log *log)
 {
-    struct site *site = &sites[row->site];
-    int64_t share = share_of(row);
-    site->live -= births_weight(row);
-    site->live_nbytes -= share;
-    if (site->device < DEVICES && !(row->flags & ROW_BACKED)) {
-        device_live_nbytes[site->device] -= share;
-    }
-}
-
-void sites_clear(void)
-{
-    for (uint32_t i = 0; i < count_of_sites; i++) {
-        series_clear(sites[i].series);
-        sites[i].series = NULL;
-    }
     /* Code that is let go may take anything with it: afterwards, when there are no sites any more. */
-    struct site *gone = sites;
-    uint32_t count = count_of_sites;
-    sites = NULL;
-    count_of_sites = room_for_sites = 0;
-    free(site_index);
-    site_index = NULL;
-    room_for_index = 0;
-    memset(device_live_nbytes, 0, sizeof device_live_nbytes);
-    passes_forget();
-    places_forget();
-    for (uint32_t i = 0; i < count; i++) {
-        for (uint32_t at = 0; at < gone[i].count_of_places; at++) {
-            Py_DECREF((PyObject *)gone[i].places[at].code);
+    struct sites gone = log->sites;
+    log->sites = (struct sites){0};
+    code_facts_clear(log);
+    for (uint32_t i = 0; i < gone.count; i++) {
+        series_clear(gone.all[i].series);
+        for (uint32_t at = 0; at < gone.all[i].places_count; at++) {
+            Py_DECREF((PyObject *)gone.all[i].places[at].code);
         }
-        free(gone[i].places);
+        free((void *)gone.all[i].places);
     }
-    free(gone);
+    free(gone.all);
+    free(gone.passes);
+    free(gone.index.slots);
 }
 
-PyObject *sites_row(PyObject *module, PyObject *number)
+PyObject *sites_site(Log *log, PyObject *number)
 {
-    (void)module;
     unsigned long wanted = PyLong_AsUnsignedLong(number);
     if (PyErr_Occurred()) {
         return NULL;
     }
-    if (wanted >= count_of_sites) {
-        PyErr_Format(PyExc_IndexError, "there are %u sites, and no number %lu", count_of_sites, wanted);
+    if (wanted >= log->sites.count) {
+        PyErr_Format(PyExc_IndexError, "there are %u sites, and no number %lu", log->sites.count, wanted);
         return NULL;
     }
-    /* What is made here may run the garbage collector, and with it births, which move the sites. */
-    uint32_t places_count = sites[wanted].count_of_places;
-    PyObject *places = PyTuple_New(places_count);
-    for (uint32_t i = 0; places != NULL && i < places_count; i++) {
-        PyObject *place = Py_BuildValue("On", (PyObject *)sites[wanted].places[i].code,
-                                        (Py_ssize_t)sites[wanted].places[i].instruction);
-        if (place == NULL) {
+    /* What is made here may run the garbage collector, and with it births, which move the sites, or a clear. */
+    uint64_t clearings = log->clearings;
+    uint32_t count = log->sites.all[wanted].places_count;
+    PyObject *places = PyTuple_New(count);
+    for (uint32_t i = 0; places != NULL && log->clearings == clearings && i < count; i++) {
+        const struct place *place = &log->sites.all[wanted].places[i];
+        PyObject *pair = Py_BuildValue("On", (PyObject *)place->code, (Py_ssize_t)place->instruction);
+        if (pair == NULL) {
             Py_CLEAR(places);
+            break;
         }
-        else {
-            PyTuple_SET_ITEM(places, i, place);
-        }
-        if (wanted >= count_of_sites) {
-            Py_CLEAR(places);
-        }
+        PyTuple_SET_ITEM(places, i, pair);
+    }
+    if (places != NULL && log->clearings != clearings) {
+        Py_CLEAR(places);
+        PyErr_Format(PyExc_IndexError, "the log was cleared while site %lu was read", wanted);
     }
     if (places == NULL) {
-        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+        return NULL;
     }
-    struct site copy = sites[wanted];
-    return Py_BuildValue("OOONKdLL", names_object(&kind_names, copy.kind), names_object(&device_names, copy.device),
-                         names_object(&op_names, copy.op), places, (unsigned long long)copy.births, copy.live,
-                         (long long)copy.live_nbytes, (long long)copy.peak_nbytes);
+    struct site site = log->sites.all[wanted];
+    return Py_BuildValue("OOONKdLL", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+                         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
+                         (long long)site.live_nbytes, (long long)site.peak_nbytes);
 }

@@ -1,9 +1,10 @@
-// The report, as reporters/_html.py packed it: every text once, every site once, rows in the order of `fields`.
+// The report, as reporters/html_page.py packed it: every text once, every site once, rows in the order of `fields`.
 const report = JSON.parse(document.getElementById("report-data").textContent);
 const { strings, places } = report;
 const LEAK = Object.fromEntries(report.fields.leak.map((name, index) => [name, index]));
 const RECORD = Object.fromEntries(report.fields.record.map((name, index) => [name, index]));
 const LIVE = Object.fromEntries(report.fields.site.map((name, index) => [name, index]));
+const HELD = Object.fromEntries(report.fields.retainer.map((name, index) => [name, index]));
 
 const textAt = (index) => (index === null ? null : strings[index]);
 const textsAt = (indices) => indices.map((index) => strings[index]);

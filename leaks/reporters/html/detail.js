@@ -44,10 +44,19 @@ function detailElements(row) {
   }
   return [
     h("p", { class: "explanation" }, textAt(row[LEAK.explanation]) ?? ""),
+    knownElement(row[LEAK.known]),
     reason === undefined ? null : h("p", { class: "hint" }, `Suppressed: ${reason}`),
     h("div", { class: "columns" }, h("div", {}, ...left), h("div", {}, ...right)),
     recordsElement(row),
   ].filter((part) => part !== null);
+}
+
+function knownElement(known) {
+  if (known === null) return null;
+  const name = known.version === null ? known.library : `${known.library} ${known.version}`;
+  // A report may come from anywhere.
+  const link = known.link.startsWith("https://") ? h("a", { href: known.link, rel: "noreferrer" }, known.link) : known.link;
+  return h("p", { class: "hint" }, `A known leak of ${name}: `, link);
 }
 
 function factsElement(row) {

@@ -2,7 +2,7 @@
 function drawSummary() {
   const { program } = report;
   const started = program.started_at === null ? null : new Date(program.started_at);
-  const ended = { exit: "ended", exception: "ended by an exception", interrupt: "interrupted", killed: "killed", "os._exit": "ended by os._exit", running: "still running" }[program.ended] ?? program.ended;
+  const ended = { exit: "ended", exception: "ended by an exception", interrupt: "interrupted", killed: "killed", "os._exit": "ended by os._exit", running: "still running", "not run": "never ran" }[program.ended] ?? program.ended;
   const facts = [
     started === null || Number.isNaN(started.valueOf()) ? null : `started ${started.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`,
     `${ended}${program.duration_s === null ? "" : ` after ${secondsText(program.duration_s)}`}${program.status ? `, status ${program.status}` : ""}`,
@@ -12,16 +12,20 @@ function drawSummary() {
 
   const worst = report.leaks.reduce((a, row) => (a === null || row[LEAK.nbytes] > a[LEAK.nbytes] ? row : a), null);
   if (worst === null) {
-    $("verdict").className = "clean";
-    $("verdict").replaceChildren(h("strong", {}, "No leaks."), report.suppressed.length ? ` ${counted(report.suppressed.length, "leak")} suppressed.` : "");
+    const [word, ...rest] = report.headline.split("; ");
+    $("verdict").className = report.verdict === "clean" ? "clean" : "undecided";
+    $("verdict").replaceChildren(h("strong", {}, report.verdict === "clean" ? "No leaks." : `Undecided: ${word}.`),
+      rest.length ? ` ${rest.join("; ")}.` : "", report.suppressed.length ? ` ${counted(report.suppressed.length, "leak")} suppressed.` : "");
   } else {
     const site = siteAt(worst[LEAK.site]);
     const first = worst[LEAK.holders].length ? textAt(worst[LEAK.holders][0]) : null;
     const holder = first === null || first.startsWith("not found") ? null : first;
-    $("verdict").replaceChildren(h("strong", {}, `${bytesText(report.nbytes)} leaked.`), " The worst: ", bytesText(worst[LEAK.nbytes]),
+    $("verdict").replaceChildren(h("strong", {}, `${bytesText(report.nbytes)} ${report.verdict === "suspects" ? "suspected" : "leaked"}.`), " The worst: ", bytesText(worst[LEAK.nbytes]),
       ...(site === null ? [] : [", born at ", h("code", {}, siteText(site)), " in ", h("code", {}, functionText(site.name))]),
       ...(holder === null ? [] : [", held by ", h("code", {}, ...breakable(clipped(holder, 160)))]), ".");
   }
+
+  if (report.undecided.length) $("verdict").append(h("ul", {}, ...report.undecided.map((line) => h("li", {}, `Undecided: ${line}`))));
 
   const sites = new Set(report.leaks.map((row) => row[LEAK.site]).filter((site) => site !== null)).size;
   const peak = report.timeline.samples.filter(isOwn).reduce((most, s) => Math.max(most, s.rss_nbytes ?? 0), 0);
@@ -94,5 +98,6 @@ performance.mark("leak-report-interactive");
 requestAnimationFrame(() => setTimeout(() => {
   drawTimeline();
   drawLive();
+  drawHeld();
   document.documentElement.dataset.ready = "true";
 }));

@@ -2,7 +2,7 @@
 const PAGE = 50;
 const LISTS = {
   leaks: ["leaks", report.leaks],
-  kept: ["kept on purpose (no leaks)", report.kept],
+  kept: ["alive and held (no leaks)", report.kept],
   leftovers: ["left-over variables (no leaks)", report.leftovers],
   suppressed: ["suppressed", report.suppressed.map(([row]) => row)],
 };
@@ -122,7 +122,7 @@ function rowElements(row, number, most) {
   const opener = h("button", { type: "button", class: "opener", "aria-expanded": "false", "aria-controls": id, "aria-label": `Details of ${kindName(kind)}, ${bytesText(row[LEAK.nbytes])}, ${siteText(site)}` }, arrow());
   const element = h("tr", { role: "row", class: "leak", style: kindColour(kind) },
     h("td", { role: "cell", class: "c-open" }, opener),
-    h("td", { role: "cell", class: "c-kind" }, h("span", { class: "kind", title: (KINDS[kind] ?? [kind, kind])[1] }, h("span", { class: "dot" }), h("span", {}, kindName(kind), h("span", { class: "sub" }, textAt(row[LEAK.sure]))))),
+    h("td", { role: "cell", class: "c-kind" }, h("span", { class: "kind", title: (KINDS[kind] ?? [kind, kind])[1] }, h("span", { class: "dot" }), h("span", {}, kindName(kind), h("span", { class: "sub" }, textAt(row[LEAK.sure]), row[LEAK.known] === null ? null : ` (known, ${row[LEAK.known].library})`)))),
     h("td", { role: "cell", class: "c-what" }, whatElement(row)),
     h("td", { role: "cell", class: "c-bytes number" }, bytesText(row[LEAK.nbytes]), h("span", { class: "bar", "aria-hidden": "true" }, bar)),
     h("td", { role: "cell", class: "c-site" }, site === null && kind === "native" ? "" : siteElement(site)),

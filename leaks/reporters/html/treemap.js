@@ -1,4 +1,4 @@
-// Live bytes by site, as nested boxes, and as a table.
+// Live bytes by site, and retained bytes by holder, as nested boxes, and as a table.
 const CHILDREN_AT_MOST = 150;
 const ROWS_AT_MOST = 200;
 
@@ -19,14 +19,15 @@ function mixed(colour, other, share) {
   return `#${[0, 1, 2].map((i) => Math.round(channel(colour, i) * (1 - share) + channel(other, i) * share).toString(16).padStart(2, "0")).join("")}`;
 }
 
-function boxesOf(group, size) {
+/** The rows as nested boxes; `valueOf(row)` is the area of one, `namesOf(row)` the boxes it is in, outermost first. */
+function boxesOf(rows, valueOf, namesOf) {
   const root = { children: new Map(), value: 0 };
-  for (const row of report.sites) {
-    const value = row[LIVE[size]];
+  for (const row of rows) {
+    const value = valueOf(row);
     if (!(value > 0)) continue;
     let node = root;
     node.value += value;
-    for (const name of GROUPS[group](row, siteAt(row[LIVE.site])).filter((part) => part !== "")) {
+    for (const name of namesOf(row).filter((part) => part !== "")) {
       if (!node.children.has(name)) node.children.set(name, { name, children: new Map(), value: 0, rows: [] });
       node = node.children.get(name);
       node.value += value;
@@ -49,20 +50,16 @@ function boxesOf(group, size) {
   return frozen(root, 0, null);
 }
 
-function drawLive() {
-  const rows = report.sites;
-  if (rows.length === 0) {
-    $("live").replaceChildren(h("h2", { id: "live-heading" }, "Live bytes by site"), h("p", { class: "hint" }, "Nothing was live when the report was made."));
-    return;
-  }
-  const sizeText = (value) => ($("size").value.endsWith("bytes") ? bytesText(value) : NUMBER.format(value));
+/** A chart of nested boxes in `element`. `boxes()` gives them, `sizeText(value)` and `sizeName()` say what an area is,
+ *  `pick(rows)` is called with the rows of a box that is clicked. */
+function treemapIn(element, boxes, sizeText, sizeName, pick) {
   const optionOf = (c) => {
     const boxText = { color: "#ffffff", textBorderWidth: 0 };
     return {
       chart: {
-        tooltip: { ...tipBox(c), formatter: (params) => tip(params.treePathInfo.slice(1).map((node) => node.name).join(" › ") || "everything", [[null, $("size").selectedOptions[0].text, sizeText(params.value)]]) },
+        tooltip: { ...tipBox(c), formatter: (params) => tip(params.treePathInfo.slice(1).map((node) => node.name).join(" › ") || "everything", [[null, sizeName(), sizeText(params.value)]]) },
         series: [{
-          type: "treemap", data: boxesOf($("group").value, $("size").value), name: "everything", roam: false, nodeClick: "zoomToNode", leafDepth: 3,
+          type: "treemap", data: boxes(), name: "everything", roam: false, nodeClick: "zoomToNode", leafDepth: 3,
           left: 0, right: 0, top: 36, bottom: 0, visibleMin: 60, childrenVisibleMin: 400, squareRatio: 0.8,
           breadcrumb: {
             top: 0, left: 0, height: 26, itemStyle: { color: c.faint, borderColor: c.line, textStyle: { color: c.ink } },
@@ -85,18 +82,31 @@ function drawLive() {
       },
     };
   };
-  const chart = chartIn($("live-chart"), optionOf);
+  const chart = chartIn(element, optionOf);
   chart.started = (instance) => instance.on("click", (params) => { if (params.data?.rows?.length) pick(params.data.rows); });
   chart.draw();
+  return chart;
+}
+
+function searchButton(site) {
+  return h("button", { type: "button", class: "link", onclick: () => searchFor(`${site.file}:${site.line}`) }, "its leaks");
+}
+
+function drawLive() {
+  const rows = report.sites;
+  if (rows.length === 0) {
+    $("live").replaceChildren(h("h2", { id: "live-heading" }, "Live bytes by site"), h("p", { class: "hint" }, "Nothing was live when the report was made."));
+    return;
+  }
+  const sizeText = (value) => ($("size").value.endsWith("bytes") ? bytesText(value) : NUMBER.format(value));
+  const boxes = () => boxesOf(rows, (row) => row[LIVE[$("size").value]], (row) => GROUPS[$("group").value](row, siteAt(row[LIVE.site])));
+  const chart = treemapIn($("live-chart"), boxes, sizeText, () => $("size").selectedOptions[0].text, pick);
   const again = () => { $("live-picked").replaceChildren(); chart.draw(); fillTable(); };
   $("group").addEventListener("change", again);
   $("size").addEventListener("change", again);
 
   function pick(found) {
     $("live-picked").replaceChildren(...found.slice(0, 5).map((row) => h("p", {}, ...rowWords(row))));
-  }
-  function searchButton(site) {
-    return h("button", { type: "button", class: "link", onclick: () => searchFor(`${site.file}:${site.line}`) }, "its leaks");
   }
   function rowWords(row) {
     const site = siteAt(row[LIVE.site]);
@@ -118,4 +128,26 @@ function drawLive() {
       })), rows.length > sorted.length ? h("p", { class: "hint" }, `The first ${NUMBER.format(sorted.length)} of ${counted(rows.length, "site")}.`) : "");
   }
   $("live-table").addEventListener("toggle", fillTable);
+}
+
+function drawHeld() {
+  const rows = report.retainers;
+  if (rows.length === 0) {
+    $("held").hidden = true;
+    return;
+  }
+  const boxes = () => boxesOf(rows, (row) => row[HELD.nbytes], (row) => [textAt(row[HELD.holder])]);
+  const pick = (found) => $("held-picked").replaceChildren(...found.slice(0, 5).map((row) => h("p", {}, textAt(row[HELD.text]),
+    ...row[HELD.sites].flatMap((place) => ["; ", siteText(siteAt(place)), " ", searchButton(siteAt(place))]))));
+  treemapIn($("held-chart"), boxes, bytesText, () => "retained bytes", pick);
+  const fillTable = () => {
+    const box = $("held-table").querySelector(".scroll");
+    if (!$("held-table").open) return box.replaceChildren();
+    const shown = rows.slice(0, ROWS_AT_MOST);
+    box.replaceChildren(plainTable(
+      [["holder", false], ["tensors", true], ["bytes", true], ["lines", true]],
+      shown.map((row) => [textAt(row[HELD.text]), NUMBER.format(row[HELD.count]), bytesText(row[HELD.nbytes]), NUMBER.format(row[HELD.sites].length)])),
+      rows.length > shown.length ? h("p", { class: "hint" }, `The first ${NUMBER.format(shown.length)} of ${counted(rows.length, "holder")}.`) : "");
+  };
+  $("held-table").addEventListener("toggle", fillTable);
 }

@@ -4,9 +4,7 @@
 
 #include "../../../scopes/src/raised.h"
 #include "functions.h"
-#include "handler.h"
 #include "pool.h"
-#include "scopes.h"
 
 /* Its reference is never dropped. */
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
@@ -51,7 +49,6 @@ struct account *account_new(size_t budget, struct account *outer)
         account->next_limited = limited;
         limited = account;
     }
-    account->plain = account_first_limit(account) == NULL;
     return account;
 }
 
@@ -157,9 +154,6 @@ void account_close(struct account *account, struct account *successor)
     if (account->forward != NULL) {
         return;
     }
-    if (account == tally.account) {
-        tally_forget();
-    }
     size_t nbytes = account->live_nbytes, elsewhere = account->elsewhere_nbytes;
     account->escaped_blocks = account->live_blocks;
     account->escaped_nbytes = nbytes;
@@ -175,83 +169,205 @@ void account_close(struct account *account, struct account *successor)
     account_grow(successor, nbytes);
     account->live_blocks = account->live_nbytes = account->elsewhere_nbytes = 0;
     account->forward = successor;
-    account->plain = false;
 }
 
-/* ================================================================== the tally */
+/* ================================================================== the account of a scope */
 
-struct tally tally;
+/* The account of a scope: made when the first block is born in it, held by its slot, and closed with the scope at the latest. */
 
-void tally_fold(void)
+/* The compiled part of scopes. */
+static const struct scopes_api *scopes;
+
+static int find_scopes(void)
 {
-    struct account *account = tally.account;
-    size_t more = tally.births - tally.deaths; /* or fewer: these wrap around like what they are added to */
-    size_t nbytes = (size_t)(tally.room_then - tally.room);
-    account->references += more;
-    account->births += tally.births;
-    account->live_blocks += more;
-    account->live_nbytes += nbytes;
-    account_totals.births += tally.births;
-    account_totals.live_blocks += more;
-    account_totals.live_nbytes += nbytes;
-    tally.births = tally.deaths = 0;
-    tally.room_then = tally.room;
+    PyObject *module = PyImport_ImportModule("disposescope.scopes.compiled");
+    PyObject *capsule = module == NULL ? NULL : PyObject_GetAttrString(module, "api");
+    scopes = capsule == NULL ? NULL : scopes_api_of(capsule);
+    Py_XDECREF(capsule);
+    Py_XDECREF(module);
+    return scopes == NULL ? -1 : 0;
 }
 
-void *tally_raise(void *born)
+ScopeState *scope_argument(PyObject *object)
 {
-    tally_fold();
-    struct account *account = tally.account;
-    if (account->live_nbytes > account->peak_nbytes) {
-        account->peak_nbytes = account->live_nbytes;
+    if (is_scope_of(scopes, object)) {
+        return (ScopeState *)object;
     }
-    if (account_totals.live_nbytes > account_totals.peak_nbytes) {
-        account_totals.peak_nbytes = account_totals.live_nbytes;
-    }
-    size_t room = account->peak_nbytes - account->live_nbytes;
-    size_t room_in_all = account_totals.peak_nbytes - account_totals.live_nbytes;
-    tally.room = tally.room_then = (intptr_t)(room < room_in_all ? room : room_in_all);
-    return born;
+    PyErr_Format(PyExc_TypeError, "expected a DisposeScope, not a %s", Py_TYPE(object)->tp_name);
+    return NULL;
 }
 
-void tally_remember(struct account *account)
+/* ------------------------------------------------------------------ the object that a scope holds */
+
+/* What stands for the account in Python. The scope holds it in its field `account`; it holds one reference to the account,
+ * and a weak one to the scope. */
+struct account_object {
+    PyObject_HEAD
+    struct account *account;
+    PyObject *scope;
+};
+
+static void account_dealloc(struct account_object *self)
 {
-#ifdef BIRTHS_ARE_TALLIED
-    if (tally.changes != NULL) {
-        const PyThreadState *thread = _PyThreadState_UncheckedGet();
-        tally.account = account;
-        tally.thread = thread->id;
-        tally.context = thread->context_ver;
-        tally.seen = *tally.changes;
+    struct account *account = self->account;
+    if (account != NULL) {
+        account->owner = NULL;
+        if (account->forward == NULL) {
+            /* A scope that died open, such as that of a generator at the exit of the interpreter. */
+            account_close(account, &account_of_nobody);
+        }
+        account_release(account);
     }
+    Py_XDECREF(self->scope);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyTypeObject account_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.Account",
+    .tp_doc = "What a scope has in use, as the scope holds it.",
+    .tp_basicsize = sizeof(struct account_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = (destructor)account_dealloc,
+};
+
+/* ------------------------------------------------------------------ making it */
+
+/* The account of the nearest scope outside that has one, from which limits come, borrowed from its scope; NULL where there is none,
+ * or no budget anywhere. */
+static struct account *limits_from(const ScopeState *scope)
+{
+    PyObject *outer = account_totals.budgets == 0 ? Py_None : scope->outer;
+    while (outer != Py_None) {
+        const ScopeState *around = (const ScopeState *)outer;
+        if (around->account != Py_None) {
+            return ((struct account_object *)around->account)->account;
+        }
+        outer = around->outer;
+    }
+    return NULL;
+}
+
+/* Make an account. NULL with an exception. */
+static struct account *make_account(ScopeState *scope)
+{
+    size_t budget = SIZE_MAX;
+    if (scope->budget != Py_None) {
+        budget = PyLong_AsSize_t(scope->budget);
+        if (budget == (size_t)-1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    struct account_object *held = PyObject_New(struct account_object, &account_type);
+    if (held == NULL) {
+        return NULL;
+    }
+    held->account = NULL;
+    held->scope = PyWeakref_NewRef((PyObject *)scope, NULL);
+    if (held->scope == NULL) {
+        Py_DECREF(held);
+        return NULL;
+    }
+    if (scope->account != Py_None) {
+        /* Making these objects can run the garbage collector, and that code which made an account first. */
+        Py_DECREF(held);
+        return ((struct account_object *)scope->account)->account;
+    }
+    struct account *outer = limits_from(scope);
+    struct account *account = account_new(budget, outer == NULL ? NULL : account_now(outer));
+    if (account == NULL) {
+        Py_DECREF(held);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    account->records = scope_is_strict(scope);
+    account->owner = held;
+    held->account = account;
+    Py_SETREF(scope->account, (PyObject *)held);
+    return account;
+}
+
+struct account *account_of(ScopeState *scope, bool make)
+{
+    if (scope->account != Py_None) {
+        return ((struct account_object *)scope->account)->account;
+    }
+    return make ? make_account(scope) : NULL;
+}
+
+bool account_of_argument(PyObject *object, bool make, struct account **account)
+{
+    ScopeState *scope = scope_argument(object);
+    *account = scope == NULL ? NULL : account_of(scope, make);
+    return *account != NULL || !PyErr_Occurred();
+}
+
+/* ------------------------------------------------------------------ back to the scope */
+
+PyObject *account_scope(const struct account *account)
+{
+    PyObject *scope = NULL;
+    if (account->owner != NULL) {
+        PyObject *reference = ((struct account_object *)account->owner)->scope;
+#if PY_VERSION_HEX >= 0x030D0000
+        PyWeakref_GetRef(reference, &scope);
 #else
-    (void)account;
+        scope = Py_NewRef(PyWeakref_GET_OBJECT(reference));
 #endif
-}
-
-void tally_forget(void)
-{
-    tally.account = NULL;
-    tally.thread = 0;
-}
-
-/* ================================================================== the lock */
-
-#if PY_VERSION_HEX < 0x030C0000
-
-FOUND_FAST _Thread_local struct attached_last attached_last;
-
-const PyThreadState *attached_thread_by_check(const PyThreadState *thread)
-{
-    if (thread != NULL && thread == PyGILState_GetThisThreadState()) {
-        attached_last = (struct attached_last){.thread = thread, .id = thread->id};
-        return thread;
     }
-    /* In a process that has had a subinterpreter this says yes to every thread. */
-    return PyGILState_Check() ? thread : NULL;
+    return scope == NULL ? Py_NewRef(Py_None) : scope;
 }
 
-#endif
+/* ------------------------------------------------------------------ that of the current scope */
+
+/* Whether a scope that a generator opened is the current one for certain: its generator runs, and nothing else is to be
+ * thought of. `resolve` says the same, and what is current otherwise, in Python. */
+static bool runs_plainly(const ScopeState *scope)
+{
+    if (!PyFrame_Check(scope->frame) || PyTuple_GET_SIZE(scope->passed_over) != 0 || !scope_is_open(scope)) {
+        return false;
+    }
+    PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)scope->frame);
+    Py_XDECREF(back);
+    return back != NULL;
+}
+
+/* The account of the current scope, found the slow way: `top` is the innermost that was entered, borrowed. Keeps an exception that
+ * is set. */
+static struct account *account_among_others(ScopeState *top)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    struct account *account = NULL;
+    PyObject *scope = scope_is_direct(top) || runs_plainly(top) ? Py_NewRef((PyObject *)top) : scopes->resolve((PyObject *)top);
+    if (scope != NULL && scope != Py_None) {
+        account = account_of((ScopeState *)scope, true);
+    }
+    /* The scope is current, so somebody holds it, and it holds the account. */
+    Py_XDECREF(scope);
+    if (PyErr_Occurred()) {
+        /* An interrupt, or the interpreter is going down, or out of memory: the block is nobody's. */
+        put_off_raised();
+    }
+    PyErr_Restore(type, value, traceback);
+    return account == NULL ? &account_of_nobody : account;
+}
+
+struct account *account_current(void)
+{
+    PyObject *top;
+    if (PyContextVar_Get(scopes->current, Py_None, &top) < 0) {
+        PyErr_Clear();
+        return &account_of_nobody;
+    }
+    struct account *account = &account_of_nobody;
+    if (top != Py_None) {
+        ScopeState *scope = (ScopeState *)top;
+        account = scope->account != Py_None && scope_is_direct(scope) ? ((struct account_object *)scope->account)->account
+                                                                      : account_among_others(scope);
+    }
+    Py_DECREF(top);
+    return account;
+}
 
 /* ================================================================== sites */
 
@@ -259,14 +375,14 @@ static PyObject *mark_function, *table;
 
 /* A block is in use while its site is in the table: whoever takes it out, before the block is given back, holds the GIL. */
 
-int sites_bind(PyObject *mark_of)
+static int make_sites(void)
 {
-    if (table == NULL && (table = PyDict_New()) == NULL) {
-        return -1;
-    }
     /* Kept for the life of the process: arrays are born and freed while the interpreter goes down. */
-    mark_function = Py_NewRef(mark_of);
-    return 0;
+    table = PyDict_New();
+    PyObject *module = table == NULL ? NULL : PyImport_ImportModule("disposescope.scopes.sites");
+    mark_function = module == NULL ? NULL : PyObject_GetAttrString(module, "mark_of");
+    Py_XDECREF(module);
+    return mark_function == NULL ? -1 : 0;
 }
 
 bool sites_wanted(const struct account *account, size_t nbytes)
@@ -325,14 +441,12 @@ static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
     bool result = false;
     if (PyDict_Contains(table, key) == 1) {
         struct block *block = pool_block_at(PyLong_AsVoidPtr(key));
-        arena_lock();
         *nbytes = block->nbytes;
         struct account *account = account_now(block_account(block));
         result = wanted == NULL || account == wanted;
         for (struct account *limit = account->limits; limit != NULL && !result; limit = limit->limits) {
             result = limit == wanted;
         }
-        arena_unlock();
     }
     return result;
 }
@@ -342,10 +456,9 @@ PyObject *arena_sites(PyObject *module, PyObject *scope)
     (void)module;
     struct account *wanted = NULL;
     if (scope != Py_None) {
-        if (!scopes_check(scope)) {
+        if (!account_of_argument(scope, false, &wanted)) {
             return NULL;
         }
-        wanted = scopes_account(scope, false);
         if (wanted == NULL) {
             return PyList_New(0);
         }
@@ -372,6 +485,20 @@ PyObject *arena_sites(PyObject *module, PyObject *scope)
 
 /* Budgets: what Python counts against them, and asks about a refusal. */
 
+/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with it. */
+struct refusal {
+    uint64_t limit; /* the serial number of the account, 0 where none was refused */
+    size_t nbytes;  /* requested */
+    size_t charged; /* live then */
+};
+
+static _Thread_local struct refusal last_refusal;
+
+void account_refuse(struct account *limit, size_t nbytes)
+{
+    last_refusal = (struct refusal){.limit = limit->serial, .nbytes = nbytes, .charged = limit->charged_nbytes};
+}
+
 PyObject *arena_charge(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
@@ -383,32 +510,21 @@ PyObject *arena_charge(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (!scopes_check(arguments[0])) {
+    struct account *account;
+    if (!account_of_argument(arguments[0], account_totals.budgets != 0, &account)) {
         return NULL;
     }
     if (account_totals.budgets == 0) {
         Py_RETURN_NONE;
     }
-    struct account *account = scopes_account(arguments[0], true);
-    if (account == NULL) {
-        return NULL;
-    }
-    struct region *doomed = NULL;
-    arena_lock();
     struct account *limit = account_refusing(account_now(account), nbytes);
     if (limit != NULL) {
-        handler_refuse(limit, nbytes);
-        doomed = pool_empty();
-    }
-    else {
-        account_charge(account, nbytes);
-    }
-    arena_unlock();
-    regions_unmap(doomed);
-    if (limit != NULL) {
+        account_refuse(limit, nbytes);
+        pool_empty();
         Py_RETURN_FALSE;
     }
-    return Py_NewRef(*scopes_slot(arguments[0], SLOT_ACCOUNT));
+    account_charge(account, nbytes);
+    return Py_NewRef(((ScopeState *)arguments[0])->account);
 }
 
 PyObject *arena_discharge(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
@@ -422,9 +538,7 @@ PyObject *arena_discharge(PyObject *module, PyObject *const *arguments, Py_ssize
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    arena_lock();
     account_discharge(((struct account_object *)arguments[0])->account, nbytes);
-    arena_unlock();
     Py_RETURN_NONE;
 }
 
@@ -432,19 +546,16 @@ PyObject *arena_last_refusal(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    struct refusal last = handler_last_refusal();
-    arena_lock();
+    struct refusal last = last_refusal;
+    last_refusal.limit = 0;
     struct account *limit = last.limit == 0 ? NULL : account_limited(last.limit);
-    PyObject *reference = NULL;
-    size_t budget = 0;
-    if (limit != NULL) {
-        reference = scopes_reference_of(limit);
-        budget = limit->budget;
-    }
-    arena_unlock();
     if (limit == NULL) {
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("Nnnn", scopes_scope_of(reference), (Py_ssize_t)budget, (Py_ssize_t)last.charged,
+    return Py_BuildValue("Nnnn", account_scope(limit), (Py_ssize_t)limit->budget, (Py_ssize_t)last.charged,
                          (Py_ssize_t)last.nbytes);
 }
+
+/* ================================================================== what all of it needs */
+
+int accounts_make(void) { return PyType_Ready(&account_type) < 0 || find_scopes() < 0 || make_sites() < 0 ? -1 : 0; }

@@ -8,7 +8,7 @@
  * An account lives as long as something refers to it: the scope, a block, an account that forwards to it or has its limits
  * from it. Blocks may be freed on any thread, long after the scope is gone.
  *
- * Every function here is called with the arena's lock held.
+ * Every function here is called with the GIL held.
  */
 #ifndef DISPOSESCOPE_ARENA_ACCOUNTS_H
 #define DISPOSESCOPE_ARENA_ACCOUNTS_H
@@ -18,6 +18,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "../../../scopes/src/types.h"
+
+/* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with an exception. */
+int accounts_make(void);
 
 struct account {
     size_t references;
@@ -32,7 +37,6 @@ struct account {
     struct account *limits;                /* the account of the nearest outer scope with a budget, or NULL; a reference */
     struct account *forward;               /* closed: the account that owns its blocks; a reference */
     bool records;                          /* the birth site of every block is wanted */
-    bool plain;                            /* open, without a limit, and records nothing: nothing to ask on the way */
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
     void *owner;                           /* the Python object that stands for it, or NULL */
@@ -141,32 +145,6 @@ static inline void account_add(struct account *account, size_t nbytes)
     account_grow_totals(nbytes);
 }
 
-/* The same for a plain account, reference included. */
-static inline void account_add_plain(struct account *account, size_t nbytes)
-{
-    account->references++;
-    account->births++;
-    account->live_blocks++;
-    size_t live = account->live_nbytes + nbytes;
-    account->live_nbytes = live;
-    if (live > account->peak_nbytes) {
-        account->peak_nbytes = live;
-    }
-    account_totals.births++;
-    account_totals.live_blocks++;
-    account_grow_totals(nbytes);
-}
-
-/* The same for a plain account whose last reference this is not. */
-static inline void account_drop_plain(struct account *account, size_t nbytes)
-{
-    account->references--;
-    account->live_blocks--;
-    account->live_nbytes -= nbytes;
-    account_totals.live_blocks--;
-    account_totals.live_nbytes -= nbytes;
-}
-
 static inline void account_drop(struct account *account, size_t nbytes)
 {
     struct account *owner = account_now(account);
@@ -182,135 +160,36 @@ static inline void account_drop(struct account *account, size_t nbytes)
     }
 }
 
-/* The tally: the account of the current scope, remembered, and what was born and freed there since the lock was last taken.
- *
- * A small array costs NumPy some thirty instructions of its own cache. To find the current scope in its context variable, and
- * to add to the figures of its account and to those of all, are several times as many. So the account that was found last is
- * remembered together with what it was found by, and what is born and freed there is added up here, in one place; whoever
- * takes the lock finds it settled, that is, added to the account and to the totals.
- *
- * What was found is good as long as no context has got another innermost scope, and the thread is in the same context as
- * then: CPython counts how often a thread has entered or left one, for its own memory of this kind in each context variable.
- * Where that is not so, or there is no GIL, nothing is remembered.
+/* The account of a scope: made when the first block is born in it, held by its field `account`, and closed with the scope at the
+ * latest.
  */
 
-#if PY_VERSION_HEX < 0x030F0000
-#define BIRTHS_ARE_TALLIED
-#endif
+/* The scope that an object is, borrowed; NULL with TypeError where it is none. */
+ScopeState *scope_argument(PyObject *object);
 
-struct tally {
-    uint64_t thread, context;  /* where it was found; thread is 0, which none is, where nothing is remembered */
-    const uint64_t *changes;   /* how often an innermost scope was changed, in all contexts; NULL where nobody counts that */
-    uint64_t seen;             /* of these, when it was found */
-    const Py_ssize_t *hearers; /* how many want marks: then nothing is tallied */
-    struct account *account;   /* plain, see there; NULL where nothing is remembered */
-    uint64_t births, deaths;   /* blocks charged to it and freed since it was settled */
-    intptr_t room;             /* how much it may grow before a peak is passed; below 0 where that is not known */
-    intptr_t room_then;        /* how much that was when it was settled */
-};
+/* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL with an exception where that
+ * fails. No new reference: the scope holds it. */
+struct account *account_of(ScopeState *scope, bool make);
 
-extern struct tally tally;
+/* Find the account of a scope in the same way. Returns false with an exception where the object is no scope, or there is no
+ * memory. */
+bool account_of_argument(PyObject *object, bool make, struct account **account);
 
-/* Whether the remembered account is that of the scope that is current on this thread, given its thread state. Called with the
- * GIL held. */
-static inline bool tally_is_current(const PyThreadState *thread)
-{
-#ifdef BIRTHS_ARE_TALLIED
-    return tally.thread == thread->id && tally.context == thread->context_ver && tally.seen == *tally.changes &&
-           *tally.hearers == 0;
-#else
-    (void)thread;
-    return false;
-#endif
-}
+/* The account that a block born now is charged to: the one of the scope that is current in this context. Never NULL, raises
+ * nothing, keeps an exception that is set. */
+struct account *account_current(void);
 
-/* Add up what was tallied. For the lock; see tally_settle. */
-void tally_fold(void);
+/* The scope that an account stands for, a new reference; None where it is nobody's or the scope is gone. */
+PyObject *account_scope(const struct account *account);
 
-/* The same with a peak that may have been passed, and find the room. Returns the block whose birth may have passed it. */
-void *tally_raise(void *born);
+/* Remember as the last refusal on this thread that an account with a budget refused memory, of the arena or from elsewhere. */
+void account_refuse(struct account *limit, size_t nbytes);
 
-/* Called when the lock is taken: accounts and totals are right from here on, and may be changed. */
-static inline void tally_settle(void)
-{
-    if (tally.births | tally.deaths) {
-        tally_fold();
-    }
-    tally.room = tally.room_then = -1;
-}
-
-/* A block is charged to the remembered account, of which it gets a reference by that; returns the block. */
-static inline void *tally_birth(void *born, size_t nbytes)
-{
-    tally.births++;
-    tally.room -= (intptr_t)nbytes;
-    return tally.room < 0 ? tally_raise(born) : born;
-}
-
-/* A block of the remembered account is freed. */
-static inline void tally_death(size_t nbytes)
-{
-    tally.deaths++;
-    tally.room += (intptr_t)nbytes;
-}
-
-/* Remember the plain account that was found on this thread just now; forget what is remembered. With the lock held. */
-void tally_remember(struct account *account);
-void tally_forget(void);
-
-/* The one lock of the arena: over the pool and the accounts alike.
+/* Where blocks were born: the table of birth sites, for scopes that may have to name them.
  *
- * It is the GIL, which the arena never gives up while it holds what the two functions below enclose: two atomic operations for
- * each small array would be a tenth of what the array costs. A thread that comes without the GIL waits for it: see handler.h.
- * What is enclosed takes tens of nanoseconds, makes no system call that maps or unmaps memory, and does not call Python.
- *
- * Who takes it finds the tally settled, and may count on the figures of accounts from then on. It is not recursive.
+ * It is a second one beside the log of a leak detector, and kept only as far as it serves without a detector: strict scopes say
+ * where what escapes was born, and a refused budget names the largest live sites.
  */
-
-static inline void arena_lock(void) { tally_settle(); }
-static inline void arena_unlock(void) {}
-
-#if PY_VERSION_HEX < 0x030C0000
-
-#ifdef __GLIBC__
-/* Found without a call; other C libraries may refuse it to a library that is loaded later. */
-#define FOUND_FAST __attribute__((tls_model("initial-exec")))
-#else
-#define FOUND_FAST
-#endif
-
-/* The thread state with which this thread was attached last, perhaps gone, and its number, of which there is no second. */
-extern FOUND_FAST _Thread_local struct attached_last {
-    const PyThreadState *thread;
-    uint64_t id;
-} attached_last;
-
-/* See attached_thread(); given the state of whichever thread has the GIL. */
-const PyThreadState *attached_thread_by_check(const PyThreadState *thread);
-
-#endif
-
-/* The thread state of this thread where it has the GIL, otherwise NULL. Called by any thread, in any state. */
-static inline const PyThreadState *attached_thread(void)
-{
-    const PyThreadState *thread = _PyThreadState_UncheckedGet();
-#if PY_VERSION_HEX < 0x030C0000
-    /* Before 3.12 that is the state of whichever thread has the GIL. PyGILState_Check() twice for each small array would be a
-     * tenth of what the array costs: what it said last is kept. The number tells a new state at the address of an old one. */
-    if (__builtin_expect(thread == NULL || thread != attached_last.thread || thread->id != attached_last.id, 0)) {
-        return attached_thread_by_check(thread);
-    }
-#endif
-    return thread;
-}
-
-/* Where blocks were born: the table of birth sites, for scopes that may have to tell them.
- *
- * Called with the GIL held (attached) and without the arena's lock.
- */
-
-/* Learn the function that tells the mark of user code for a frame. Returns 0, or -1 with an exception. */
-int sites_bind(PyObject *mark_of);
 
 /* Whether a birth in an account is to be recorded with its site. */
 bool sites_wanted(const struct account *account, size_t nbytes);

@@ -1,4 +1,4 @@
-/* The functions of the module that stand in other files. Called with the GIL held and without the arena's lock. */
+/* The functions of the module that stand in other files. Called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_FUNCTIONS_H
 #define DISPOSESCOPE_ARENA_FUNCTIONS_H
 
@@ -7,12 +7,10 @@
 
 /* scopes.c */
 PyObject *arena_enter(PyObject *module, PyObject *scope);
-PyObject *arena_watch(PyObject *module, PyObject *wanted);
 PyObject *arena_reset(PyObject *module, PyObject *ignored);
 PyObject *arena_leave(PyObject *module, PyObject *scope);
 PyObject *arena_swap_handler(PyObject *module, PyObject *wanted);
 PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
-PyObject *arena_unserved(PyObject *module, PyObject *const *arguments, Py_ssize_t count, PyObject *names);
 
 PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_figures(PyObject *module, PyObject *scope);
@@ -21,8 +19,16 @@ PyObject *arena_owner(PyObject *module, PyObject *array);
 PyObject *arena_escaped(PyObject *module, PyObject *address);
 PyObject *arena_is_served(PyObject *module, PyObject *array);
 PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *arena_move_alone(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_block(PyObject *module, PyObject *array);
 PyObject *arena_address(PyObject *module, PyObject *array);
+
+/* handler.c */
+PyObject *arena_set_tie_types(PyObject *module, PyObject *types);
+PyObject *arena_record_into(PyObject *module, PyObject *capsule);
+
+/* buffers.c */
+PyObject *arena_record_buffers(PyObject *module, PyObject *function);
 
 /* accounts.c */
 PyObject *arena_charge(PyObject *module, PyObject *const *arguments, Py_ssize_t count);

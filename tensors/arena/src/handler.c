@@ -2,10 +2,10 @@
 
 #include <string.h>
 
+#include "../../../scopes/src/birth_log.h"
 #include "accounts.h"
+#include "functions.h"
 #include "pool.h"
-#include "scopes.h"
-#include "shortcuts.h"
 
 /* ================================================================== NumPy */
 
@@ -79,6 +79,30 @@ int numpy_settle(void)
 
 /* ================================================================== arrays */
 
+/* What stands between an array and the one it shares memory with. */
+static PyObject *tie_types;
+
+PyObject *arena_set_tie_types(PyObject *module, PyObject *types)
+{
+    (void)module;
+    if (!PyTuple_CheckExact(types)) {
+        PyErr_SetString(PyExc_TypeError, "set_tie_types() takes a tuple of types");
+        return NULL;
+    }
+    Py_XSETREF(tie_types, Py_NewRef(types));
+    Py_RETURN_NONE;
+}
+
+static bool is_tie(PyObject *object)
+{
+    for (Py_ssize_t i = 0; tie_types != NULL && i < PyTuple_GET_SIZE(tie_types); i++) {
+        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(tie_types, i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 PyObject *arrays_owner_of(PyObject *array)
 {
     /* The references that the chain holds keep each object alive while the array is. */
@@ -89,7 +113,7 @@ PyObject *arrays_owner_of(PyObject *array)
             continue;
         }
         if (!PyObject_TypeCheck(object, numpy_ndarray)) {
-            if (!scopes_is_tie(object)) {
+            if (!is_tie(object)) {
                 return NULL;
             }
             PyObject *base = PyObject_GetAttrString(object, "base");
@@ -113,6 +137,13 @@ PyObject *arrays_owner_of(PyObject *array)
 
 void *arrays_block_of(PyObject *array)
 {
+    if (PyLong_Check(array)) {
+        void *place = PyLong_AsVoidPtr(array);
+        if (place == NULL) {
+            PyErr_Clear();
+        }
+        return pool_find(place);
+    }
     PyObject *owner = arrays_owner_of(array);
     return owner == NULL ? NULL : ((struct numpy_array *)owner)->data;
 }
@@ -123,9 +154,9 @@ PyObject *arrays_storage(PyObject *owner)
     size_t nbytes = pool_block_at(address)->nbytes;
     if (nbytes == 1) {
         /* NumPy asks for one byte where there are no elements. */
-        PyObject *told = PyObject_GetAttrString(owner, "nbytes");
-        nbytes = told == NULL ? (size_t)-1 : PyLong_AsSize_t(told);
-        Py_XDECREF(told);
+        PyObject *value = PyObject_GetAttrString(owner, "nbytes");
+        nbytes = value == NULL ? (size_t)-1 : PyLong_AsSize_t(value);
+        Py_XDECREF(value);
         if (nbytes == (size_t)-1) {
             return NULL;
         }
@@ -159,71 +190,100 @@ bool arrays_move(void *address, struct account *source, struct account *target)
     return true;
 }
 
+/* ================================================================== the log of births */
+
+/* The log of births in which blocks are recorded while a leak detector is open, and otherwise NULL. */
+static const struct birth_log_api *open_log;
+/* The log that was given last: the blocks with the note LOGGED are in it. */
+static const struct birth_log_api *log_of_blocks;
+/* The numbers of "numpy.ndarray" and "cpu:0" in it. */
+static uint16_t log_kind, log_device;
+
+PyObject *arena_record_into(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    if (capsule == Py_None) {
+        open_log = NULL;
+        Py_RETURN_NONE;
+    }
+    const struct birth_log_api *log = PyCapsule_GetPointer(capsule, BIRTH_LOG_CAPSULE);
+    if (log == NULL) {
+        return NULL;
+    }
+    if (log_of_blocks == NULL) {
+        PyObject *kind = PyUnicode_FromString("numpy.ndarray");
+        PyObject *device = kind == NULL ? NULL : PyUnicode_FromString("cpu:0");
+        if (device != NULL) {
+            log_kind = log->kind_number(kind);
+            log_device = log->device_number(device);
+            /* Blocks may be freed after the module of the log has gone: the capsule is kept for ever. */
+            Py_INCREF(capsule);
+            log_of_blocks = log;
+        }
+        Py_XDECREF(kind);
+        Py_XDECREF(device);
+        if (log_of_blocks == NULL) {
+            return NULL;
+        }
+    }
+    open_log = log_of_blocks;
+    Py_RETURN_NONE;
+}
+
+bool handler_logs_births(void) { return open_log != NULL; }
+
+bool handler_has_logged(void *address) { return log_of_blocks != NULL && log_of_blocks->has_block(address); }
+
 /* ================================================================== the handler */
 
 PyObject *handler_capsule;
-static _Thread_local struct refusal last_refusal;
 
-void handler_refuse(struct account *limit, size_t nbytes)
+/* Whether this thread has the GIL. Called by any thread, in any state. */
+static inline bool is_attached(void)
 {
-    last_refusal = (struct refusal){.limit = limit->serial, .nbytes = nbytes, .charged = limit->charged_nbytes};
+    const PyThreadState *thread = _PyThreadState_UncheckedGet();
+#if PY_VERSION_HEX < 0x030C0000
+    /* Before 3.12 that is the state of whichever thread has the GIL. In a process that has had a subinterpreter PyGILState_Check()
+     * says yes to every thread. */
+    return thread != NULL && (thread == PyGILState_GetThisThreadState() || PyGILState_Check());
+#else
+    return thread != NULL;
+#endif
 }
 
-struct refusal handler_last_refusal(void)
+/* A block of nbytes for the current scope; NULL where a budget or the system refuses it. */
+static void *serve(size_t nbytes, bool zeroed)
 {
-    struct refusal last = last_refusal;
-    last_refusal.limit = 0;
-    return last;
-}
-
-static __attribute__((noinline)) void *serve(size_t nbytes, bool zeroed)
-{
-    struct account *account = scopes_current_account();
+    struct account *account = account_now(account_current());
     struct block *block;
-    struct region *doomed = NULL;
     bool dirty;
     nbytes += nbytes == 0;
-    bool wants_site = sites_wanted(account, nbytes);
-    arena_lock();
-    account = account_now(account);
     struct account *limit = account_refusing(account, nbytes);
-    if (limit != NULL) {
-        handler_refuse(limit, nbytes);
-        doomed = pool_empty();
-        arena_unlock();
-        regions_unmap(doomed);
+    if (__builtin_expect(limit != NULL, 0)) {
+        account_refuse(limit, nbytes);
+        pool_empty();
         return NULL;
     }
-    /* The reference of the block, taken before the lock is given up to map memory. */
-    account->references++;
-    uint64_t misses = regions_misses;
-    void *address = pool_take(nbytes, &block, &dirty, &doomed);
-    if (address == NULL) {
-        account_release(account);
-    }
-    else {
-        block_charge(block, account);
-        account_add(account, nbytes);
-        if (regions_misses != misses) {
-            account->misses++;
-            account_totals.misses++;
-        }
-    }
-    arena_unlock();
-    if (doomed != NULL) {
-        regions_unmap(doomed);
-    }
+    uint64_t misses = pool_misses;
+    void *address = pool_take(nbytes, &block, &dirty);
     if (address == NULL) {
         return NULL;
+    }
+    account->references++; /* the block's */
+    block_charge(block, account);
+    account_add(account, nbytes);
+    if (pool_misses != misses) {
+        account->misses++;
+        account_totals.misses++;
     }
     if (zeroed && dirty) {
         pool_clear(address, nbytes);
     }
-    if (wants_site) {
+    if (sites_wanted(account, nbytes)) {
         block_note(block, RECORDED, sites_record(address));
     }
-    if (scopes_log != NULL && scopes_log->is_open()) {
-        block_note(block, LOGGED, scopes_log->block_born(address, nbytes, scopes_log_kind, scopes_log_device));
+    if (open_log != NULL) {
+        block_note(block, LOGGED, open_log->block_born(address, nbytes, log_kind, log_device));
     }
     return address;
 }
@@ -233,25 +293,10 @@ enum request { MALLOC, CALLOC, REALLOC, FREE };
 /* For a thread that is not attached: attach it, and do what was asked for. NULL where the interpreter has ended. */
 static __attribute__((noinline, cold)) void *serve_unattached(enum request request, void *ptr, size_t nbytes);
 
-/* Where the tally is not that of the current scope, or nothing is parked. */
-static __attribute__((noinline)) void *serve_otherwise(size_t nbytes, bool zeroed)
-{
-    void *address = NULL;
-    if (is_small(nbytes)) {
-        address = tally_is_current(_PyThreadState_UncheckedGet()) ? shortcut_unparked(nbytes, zeroed) : shortcut_found(nbytes, zeroed);
-    }
-    return address != NULL ? address : serve(nbytes, zeroed);
-}
-
 static void *serve_malloc(void *ctx, size_t size)
 {
     (void)ctx;
-    const PyThreadState *thread = attached_thread();
-    if (__builtin_expect(thread == NULL, 0)) {
-        return serve_unattached(MALLOC, NULL, size);
-    }
-    void *address = shortcut_tallied(thread, size);
-    return address != NULL ? address : serve_otherwise(size, false);
+    return is_attached() ? serve(size, false) : serve_unattached(MALLOC, NULL, size);
 }
 
 static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
@@ -261,17 +306,18 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
     if (__builtin_mul_overflow(nelem, elsize, &nbytes)) {
         return NULL;
     }
-    const PyThreadState *thread = attached_thread();
-    if (__builtin_expect(thread == NULL, 0)) {
-        return serve_unattached(CALLOC, NULL, nbytes);
-    }
-    void *address = shortcut_tallied(thread, nbytes);
-    return address != NULL ? memset(address, 0, nbytes) : serve_otherwise(nbytes, true);
+    return is_attached() ? serve(nbytes, true) : serve_unattached(CALLOC, NULL, nbytes);
 }
 
-static __attribute__((noinline)) void give(void *ptr)
+static void serve_free(void *ctx, void *ptr, size_t size)
 {
-    if (shortcut_back_unparked(ptr) || shortcut_back(ptr)) {
+    (void)ctx;
+    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
+    if (!is_attached()) {
+        serve_unattached(FREE, ptr, 0);
+        return;
+    }
+    if (ptr == NULL) {
         return;
     }
     struct block *block = pool_block_at(ptr);
@@ -279,40 +325,18 @@ static __attribute__((noinline)) void give(void *ptr)
         sites_forget(ptr);
     }
     if (block_is(block, LOGGED)) {
-        scopes_log->block_died(ptr);
+        log_of_blocks->block_died(ptr);
     }
-    arena_lock();
     account_drop(block_account(block), block->nbytes);
-    struct region *doomed = pool_give(ptr);
-    arena_unlock();
-    if (doomed != NULL) {
-        regions_unmap(doomed);
-    }
-}
-
-static void serve_free(void *ctx, void *ptr, size_t size)
-{
-    (void)ctx;
-    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
-    if (__builtin_expect(attached_thread() == NULL, 0)) {
-        serve_unattached(FREE, ptr, 0);
-        return;
-    }
-    if (ptr != NULL && !shortcut_back_tallied(ptr)) {
-        give(ptr);
-    }
+    pool_give(ptr);
 }
 
 /* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL where there is no memory. */
 static void *serve_elsewhere(void *ptr, size_t before, size_t after)
 {
     struct block *block, *fresh;
-    struct region *doomed = NULL;
     bool dirty;
-    arena_lock();
-    void *address = pool_take(after, &fresh, &dirty, &doomed);
-    arena_unlock();
-    regions_unmap(doomed);
+    void *address = pool_take(after, &fresh, &dirty);
     if (address == NULL) {
         return NULL;
     }
@@ -324,14 +348,11 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
         sites_forget(ptr);
     }
     if (logged) {
-        scopes_log->block_moved(ptr, address, after);
+        log_of_blocks->block_moved(ptr, address, after);
     }
-    arena_lock();
     block_charge(fresh, block_account(block));
     account_resize(block_account(fresh), before, after);
-    doomed = pool_give(ptr);
-    arena_unlock();
-    regions_unmap(doomed);
+    pool_give(ptr);
     block_note(fresh, LOGGED, logged);
     if (recorded) {
         block_note(fresh, RECORDED, sites_record(address));
@@ -342,46 +363,36 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
 static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
 {
     (void)ctx;
-    if (attached_thread() == NULL) {
+    if (!is_attached()) {
         return serve_unattached(REALLOC, ptr, new_size);
     }
     if (ptr == NULL) {
         return serve(new_size, false);
     }
     new_size += new_size == 0;
-    struct region *doomed = NULL;
-    arena_lock();
     struct block *block = pool_block_at(ptr);
     size_t before = block->nbytes, room = pool_room(ptr);
     struct account *account = block_account(block);
     struct account *limit = new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
-    bool fits = limit == NULL && new_size <= room && new_size >= room / 2;
+    bool fits = new_size <= room && new_size >= room / 2;
     if (limit != NULL) {
-        handler_refuse(limit, new_size);
-        doomed = pool_empty();
-    }
-    else if (fits) {
-        account_resize(account, before, new_size);
-        pool_resize(ptr, new_size);
-    }
-    arena_unlock();
-    regions_unmap(doomed);
-    if (limit != NULL) {
+        account_refuse(limit, new_size);
+        pool_empty();
         return NULL;
     }
     if (fits) {
+        account_resize(account, before, new_size);
+        pool_resize(ptr, new_size);
         if (block_is(block, LOGGED)) {
-            scopes_log->block_moved(ptr, ptr, new_size);
+            log_of_blocks->block_moved(ptr, ptr, new_size);
         }
         return ptr;
     }
     void *address = serve_elsewhere(ptr, before, new_size);
     if (address == NULL && new_size <= room) {
         /* Memory is short, and what shrinks can stay where it is. */
-        arena_lock();
         account_resize(block_account(block), before, new_size);
         pool_resize(ptr, new_size);
-        arena_unlock();
         address = ptr;
     }
     return address;

@@ -1,15 +1,15 @@
 /* The handler that NumPy asks for memory (NEP 49): one for the process, whose blocks are charged to the scope that is
  * current at the birth.
  *
- * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with the GIL held: the arrays themselves, the buffers of sort, argsort and partition, and those of
- * the comparison of records, for which it keeps the GIL. It reallocates with the GIL for ndarray.resize, np.fromiter and
+ * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with the GIL held: the arrays
+ * themselves, the buffers of sort, argsort and partition, and those of the comparison of records, for which it keeps the GIL. It reallocates with the GIL for ndarray.resize, np.fromiter and
  * np.loadtxt, and *without* it in array_from_text(), which parses for np.fromstring(sep=) and np.fromfile(sep=): there it grows
  * and at last shrinks the array, and frees it where tracemalloc has no memory to track it.
  *
  * Each of the four may therefore be called by any thread in any state, also by one that Python has never seen. One that is not
- * attached waits for the GIL, which it gives up again before it returns; nothing of the arena's is locked then, and NumPy holds
- * no lock where it calls. Below the four functions everything has the GIL and may call Python. Once the interpreter has ended
- * such a thread gets no memory, and what it frees is left to the end of the process.
+ * attached waits for the GIL, which it gives up again before it returns; NumPy holds no lock where it calls. Below the four
+ * functions everything has the GIL and may call Python. Once the interpreter has ended such a thread gets no memory, and what it
+ * frees is left to the end of the process.
  */
 #ifndef DISPOSESCOPE_ARENA_HANDLER_H
 #define DISPOSESCOPE_ARENA_HANDLER_H
@@ -27,18 +27,9 @@ extern PyObject *handler_capsule;
 /* Make the capsule. Returns 0, or -1 with an exception. */
 int handler_make(void);
 
-/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with it. */
-struct refusal {
-    uint64_t limit; /* the serial number of the account, 0 where none was refused */
-    size_t nbytes;  /* requested */
-    size_t charged; /* live then */
-};
-
-/* The last refusal on this thread, which is forgotten with this. */
-struct refusal handler_last_refusal(void);
-
-/* Refuse on behalf of memory from elsewhere: remember it as the last refusal. With the lock held. */
-void handler_refuse(struct account *limit, size_t nbytes);
+/* Whether births of blocks are recorded in the log of a leak detector; and whether that of a block was, in the one given last. */
+bool handler_logs_births(void);
+bool handler_has_logged(void *address);
 
 /* The part of NumPy's C interface that the arena uses, written down here so that the package is built without NumPy's
  * headers and one build serves every NumPy 2: NEP 49 (https://numpy.org/neps/nep-0049.html) and numpy/ndarraytypes.h.
@@ -94,10 +85,10 @@ int numpy_settle(void);
 /* Which block of the arena an array has its memory in. */
 
 /* The array that owns the memory of an array as a block of the arena; borrowed, NULL where the memory is not the arena's.
- * Follows views through memoryviews and ties (see scopes_bind). */
+ * Follows views through memoryviews and ties (see set_tie_types() in compiled.pyi). */
 PyObject *arrays_owner_of(PyObject *array);
 
-/* The beginning of that block, or NULL. */
+/* The beginning of that block, or NULL. In the place of an array an address will do, of memory that is not freed meanwhile. */
 void *arrays_block_of(PyObject *array);
 
 /* The block as a storage: (address, bytes), 0 bytes where its array has no elements. A new reference, NULL with an exception. */
@@ -106,7 +97,7 @@ PyObject *arrays_storage(PyObject *owner);
 /* Whether nothing but an array refers to its memory, and nothing but so many references to that array. */
 bool arrays_holds_alone(PyObject *array, Py_ssize_t references);
 
-/* Move the block of an array that is charged to `source` now to another account. Returns whether it was. With the lock held. */
+/* Move the block of an array that is charged to `source` now to another account. Returns whether it was. */
 bool arrays_move(void *address, struct account *source, struct account *target);
 
 #endif

@@ -7,10 +7,23 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "accounts.h"
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define HIDE(address, nbytes) ASAN_POISON_MEMORY_REGION(address, nbytes)
+#define SHOW(address, nbytes) ASAN_UNPOISON_MEMORY_REGION(address, nbytes)
+#else
+#define HIDE(address, nbytes) ((void)(address), (void)(nbytes))
+#define SHOW(address, nbytes) ((void)(address), (void)(nbytes))
+#endif
 
 /* ================================================================== regions */
 
+/* Memory from the system, in pieces that begin at multiples of REGION_ALIGNMENT, so that the region of a block is found from its
+ * address alone; and the cache of those that are not in use. */
+
+#define REGION_ALIGNMENT ((size_t)1 << 20)
+#define HEADER_NBYTES ((size_t)128)
+#define LARGE_CLASSES 240 /* 8 for each doubling, from 128 KiB up to what an address can hold */
 #define PAGE ((size_t)4096)
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_FROM ((size_t)4 << 20) /* as NumPy's own threshold for transparent huge pages */
@@ -19,10 +32,44 @@
 #define IDLE_MS 10000
 #define SPARE_NBYTES ((size_t)8 << 20)
 
-struct meter meters[2];
-struct region *cached_large[LARGE_CLASSES];
-size_t free_in_slabs;
-uint64_t regions_misses;
+enum region_kind { SLAB, LARGE };
+
+/* The head of a region. The memory of the region belongs to the pool from the mapping to the unmapping. */
+struct region {
+    uint32_t mark;        /* region_mark(kind); anything else at this place is no region, and freeing into it is a bug */
+    uint16_t kind;        /* enum region_kind */
+    uint16_t class;       /* of slabs or of large blocks */
+    uint8_t fresh;        /* what was never carved is zero still */
+    uint8_t from_libc;    /* aligned_alloc'ed, because the system refused another mapping */
+    uint16_t cached;      /* in the cache: not in use */
+    uint32_t live;        /* slab: blocks in use */
+    uint32_t carved;      /* slab: blocks that have been handed out at least once */
+    uint32_t capacity;    /* slab: blocks that fit */
+    uint32_t free_head;   /* slab: index of the first free block, plus one */
+    uint32_t reciprocal;  /* slab: ceil(2**32 / block_nbytes), to divide by */
+    uint32_t data_offset; /* from the region's beginning to the first block */
+    size_t block_nbytes;  /* slab: of each block */
+    size_t mapped;        /* bytes of the region */
+    struct region *next, *prev;   /* slab in use with free blocks, or large block cached: the list of its class */
+    struct region *older, *newer; /* cached: the order in which regions came into the cache */
+    struct region *before, *after; /* all regions, the newest mapping first */
+    uint64_t since_ms;    /* cached: when */
+    struct block large;   /* large: the block */
+};
+_Static_assert(sizeof(struct region) <= HEADER_NBYTES, "the header of a region must fit its place");
+
+/* The regions of one kind: bytes in use and cached, and the bound of their sum. */
+struct meter {
+    size_t live, cached, high_water, recent_peak;
+    struct region *oldest, *newest;
+};
+
+static struct meter meters[2]; /* by enum region_kind */
+static struct region *cached_large[LARGE_CLASSES]; /* cached, by class */
+static struct region *all_regions;
+/* Bytes of blocks that were handed out once and are free in their slab, cached or not. */
+static size_t free_in_slabs;
+uint64_t pool_misses;
 static uint64_t aged_ms, ahead_ms;
 
 static uint64_t now_ms(void)
@@ -36,17 +83,29 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + ahead_ms;
 }
 
-void regions_pass_time(uint64_t ms) { ahead_ms += ms; }
+void pool_pass_time(uint64_t ms) { ahead_ms += ms; }
 
-void regions_abort(const void *address)
+static __attribute__((noreturn, cold)) void end_for(const char *what, const void *address)
 {
-    fprintf(stderr, "disposescope: %p is no block of the arena\n", address);
+    fprintf(stderr, "disposescope: %s %p\n", what, address);
     abort();
+}
+
+static inline uint32_t region_mark(enum region_kind kind) { return 0x64734152u + (uint32_t)kind; }
+
+/* The region of a block; ends the process where there is none. */
+static inline struct region *region_of(void *address)
+{
+    struct region *region = (struct region *)((uintptr_t)address & ~(REGION_ALIGNMENT - 1));
+    if (__builtin_expect(region->mark - region_mark(SLAB) > LARGE, 0)) {
+        end_for("no block of the arena:", address);
+    }
+    return region;
 }
 
 /* ------------------------------------------------------------------ the system */
 
-/* A new region, its header zero but for what is known here; without the lock. */
+/* A new region, its header zero but for what is known here. NULL where the system refuses. */
 static struct region *map(enum region_kind kind, size_t nbytes)
 {
     bool huge = kind == LARGE && nbytes >= HUGE_FROM;
@@ -82,28 +141,40 @@ static struct region *map(enum region_kind kind, size_t nbytes)
     region->mark = region_mark(kind);
     region->kind = (uint16_t)kind;
     region->mapped = nbytes;
+    region->before = NULL;
+    region->after = all_regions;
+    if (all_regions != NULL) {
+        all_regions->before = region;
+    }
+    all_regions = region;
     return region;
 }
 
-void regions_unmap(struct region *doomed)
+static void unmap(struct region *region)
 {
-    while (doomed != NULL) {
-        struct region *next = doomed->next;
-        SHOW(doomed, doomed->mapped);
-        doomed->mark = 0;
-        if (doomed->from_libc) {
-            free(doomed);
-        }
-        else {
-            munmap(doomed, doomed->mapped);
-        }
-        doomed = next;
+    SHOW(region, region->mapped);
+    region->mark = 0;
+    if (region->before != NULL) {
+        region->before->after = region->after;
+    }
+    else {
+        all_regions = region->after;
+    }
+    if (region->after != NULL) {
+        region->after->before = region->before;
+    }
+    if (region->from_libc) {
+        free(region);
+    }
+    else {
+        munmap(region, region->mapped);
     }
 }
 
 /* ------------------------------------------------------------------ lists and the cache */
 
-void region_link(struct region **list, struct region *region)
+/* Put a region at the head of a list of its class. */
+static void region_link(struct region **list, struct region *region)
 {
     region->prev = NULL;
     region->next = *list;
@@ -113,7 +184,8 @@ void region_link(struct region **list, struct region *region)
     *list = region;
 }
 
-void region_unlink(struct region **list, struct region *region)
+/* Take one out of it. */
+static void region_unlink(struct region **list, struct region *region)
 {
     if (region->prev != NULL) {
         region->prev->next = region->next;
@@ -162,21 +234,21 @@ static void from_cache(struct region *region)
     }
 }
 
-/* Take regions out of the cache until it is within bounds, and those that were not used since a time.
+/* Give regions of the cache back to the system until it is within bounds, and those that were not used since a time.
  *
  * For the bound, the newest and the oldest in turns: by age alone, a program whose steps cycle through a little more than fits
  * would lose each region just before it needs it again; without it, sizes that are needed no more would stay. */
-static struct region *shrink(struct meter *meter, size_t bound, uint64_t unused_since_ms, struct region *doomed)
+static void shrink(struct meter *meter, size_t bound, uint64_t unused_since_ms)
 {
     static bool newest;
     for (;;) {
         struct region *region = meter->oldest;
         if (region == NULL) {
-            return doomed;
+            return;
         }
         if (region->since_ms >= unused_since_ms) {
             if (meter->live + meter->cached <= bound) {
-                return doomed;
+                return;
             }
             newest = !newest;
             region = newest ? meter->newest : region;
@@ -185,8 +257,7 @@ static struct region *shrink(struct meter *meter, size_t bound, uint64_t unused_
         if (region->kind == SLAB) {
             free_in_slabs -= region->carved * region->block_nbytes;
         }
-        region->next = doomed;
-        doomed = region;
+        unmap(region);
     }
 }
 
@@ -195,7 +266,9 @@ static size_t bound_of(const struct meter *meter)
     return meter->high_water + meter->high_water / 4 + SPARE_NBYTES;
 }
 
-static struct region *age(uint64_t now, struct region *doomed)
+/* Let the high-water marks sink towards what was needed since the last time, and give up what the cache holds above them or has
+ * not used for a while. */
+static void age(uint64_t now)
 {
     aged_ms = now;
     for (int kind = SLAB; kind <= LARGE; kind++) {
@@ -203,22 +276,19 @@ static struct region *age(uint64_t now, struct region *doomed)
         size_t excess = meter->high_water - meter->recent_peak;
         meter->high_water -= excess < PAGE ? excess : excess / 4;
         meter->recent_peak = meter->live;
-        doomed = shrink(meter, bound_of(meter), now > IDLE_MS ? now - IDLE_MS : 0, doomed);
+        shrink(meter, bound_of(meter), now > IDLE_MS ? now - IDLE_MS : 0);
     }
-    return doomed;
 }
 
-struct region *regions_age(struct region *doomed) { return age(now_ms(), doomed); }
-
-bool regions_due(void) { return now_ms() - aged_ms >= DECAY_MS; }
-
-void region_reuse(struct region *region)
+/* Take a region out of the cache into use. */
+static void region_reuse(struct region *region)
 {
     from_cache(region);
     into_use(&meters[region->kind], region->mapped);
 }
 
-struct region *region_retire(struct region *region)
+/* A region is not in use any more: cache it, or give it back. */
+static void region_retire(struct region *region)
 {
     struct meter *meter = &meters[region->kind];
     meter->live -= region->mapped;
@@ -238,32 +308,33 @@ struct region *region_retire(struct region *region)
         region_link(&cached_large[region->class], region);
     }
     if (region->since_ms - aged_ms >= DECAY_MS) {
-        return age(region->since_ms, NULL);
+        age(region->since_ms);
     }
-    return shrink(meter, bound_of(meter), 0, NULL);
+    else {
+        shrink(meter, bound_of(meter), 0);
+    }
 }
 
-struct region *regions_empty(struct region *doomed)
+/* Give up all that is cached. */
+static void regions_empty(void)
 {
     for (int kind = SLAB; kind <= LARGE; kind++) {
-        doomed = shrink(&meters[kind], 0, 0, doomed);
+        shrink(&meters[kind], 0, 0);
         meters[kind].high_water = meters[kind].recent_peak = meters[kind].live;
     }
-    return doomed;
 }
 
-struct region *region_new(enum region_kind kind, size_t nbytes, struct region **doomed)
+/* A region from the system, in use; NULL where the system refuses. */
+static struct region *region_new(enum region_kind kind, size_t nbytes)
 {
-    regions_misses++;
-    arena_unlock();
+    pool_misses++;
     struct region *region = map(kind, nbytes);
-    arena_lock();
     if (region == NULL) {
         return NULL;
     }
     /* Not before: what the system refuses must not count as having been needed. */
     into_use(&meters[kind], nbytes);
-    *doomed = shrink(&meters[kind], bound_of(&meters[kind]), 0, *doomed);
+    shrink(&meters[kind], bound_of(&meters[kind]), 0);
     return region;
 }
 
@@ -272,51 +343,75 @@ struct region *region_new(enum region_kind kind, size_t nbytes, struct region **
 #define GUARD_BYTE 0xFD
 #define FREED_BYTE 0xDD
 #define BORN_BYTE 0xCD
+#define GUARD_NBYTES ((size_t)32)
 
 bool guards_wanted;
 
-static void corrupt(const char *what, const void *address)
-{
-    fprintf(stderr, "disposescope: %s block %p of the arena\n", what, address);
-    abort();
-}
+/* Put the guard behind the bytes of a block. */
+static void guards_put(void *address, size_t nbytes) { memset((char *)address + nbytes, GUARD_BYTE, GUARD_NBYTES); }
 
-void guards_dress(void *address, size_t nbytes)
+/* Fill a block that is born, and put the guard behind it. */
+static void guards_dress(void *address, size_t nbytes)
 {
     memset(address, BORN_BYTE, nbytes);
-    guards_move(address, nbytes);
+    guards_put(address, nbytes);
 }
 
-void guards_move(void *address, size_t nbytes) { memset((char *)address + nbytes, GUARD_BYTE, GUARD_NBYTES); }
-
-void guards_undress(void *address, size_t nbytes)
+/* Look at the guard of a block that is freed, and poison it. */
+static void guards_undress(void *address, size_t nbytes)
 {
     const unsigned char *guard = (const unsigned char *)address + nbytes;
     for (size_t i = 0; i < GUARD_NBYTES; i++) {
         if (guard[i] != GUARD_BYTE) {
-            corrupt("written past the end of", address);
+            end_for("written past the end of a block of the arena:", address);
         }
     }
     memset(address, FREED_BYTE, nbytes);
 }
 
-void guards_check(const void *address, size_t nbytes)
+/* Look whether a freed block was written to. */
+static void guards_check(const void *address, size_t nbytes)
 {
     const unsigned char *bytes = address;
     for (size_t i = 0; i < nbytes; i++) {
         if (bytes[i] != FREED_BYTE) {
-            corrupt("written after it was freed, the", address);
+            end_for("written after it was freed, a block of the arena:", address);
         }
     }
 }
 
 /* ================================================================== slabs */
 
-#define SLAB_NBYTES REGION_ALIGNMENT
-#define PARKED_NBYTES ((size_t)256 << 10)
+/* Regions that hold blocks of one size class, of up to LARGEST_IN_SLAB bytes. A freed block is the next that its slab hands out, so
+ * that what was in the processor's cache is used again. A slab without blocks in use goes to the cache of regions, but for one of
+ * each class. */
 
-struct parked slabs_parked[SLAB_CLASSES];
+#define SLAB_NBYTES REGION_ALIGNMENT
+#define LARGEST_IN_SLAB ((size_t)128 << 10)
+#define LARGEST_OF_STEPS ((size_t)512)
+#define SLAB_CLASSES 40 /* 8 by 64 bytes up to LARGEST_OF_STEPS, then 4 for each doubling up to LARGEST_IN_SLAB */
+
 static struct region *with_room[SLAB_CLASSES]; /* in use, with free blocks */
+
+static inline unsigned log2_below(size_t n) { return 63 - (unsigned)__builtin_clzll(n); }
+
+/* The class of a block of 1 to LARGEST_IN_SLAB bytes. */
+static inline size_t slab_class(size_t nbytes)
+{
+    if (nbytes <= LARGEST_OF_STEPS) {
+        return (nbytes - 1) / 64;
+    }
+    unsigned log = log2_below(nbytes - 1);
+    return 8 + (log - 9) * 4 + (((nbytes - 1) >> (log - 2)) & 3);
+}
+
+static inline struct block *blocks_of(struct region *slab) { return (struct block *)((char *)slab + HEADER_NBYTES); }
+
+static inline uint32_t index_in(const struct region *slab, const void *address)
+{
+    uint64_t offset = (uint64_t)((const char *)address - (const char *)slab) - slab->data_offset;
+    return (uint32_t)((offset * slab->reciprocal) >> 32);
+}
 
 static size_t slab_class_nbytes(size_t class)
 {
@@ -325,22 +420,6 @@ static size_t slab_class_nbytes(size_t class)
     }
     size_t log = 9 + (class - 8) / 4;
     return ((size_t)5 + (class - 8) % 4) << (log - 2);
-}
-
-void slabs_begin(void)
-{
-    for (size_t class = 0; class < SLAB_CLASSES; class++) {
-        slabs_parked[class].latest = slabs_parked[class].last = slabs_parked[class].places;
-    }
-}
-
-/* Let blocks of a class be parked from now on. With guards every block passes through its slab, where it is looked at. */
-static void begin_to_park(size_t class)
-{
-    size_t most = PARKED_NBYTES / slab_class_nbytes(class);
-    if (!guards_wanted) {
-        slabs_parked[class].last = slabs_parked[class].places + (most < PARKED_MOST ? most : PARKED_MOST);
-    }
 }
 
 static void cut(struct region *slab, size_t class)
@@ -363,36 +442,34 @@ static void cut(struct region *slab, size_t class)
     slab->live = slab->carved = slab->free_head = 0;
 }
 
-void *slabs_take(size_t class, struct block **block, bool *dirty, struct region **doomed)
+/* A slab without blocks for a class; NULL where the system refuses memory. */
+static __attribute__((noinline)) struct region *slab_for(size_t class)
 {
-    struct region *slab = with_room[class];
-    if (slab == NULL) {
-        begin_to_park(class);
-        slab = meters[SLAB].newest;
-        if (slab != NULL) {
-            region_reuse(slab);
-            free_in_slabs -= slab->carved * slab->block_nbytes;
-            slab->fresh = false;
-        }
-        else {
-            slab = region_new(SLAB, SLAB_NBYTES, doomed);
-            if (slab == NULL) {
-                return NULL;
-            }
-        }
-        cut(slab, class);
-        /* Another class before may have had its blocks where what is known of the blocks is now. */
-        SHOW(slab, slab->data_offset);
-        HIDE((char *)slab + slab->data_offset, slab->mapped - slab->data_offset);
-        region_link(&with_room[class], slab);
+    struct region *slab = meters[SLAB].newest;
+    if (slab != NULL) {
+        region_reuse(slab);
+        free_in_slabs -= slab->carved * slab->block_nbytes;
+        slab->fresh = false;
     }
-    return slabs_take_at_hand(class, block, dirty);
+    else {
+        slab = region_new(SLAB, SLAB_NBYTES);
+        if (slab == NULL) {
+            return NULL;
+        }
+    }
+    cut(slab, class);
+    /* Another class before may have had its blocks where what is known of the blocks is now. */
+    SHOW(slab, slab->data_offset);
+    HIDE((char *)slab + slab->data_offset, slab->mapped - slab->data_offset);
+    region_link(&with_room[class], slab);
+    return slab;
 }
 
-void *slabs_take_at_hand(size_t class, struct block **block, bool *dirty)
+/* Take a block from a slab: see pool_take. */
+static void *slabs_take(size_t class, struct block **block, bool *dirty)
 {
     struct region *slab = with_room[class];
-    if (slab == NULL) {
+    if (slab == NULL && (slab = slab_for(class)) == NULL) {
         return NULL;
     }
     struct block *blocks = blocks_of(slab);
@@ -420,7 +497,8 @@ void *slabs_take_at_hand(size_t class, struct block **block, bool *dirty)
     return (char *)slab + slab->data_offset + index * slab->block_nbytes;
 }
 
-struct region *slabs_give(struct region *slab, void *address)
+/* Give a block back to its slab. */
+static void slabs_give(struct region *slab, void *address)
 {
     uint32_t index = index_in(slab, address);
     struct block *block = &blocks_of(slab)[index];
@@ -430,44 +508,26 @@ struct region *slabs_give(struct region *slab, void *address)
     block->word = slab->free_head;
     slab->free_head = index + 1;
     free_in_slabs += slab->block_nbytes;
-    if (--slab->live != 0) {
-        return NULL;
-    }
-    if (with_room[slab->class] == slab && slab->next == NULL) {
-        /* The only one with room for its class: it stays, so that a single block that comes and goes costs no cutting. */
-        return NULL;
+    if (--slab->live != 0 || (with_room[slab->class] == slab && slab->next == NULL)) {
+        /* The only one with room for its class stays, so that a single block that comes and goes costs no cutting. */
+        return;
     }
     region_unlink(&with_room[slab->class], slab);
-    return region_retire(slab);
+    region_retire(slab);
 }
 
-struct region *slabs_drain(void)
+/* Give the slabs without blocks in use to the cache. */
+static void slabs_retire(void)
 {
-    struct region *doomed = NULL;
     for (size_t class = 0; class < SLAB_CLASSES; class++) {
-        struct block *block;
-        void *address;
-        while ((address = slabs_unpark(class, &block)) != NULL) {
-            doomed = regions_join(slabs_give(region_of(address), address), doomed);
-        }
         for (struct region *slab = with_room[class], *next; slab != NULL; slab = next) {
             next = slab->next;
             if (slab->live == 0) {
                 region_unlink(&with_room[class], slab);
-                doomed = regions_join(region_retire(slab), doomed);
+                region_retire(slab);
             }
         }
     }
-    return doomed;
-}
-
-size_t slabs_parked_nbytes(void)
-{
-    size_t nbytes = 0;
-    for (size_t class = 0; class < SLAB_CLASSES; class++) {
-        nbytes += (size_t)(slabs_parked[class].latest - slabs_parked[class].places) * slab_class_nbytes(class);
-    }
-    return nbytes;
 }
 
 /* ================================================================== the pool */
@@ -493,7 +553,7 @@ static inline unsigned large_class(size_t nbytes, size_t *rounded)
     return (log - 17) * 8 + (unsigned)(steps & 7);
 }
 
-static void *take_large(size_t room, struct block **block, bool *dirty, struct region **doomed)
+static void *take_large(size_t room, struct block **block, bool *dirty)
 {
     static unsigned place;
     size_t mapped;
@@ -514,7 +574,7 @@ static void *take_large(size_t room, struct block **block, bool *dirty, struct r
         }
     }
     else {
-        region = region_new(LARGE, mapped, doomed);
+        region = region_new(LARGE, mapped);
         if (region == NULL) {
             return NULL;
         }
@@ -530,34 +590,21 @@ static void *take_large(size_t room, struct block **block, bool *dirty, struct r
 
 /* ------------------------------------------------------------------ the pool */
 
-static void *take(size_t room, struct block **block, bool *dirty, struct region **doomed)
+static inline void *take(size_t room, struct block **block, bool *dirty)
 {
-    if (room > LARGEST_IN_SLAB) {
-        return take_large(room, block, dirty, doomed);
-    }
-    size_t class = slab_class(room);
-    void *parked = slabs_unpark(class, block);
-    if (parked != NULL) {
-        *dirty = true;
-        return parked;
-    }
-    return slabs_take(class, block, dirty, doomed);
+    return room > LARGEST_IN_SLAB ? take_large(room, block, dirty) : slabs_take(slab_class(room), block, dirty);
 }
 
-void *pool_take(size_t nbytes, struct block **block, bool *dirty, struct region **doomed)
+void *pool_take(size_t nbytes, struct block **block, bool *dirty)
 {
     if (nbytes > LARGEST_REQUEST) {
         return NULL;
     }
     size_t room = nbytes + (guards_wanted ? GUARD_NBYTES : 0);
-    void *address = take(room, block, dirty, doomed);
+    void *address = take(room, block, dirty);
     if (address == NULL) {
-        struct region *cached = regions_join(pool_empty(), *doomed);
-        *doomed = NULL;
-        arena_unlock();
-        regions_unmap(cached);
-        arena_lock();
-        address = take(room, block, dirty, doomed);
+        pool_empty();
+        address = take(room, block, dirty);
         if (address == NULL) {
             return NULL;
         }
@@ -572,7 +619,7 @@ void *pool_take(size_t nbytes, struct block **block, bool *dirty, struct region 
     return address;
 }
 
-struct region *pool_give(void *address)
+void pool_give(void *address)
 {
     struct region *region = region_of(address);
     if (guards_wanted) {
@@ -580,19 +627,40 @@ struct region *pool_give(void *address)
     }
     if (region->kind == SLAB) {
         HIDE(address, region->block_nbytes);
-        if (slabs_park(region->class, address, pool_block_at(address))) {
-            return NULL;
-        }
-        return slabs_give(region, address);
+        slabs_give(region, address);
     }
-    HIDE(address, region->mapped - region->data_offset);
-    return region_retire(region);
+    else {
+        HIDE(address, region->mapped - region->data_offset);
+        region_retire(region);
+    }
 }
 
 struct block *pool_block_at(void *address)
 {
     struct region *region = region_of(address);
     return region->kind == SLAB ? &blocks_of(region)[index_in(region, address)] : &region->large;
+}
+
+void *pool_find(const void *address)
+{
+    uintptr_t place = (uintptr_t)address;
+    for (struct region *region = all_regions; region != NULL; region = region->after) {
+        uintptr_t data = (uintptr_t)region + region->data_offset;
+        if (place - (uintptr_t)region >= region->mapped) {
+            continue;
+        }
+        if (region->cached || place < data) {
+            return NULL;
+        }
+        if (region->kind == LARGE) {
+            return (void *)data;
+        }
+        uint32_t index = (uint32_t)((place - data) / region->block_nbytes);
+        /* The word of a free block is an index, which no address is as small as. */
+        bool in_use = index < region->carved && blocks_of(region)[index].word > region->capacity;
+        return in_use ? (void *)(data + index * region->block_nbytes) : NULL;
+    }
+    return NULL;
 }
 
 size_t pool_room(void *address)
@@ -607,7 +675,7 @@ void pool_resize(void *address, size_t nbytes)
     struct block *block = pool_block_at(address);
     if (guards_wanted) {
         SHOW(address, nbytes + GUARD_NBYTES);
-        guards_move(address, nbytes);
+        guards_put(address, nbytes);
     }
     else {
         size_t larger = nbytes > block->nbytes ? nbytes : block->nbytes;
@@ -631,15 +699,24 @@ void pool_clear(void *address, size_t nbytes)
     memset(address, 0, nbytes);
 }
 
-struct region *pool_empty(void) { return regions_empty(slabs_drain()); }
+void pool_empty(void)
+{
+    slabs_retire();
+    regions_empty();
+}
 
-struct region *pool_decay(void) { return regions_due() ? regions_age(slabs_drain()) : NULL; }
+void pool_decay(void)
+{
+    if (now_ms() - aged_ms >= DECAY_MS) {
+        slabs_retire();
+        age(now_ms());
+    }
+}
 
-struct pool_figures pool_tell(void)
+struct pool_figures pool_figures_now(void)
 {
     return (struct pool_figures){
-        .cached_nbytes = slabs_parked_nbytes() + free_in_slabs + meters[LARGE].cached,
+        .cached_nbytes = free_in_slabs + meters[LARGE].cached,
         .mapped_nbytes = meters[SLAB].live + meters[SLAB].cached + meters[LARGE].live + meters[LARGE].cached,
-        .misses = regions_misses,
     };
 }

@@ -1,31 +1,25 @@
-/* The module `compiled`: what every birth of a tensor inside a scope, and every disposal of one, goes through, compiled.
- * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual is handed
- * to the Python functions that it is given too. Used under the GIL. */
+/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled. Documented in compiled.pyi. It knows
+ * PyTorch by the objects that it is given; everything unusual is handed to the Python functions that it is given too. Used with the
+ * GIL held. */
+#include "compiled.h"
+
 #include "../../../scopes/src/module.h"
-#include "state.h"
-#include "births.h"
-#include "disposal.h"
-#include "lone.h"
-#include "looks.h"
-#include "seam.h"
+
+/* ------------------------------------------------------------------ the module */
+
+/* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
+static PyObject *is_alone(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    PyThreadState *here = PyThreadState_Get();
+    return PyBool_FromLong(PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(here)) == here && PyThreadState_Next(here) == NULL);
+}
 
 static PyMethodDef functions[] = {
-    {"bind_births", births_bind, METH_O, NULL},
-    {"bind_disposal", disposal_bind, METH_O, NULL},
-    {"bind_log", looks_bind_log, METH_O, NULL},
-    {"bind_seam", seam_bind, METH_O, NULL},
-    {"entered", seam_entered, METH_O, NULL},
-    {"left", seam_left, METH_O, NULL},
-    {"unborn", (PyCFunction)(void (*)(void))attributes_unborn, METH_FASTCALL, NULL},
-    {"watch_births", births_watch, METH_VARARGS, NULL},
-    {"watch_classes", births_watch_classes, METH_O, NULL},
-    {"forget_looks", looks_forget, METH_NOARGS, NULL},
-    {"identity_if_alone", lone_identity, METH_O, NULL},
-    {"know", looks_know, METH_O, NULL},
-    {"look", looks_look, METH_NOARGS, NULL},
-    {"look_at", looks_look_at, METH_O, NULL},
-    {"drop", disposal_drop, METH_O, NULL},
-    {"spare", disposal_spare, METH_NOARGS, NULL},
+    {"is_alone", is_alone, METH_NOARGS, NULL},
+    {"thread_state", compiled_thread_state, METH_NOARGS, NULL},
+    {"unborn", (PyCFunction)(void (*)(void))compiled_unborn, METH_FASTCALL, NULL},
     {0},
 };
 
@@ -35,7 +29,8 @@ static int fill(PyObject *module)
     if (!module_may_be_made(module, is_made)) {
         return -1;
     }
-    is_made = lone_make() == 0;
+    is_made = errors_make() == 0 && threads_make(module) == 0 && memory_make(module) == 0 && births_make() == 0 &&
+              watch_make(module) == 0;
     return is_made ? 0 : -1;
 }
 

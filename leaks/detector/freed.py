@@ -1,0 +1,357 @@
+"""Why an object is alive: the shortest chains that hold it, and the assertion that it has been freed.
+
+What holds a model is often not what has the model: an optimizer has its parameters, a saved
+``state_dict`` their memory, a hook of another model one of its layers. So what is searched for is
+the object, the modules in it, and the memory of its tensors, each by a way that does not lead
+through the object itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import warnings
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, final
+
+from ...scopes.errors import LeakError, LeakWarning
+from ...scopes.framework import FRAMEWORKS, Belonging
+from ...scopes.identity import Entry
+from ...scopes.process import bytes_text, install_imported
+from ..holders.paths import called
+from ..holders.references import framework_of, hide_types
+from ..holders.roots import library_roots, user_roots
+from ..holders.search import Allowance, Garbage, Search
+from ..report.report import OBJECT_LIMIT
+from .collection import collection_paused
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ...scopes.framework import Escape
+    from ..births.log import Subject
+
+__all__ = [
+    "AssertFreed",
+    "WhyAlive",
+    "assert_freed",
+    "why_alive",
+]
+
+_AT_MOST: Final = 8
+_PARTS_SEARCHED: Final = 2_000
+_INDICES: Final = re.compile(r"\[[^\[\]]*\]|:\d+")
+_NOTHING: Final = "nothing that was found: code of an extension, or an expression that is being evaluated"
+
+
+@final
+class WhyAlive(tuple[str, ...]):
+    """The chains that hold an object, the shortest first, each as the code that follows it.
+
+    A tuple of strings, which shows itself with one chain a line.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(f"held by {chain}" for chain in self) or f"held by {_NOTHING}"
+
+    __str__ = __repr__
+
+
+def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive:
+    """Return the shortest chains that hold an object, from the variables of the program on.
+
+    Of a module of PyTorch's (or of another library whose framework tells what a module has) also
+    what holds a part of it: an optimizer its parameters, a saved ``state_dict`` their memory, a
+    hook one of its layers. What the module itself holds is not listed. Caches are named with the
+    call that empties them. The caller's own variable is a holder too.
+
+    Parameters
+    ----------
+    thing : object
+        Any object; one that cannot be weakly referenced as well.
+    object_limit : int, default 4_000_000
+        How many objects the search looks at.
+
+    Returns
+    -------
+    WhyAlive
+        The chains: at most eight. Empty where nothing was found that holds it.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> class Model:
+    ...     pass
+    >>> anchors = {"first": Model()}
+    >>> ds.why_alive(anchors["first"])
+    held by ...anchors...['first']
+    """
+    _install()
+    parts = _belongings(thing)
+    entry = _Object(thing) if type(thing).__weakrefoffset__ else _HeldObject(thing)
+    del thing
+    return _explain(entry, parts, object_limit)
+
+
+def assert_freed(*things: object, collect: bool = True, object_limit: int = OBJECT_LIMIT) -> AssertFreed:
+    """Return a check that some objects are freed: a context, or an object with ``check()``.
+
+    It holds nothing: it refers to the objects, the modules in them and the memory of their tensors
+    weakly. The check is made at the end of the block, or when ``check()`` is called, so drop your
+    own variables before: ``del model`` in the block.
+
+    Parameters
+    ----------
+    *things : object
+        Models, optimizers, tensors, or any objects that can be weakly referenced.
+    collect : bool, default True
+        Whether what is still there is collected as garbage before it is judged: a cycle that the
+        collector frees is freed.
+    object_limit : int, default 4_000_000
+        How many objects the search for holders looks at.
+
+    Returns
+    -------
+    AssertFreed
+        Use it for one ``with`` statement, or keep it and call ``check()``. A `LeakWarning` tells if
+        neither happened.
+
+    Raises
+    ------
+    TypeError
+        An object cannot be weakly referenced, or none is given.
+    LeakError
+        By the check: something is still there. The message has the chains that hold it.
+
+    Examples
+    --------
+    >>> import disposescope as ds
+    >>> class Model:
+    ...     pass
+    >>> cache = []
+    >>> model = Model()
+    >>> with ds.assert_freed(model):
+    ...     del model
+    >>> model = Model()
+    >>> cache.append(model)
+    >>> freed = ds.assert_freed(model)
+    >>> del model
+    >>> freed.check()
+    Traceback (most recent call last):
+        ...
+    disposescope.LeakError: Model is alive
+      held by ...cache...[0]
+    """
+    if not things:
+        raise TypeError("assert_freed: expected the objects that are to be freed, found none")
+    for thing in things:
+        if not type(thing).__weakrefoffset__:
+            raise TypeError(
+                f"assert_freed: a {type(thing).__qualname__} cannot be weakly referenced; give what it holds instead"
+            )
+    _install()
+    return AssertFreed(things, collect, object_limit)
+
+
+@final
+class AssertFreed:
+    """The check of `assert_freed`: a context, or an object with ``check()``."""
+
+    __slots__ = ("_collect", "_object_limit", "_targets", "_used")
+
+    def __init__(self, things: Sequence[object], collect: bool, object_limit: int) -> None:
+        self._collect = collect
+        self._object_limit = object_limit
+        self._targets = [_Target(thing) for thing in things]
+        self._used = False
+
+    def __enter__(self) -> AssertFreed:
+        if self._used:
+            raise RuntimeError("assert_freed() is used for one with statement; write assert_freed(...) in each")
+        self._used = True
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None, /
+    ) -> None:
+        if exc_type is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise `LeakError` if one of the objects, a module in it, or memory of its tensors is still there."""
+        self._used = True
+        if self._collect and any(target.is_there() for target in self._targets):
+            gc.collect()
+        left = [target for target in self._targets if target.is_there()]
+        if left:
+            texts = [target.text(self._object_limit) for target in left]
+            raise LeakError("\n".join(texts), count=len(left), nbytes=sum(target.nbytes() for target in left))
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                "assert_freed() checked nothing: write `with assert_freed(model): del model`, or call check()",
+                LeakWarning,
+                stacklevel=2,
+            )
+
+
+class _Object(Entry):
+    """A weak reference to any object, as the search for holders takes it."""
+
+    __slots__ = ("_key",)
+
+    def __new__(cls, thing: object) -> Self:
+        return super().__new__(cls, thing)
+
+    def __init__(self, thing: object) -> None:
+        self._key = id(thing)
+
+    @property
+    def key(self) -> int:
+        """Return the ``id`` of the object."""
+        return self._key
+
+
+class _Anchor:
+    __slots__ = ("__weakref__",)
+
+
+_ANCHOR: Final = _Anchor()
+
+
+@final
+class _HeldObject(_Object):
+    """The same for an object that cannot be weakly referenced: it is held."""
+
+    __slots__ = ("_thing",)
+
+    def __new__(cls, thing: object) -> Self:
+        # The reference is to something, and the thing is held.
+        return super().__new__(cls, _ANCHOR)
+
+    def __init__(self, thing: object) -> None:
+        super().__init__(thing)
+        self._thing = thing
+
+    def __call__(self) -> object:
+        """Return the object."""
+        return self._thing
+
+
+@final
+class _Target:
+    """One object that is to be freed, with what belongs to it."""
+
+    __slots__ = ("_called", "_entry", "_parts")
+
+    def __init__(self, thing: object) -> None:
+        known = framework_of(type(thing))
+        described = None if known is None else known[0].description_of(thing)
+        self._called = described or called(thing)
+        self._entry = _Object(thing)
+        self._parts = _belongings(thing)
+
+    def is_there(self) -> bool:
+        return self._entry() is not None or any(part.is_there() for part in self._parts)
+
+    def nbytes(self) -> int:
+        return sum({part.identity: part.nbytes for part in self._parts if part.is_there()}.values())
+
+    def text(self, object_limit: int) -> str:
+        there = [part for part in self._parts if part.is_there()]
+        chains = _explain(self._entry, there, object_limit)
+        nbytes = self.nbytes()
+        memory = f" with {bytes_text(nbytes)}" if nbytes else ""
+        if self._entry() is not None:
+            lines = [f"{self._called} is alive{memory}"]
+        else:
+            names = ", ".join(part.name for part in there[:3])
+            more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+            lines = [f"{self._called} is gone, and parts of it are there{memory}: {names}{more}"]
+        return "\n".join([*lines, *(f"  {line}" for line in repr(chains).splitlines())])
+
+
+@final
+class _Part:
+    """A module in an object, or the memory of one of its tensors; it is not kept alive."""
+
+    __slots__ = ("_reference", "device", "escape", "identity", "kind", "name", "nbytes")
+
+    def __init__(self, given: Belonging) -> None:
+        self.kind = self.device = ""
+        self.escape: Escape | None = None
+        self.name = given.name
+        self.identity: Hashable = None if given.memory is None else given.memory[0]
+        self.nbytes = 0 if given.memory is None else given.memory[1]
+        self._reference: weakref.ref[Any] = _Object(given.anchor) if given.memory is None else weakref.ref(given.anchor)
+
+    def is_there(self) -> bool:
+        return self._reference() is not None
+
+    def subject(self) -> Subject:
+        """Return what is searched for."""
+        return self._reference if isinstance(self._reference, _Object) else self
+
+    def __call__(self) -> object:
+        return self if self.is_there() else None
+
+
+hide_types(AssertFreed, _Anchor, _HeldObject, _Object, _Part, _Target)
+
+
+def _install() -> None:
+    install_imported()
+    FRAMEWORKS.record_pending()
+
+
+def _belongings(thing: object) -> list[_Part]:
+    known = framework_of(type(thing))
+    return [] if known is None else [_Part(part) for part in known[0].belongings(thing)]
+
+
+def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAlive:
+    """Return the chains to an object and its parts, none through the object or another part."""
+    parts = parts[:_PARTS_SEARCHED]
+    subjects: list[tuple[Subject, str]] = [(entry, ""), *((part.subject(), part.name) for part in parts)]
+    opaque = {subject.key for subject, _ in subjects if isinstance(subject, _Object)}
+    with collection_paused():
+        wanted = [subject for subject, _ in subjects]
+        search = Search(wanted, object_limit, {}, opaque=opaque, finds_all=True)
+        try:
+            # The search takes no variable for a holder of what something else holds. Those of
+            # pytest's assertions, ``@py_assert1``, are none of the program's.
+            chains = dict.fromkeys(name for name, thing in user_roots() if id(thing) == entry.key and "'@" not in name)
+            search.from_roots(user_roots(), libraries=False)
+            found = _chains_in(search, subjects)
+            if not search.stopped and not found:
+                search.from_roots(library_roots(), libraries=True)
+                found = _chains_in(search, subjects)
+            chains |= found
+            thing = entry()
+            if thing is not None and not chains and not search.stopped:
+                cycle = Garbage(search.ours, Allowance(object_limit)).cycle_around(thing)
+                if cycle is not None:
+                    chains[str(cycle)] = None
+        finally:
+            search.close()
+    return WhyAlive(_distinct(chains))
+
+
+def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[str, None]:
+    chains: dict[str, None] = {}
+    for subject, name in subjects:
+        for chain in search.ways.chains_of(subject):
+            chains[f"{chain} (its {name.removeprefix('.')})" if name else chain] = None
+    return chains
+
+
+def _distinct(chains: Iterable[str]) -> list[str]:
+    """Return the shortest of the chains, of those that differ by an index or a part alone the first."""
+    kept: dict[str, str] = {}
+    for chain in sorted(chains, key=lambda chain: (" (its " in chain, chain.partition(" (")[0].count("."))):
+        kept.setdefault(_INDICES.sub("[]", chain.partition(" (its ")[0]), chain)
+    return list(kept.values())[:_AT_MOST]

@@ -1,0 +1,47 @@
+"""What a scope with ``escapes="raise"`` says of what is held: the lines where it was born, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
+
+from ...scopes.sites import site_of
+from ..births.log import LOG
+from ..holders.holders import Holders
+from ..report.report import OBJECT_LIMIT
+from .detector import LeakDetector
+from .watching import recall
+
+if TYPE_CHECKING:
+    from ...scopes.identity import Entry
+
+__all__ = [
+    "Witness",
+]
+
+
+@final
+class Witness:
+    """A detector that is open as long as the scope: see `scopes.context.Witness`."""
+
+    def __init__(self) -> None:
+        self._detector = LeakDetector()
+        self._detector.__enter__()
+
+    def lines_of(self, entries: Sequence[Entry]) -> list[str]:
+        """Return for each resource the line where it was born; empty where nobody saw it."""
+        lines: list[str] = []
+        for entry in entries:
+            row = recall(entry)
+            places = () if row is None else LOG.site(row.site)[3]
+            lines.append(str(site_of(places[0])) if places else "")
+        return lines
+
+    def holders_of(self, entries: Sequence[Entry]) -> list[str]:
+        """Return for each resource how code reaches it."""
+        with Holders([[entry] for entry in entries], object_limit=OBJECT_LIMIT) as holders:
+            return [next(iter(holders.chains_of([entry])), "") for entry in entries]
+
+    def close(self) -> None:
+        """Close the detector."""
+        self._detector.__exit__(None, None, None)

@@ -1,0 +1,200 @@
+"""Dominators of a graph of objects, and the bytes that each object retains.
+
+An object dominates another if every way from the roots to the other leads through it. What it
+dominates is exactly what would be freed if it went away: a reference count is about one object
+only, and adding up all that an object reaches counts shared memory for each holder. Heap analysers
+(Eclipse MAT, the inspectors of browsers) therefore sum bytes over the tree of dominators. A storage
+is a node of its own here, so that it counts once however many tensors show it.
+
+The functions are pure and work on lists of ints; `retained` makes the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+__all__ = [
+    "UNREACHED",
+    "Dominators",
+    "dominators_of",
+]
+
+UNREACHED: Final = -1
+"""The dominator of the root, and of a node that the root does not reach."""
+
+_LEAF: Final = -2
+_SEVERAL: Final = -2
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Dominators:
+    """The tree of dominators of a graph.
+
+    Attributes
+    ----------
+    above : list of int
+        The immediate dominator of each node; `UNREACHED` for the root and what it does not reach.
+    order : list of int
+        The nodes that the root reaches, each after its dominator.
+    """
+
+    above: list[int]
+    order: list[int]
+
+    def totals(self, values: Sequence[int]) -> list[int]:
+        """Return for each node the sum of the values of all that it dominates, its own included.
+
+        With bytes as values these are retained bytes. What the root does not reach has 0.
+
+        Parameters
+        ----------
+        values : sequence of int
+            One for each node.
+        """
+        above = self.above
+        sums = [0] * len(above)
+        for node in self.order:
+            sums[node] = values[node]
+        for node in reversed(self.order):
+            parent = above[node]
+            if parent != UNREACHED:
+                sums[parent] += sums[node]
+        return sums
+
+
+def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
+    """Return the dominators of a graph whose root is node 0.
+
+    The time is O(m log n) for m edges and n nodes, whatever the shape of the graph: long linked
+    lists and graphs of autograd are as fast as trees.
+
+    Parameters
+    ----------
+    successors : sequence of sequence of int
+        For each node, the nodes that it refers to; one may be named several times.
+
+    References
+    ----------
+    T. Lengauer and R. E. Tarjan, "A fast algorithm for finding dominators in a flowgraph", ACM
+    Transactions on Programming Languages and Systems 1(1), 1979, pages 121 to 141; the version with
+    simple path compression.
+    """
+    # Most nodes are leaves that one object holds, which dominates them: they need no walk.
+    holders = _only_holders(successors)
+    leaves = [node for node, holder in enumerate(holders) if holder >= 0 and not successors[node]]
+    numbers = [UNREACHED] * len(successors)
+    for leaf in leaves:
+        numbers[leaf] = _LEAF
+    vertices, parents = _depth_first(successors, numbers)
+    above = _immediate(successors, vertices, numbers, parents)
+    found = [UNREACHED] * len(successors)
+    for number in range(1, len(vertices)):
+        found[vertices[number]] = vertices[above[number]]
+    for leaf in leaves:
+        if numbers[holders[leaf]] >= 0:
+            found[leaf] = holders[leaf]
+            vertices.append(leaf)
+    return Dominators(found, vertices)
+
+
+def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each node the only one that refers to it; negative for none or several."""
+    holders = [UNREACHED] * len(successors)
+    for node, below in enumerate(successors):
+        for child in below:
+            holder = holders[child]
+            if holder == UNREACHED:
+                holders[child] = node
+            elif holder != node:
+                holders[child] = _SEVERAL
+    holders[0] = _SEVERAL
+    return holders
+
+
+def _depth_first(successors: Sequence[Sequence[int]], numbers: list[int]) -> tuple[list[int], list[int]]:
+    """Number the nodes in the order of a depth-first walk; return them, and the number of each one's parent.
+
+    Those that have a number are left out.
+    """
+    vertices: list[int] = []
+    parents: list[int] = []
+    stack = [0]
+    stack_parents = [UNREACHED]
+    while stack:
+        node = stack.pop()
+        parent = stack_parents.pop()
+        if numbers[node] != UNREACHED:
+            continue
+        number = numbers[node] = len(vertices)
+        vertices.append(node)
+        parents.append(parent)
+        below = [child for child in successors[node] if numbers[child] == UNREACHED]
+        stack += below
+        stack_parents += [number] * len(below)
+    return vertices, parents
+
+
+def _immediate(
+    successors: Sequence[Sequence[int]], vertices: list[int], numbers: list[int], parents: list[int]
+) -> list[int]:
+    """Return the number of the immediate dominator of each number of a depth-first walk."""
+    size = len(vertices)
+    predecessors: list[list[int] | None] = [None] * size
+    several = bytearray(size)
+    for number, vertex in enumerate(vertices):
+        for child in successors[vertex]:
+            other = numbers[child]
+            if other <= 0:
+                continue
+            known = predecessors[other]
+            if known is None and number == parents[other]:
+                # One predecessor is mostly all, and it is the parent: no list is made for it.
+                continue
+            several[other] = 1
+            if known is None:
+                predecessors[other] = known = []
+            known.append(number)
+    semi = list(range(size))
+    label = list(range(size))
+    ancestor = [UNREACHED] * size
+    above = list(parents)
+    buckets: dict[int, list[int]] = {}
+
+    def evaluated(node: int) -> int:
+        if ancestor[node] == UNREACHED:
+            return node
+        way: list[int] = []
+        while ancestor[ancestor[node]] != UNREACHED:
+            way.append(node)
+            node = ancestor[node]
+        best = label[node]
+        top = ancestor[node]
+        for below in reversed(way):
+            if semi[best] < semi[label[below]]:
+                label[below] = best
+            best = label[below]
+            ancestor[below] = top
+        return best
+
+    for node in range(size - 1, 0, -1):
+        parent = parents[node]
+        if several[node]:
+            least = parent
+            for before in predecessors[node] or ():
+                least = min(least, semi[evaluated(before)])
+            semi[node] = least
+            buckets.setdefault(least, []).append(node)
+        else:
+            # Its only predecessor is its dominator.
+            semi[node] = parent
+        ancestor[node] = parent
+        for waiting in buckets.pop(parent, ()):
+            best = evaluated(waiting)
+            above[waiting] = best if semi[best] < semi[waiting] else parent
+    for node in range(1, size):
+        if several[node] and above[node] != semi[node]:
+            above[node] = above[above[node]]
+    return above

@@ -1,0 +1,124 @@
+"""The line that adds to a container, found in the source of what names it."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from ...scopes.sites import Site
+from .references import class_of, is_module, named_in
+
+__all__ = [
+    "adding_lines",
+    "growing_line",
+]
+
+_ADDING: Final = frozenset({"append", "appendleft", "add", "extend", "insert", "setdefault", "update"})
+_MODULE: Final = re.compile(r"module ([\w.]+)\.(\w+)$")
+_ATTRIBUTE: Final = re.compile(r".*\.(\w+)$")
+_FILES: Final = 64
+
+
+def growing_line(start: str, chain: Sequence[object], text: str) -> Site | None:
+    """Return the only line that adds to a container; None where there is none, or more than one.
+
+    Parameters
+    ----------
+    start : str
+        How the first object of the chain is written.
+    chain : sequence of object
+        Objects, each of which refers to the next, the container last.
+    text : str
+        The whole chain as code.
+    """
+    if len(chain) > 1:
+        attribute = _ATTRIBUTE.match(text)
+        owner = next((thing for thing in reversed(chain[:-1]) if class_of(thing) is not dict), None)
+        if attribute is None or owner is None:
+            return None
+        cls = owner if isinstance(owner, type) else class_of(owner)
+        file = _file_of(named_in(cls, "__module__"))
+        found = None if file is None else adding_lines(_source(file), attribute[1], is_attribute=True)
+    else:
+        module = _MODULE.match(start)
+        if module is None:
+            return None
+        file = _file_of(module[1])
+        found = None if file is None else adding_lines(_source(file), module[2], is_attribute=False)
+    if file is None or found is None or len(found) != 1:
+        return None
+    [(line, function)] = found
+    return Site(file, line, function)
+
+
+def adding_lines(source: str, name: str, *, is_attribute: bool) -> list[tuple[int, str]]:
+    """Return the lines that add to what a name refers to, each with its function.
+
+    Parameters
+    ----------
+    source : str
+        The source of a module; of what does not parse nothing is known.
+    name : str
+        A global variable, or an attribute.
+    is_attribute : bool
+        Which of both it is.
+    """
+    try:
+        tree = _parsed(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return list(dict.fromkeys(_additions(tree, name, is_attribute, "<module>")))
+
+
+@lru_cache(maxsize=_FILES)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def _additions(node: ast.AST, name: str, is_attribute: bool, function: str) -> Iterator[tuple[int, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if is_attribute or not _binds(child, name):
+                yield from _additions(child, name, is_attribute, child.name)
+            continue
+        target: ast.expr | None = None
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and child.func.attr in _ADDING:
+            target = child.func.value
+        elif isinstance(child, ast.AugAssign):
+            target = child.target.value if isinstance(child.target, ast.Subscript) else child.target
+        elif isinstance(child, ast.Assign):
+            target = next((one.value for one in child.targets if isinstance(one, ast.Subscript)), None)
+        if target is not None and _is_named(target, name, is_attribute):
+            yield target.lineno, function
+        yield from _additions(child, name, is_attribute, function)
+
+
+def _is_named(target: ast.expr, name: str, is_attribute: bool) -> bool:
+    if isinstance(target, ast.Attribute):
+        return is_attribute and target.attr == name
+    return not is_attribute and isinstance(target, ast.Name) and target.id == name
+
+
+def _binds(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    """Return whether a name is a parameter or a local variable of a function."""
+    is_global = any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(function))
+    return not is_global and any(
+        (isinstance(node, ast.arg) and node.arg == name)
+        or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
+        for node in ast.walk(function)
+    )
+
+
+def _file_of(module: object) -> str | None:
+    found = sys.modules.get(module) if type(module) is str else None
+    file = named_in(found, "__file__") if found is not None and is_module(found) else None
+    return file if type(file) is str else None
+
+
+def _source(file: str) -> str:
+    return "".join(linecache.getlines(file))

@@ -1,0 +1,141 @@
+"""Known leaks of libraries: which chain of holders is one of those in ``known.toml``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import takewhile
+from typing import Any, Final, cast, final
+
+from ..report.leaks import KnownLeak
+from .paths import steps
+from .references import class_of, named_in, qualified_name_of
+
+__all__ = ["Row", "known_on", "rows"]
+
+_ENDS: Final = 40
+"""How many objects of a long chain, such as a graph's, are looked at from each end."""
+
+_BOUND: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)*)")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the file, and the pattern of the chains that it is about."""
+
+    library: str
+    versions: tuple[tuple[str, tuple[int, ...]], ...]
+    condition: str | None
+    chain: re.Pattern[str] | None
+    through: re.Pattern[str] | None
+    what: str
+    remedy: str
+    link: str
+
+    def is_met(self) -> bool:
+        """Return whether the program has imported the library, in a version that has the leak."""
+        if sys.modules.get(self.library) is None:
+            return False
+        found = _numbers_of(self.version() or "")
+        if found and not all(_holds(found, sign, bound) for sign, bound in self.versions):
+            return False
+        return self.condition is None or _is_there(self.condition)
+
+    def version(self) -> str | None:
+        """Return the version of the library; None where it has none."""
+        version: object = vars(sys.modules[self.library]).get("__version__")
+        return version if isinstance(version, str) else None
+
+
+def known_on(chain: Sequence[object], text: str) -> KnownLeak | None:
+    """Return the known leak that a chain of holders leads through, or None.
+
+    Parameters
+    ----------
+    chain : sequence of object
+        Objects, each of which refers to the next.
+    text : str
+        The chain as a report shows it.
+    """
+    through: list[str] | None = None
+    for row in rows():
+        if not row.is_met():
+            continue
+        is_found = row.chain is not None and row.chain.search(text) is not None
+        if row.through is not None and not is_found:
+            if through is None:
+                ends = list(chain) if len(chain) <= 2 * _ENDS else [*chain[:_ENDS], *chain[-_ENDS:]]
+                through = list(_steps_of_classes(ends))
+            is_found = any(row.through.fullmatch(step) for step in through)
+        if is_found:
+            return KnownLeak(row.library, row.version(), row.what, row.remedy, row.link)
+    return None
+
+
+def _steps_of_classes(chain: list[object]) -> Iterator[str]:
+    """Yield each step that code shows, with each class of the object that it leaves."""
+    owner: object = None
+    for thing, step in zip(chain, steps(chain), strict=False):
+        if not step:
+            # The step into the attributes of an object.
+            owner = thing
+            continue
+        if class_of(thing) is not dict or owner is None:
+            owner = thing
+        for base in class_of(owner).__mro__:
+            module = named_in(base, "__module__")
+            # A type of the interpreter may have none.
+            yield f"{module if isinstance(module, str) else 'builtins'}.{qualified_name_of(base)}{step}"
+        owner = None
+
+
+@cache
+def rows() -> tuple[Row, ...]:
+    """Return the rows of the file."""
+    text = (files(__name__.rpartition(".")[0]) / "known.toml").read_text(encoding="utf-8")
+    return tuple(_row(fields) for fields in cast("list[dict[str, str]]", tomllib.loads(text)["known"]))
+
+
+def _row(fields: dict[str, str]) -> Row:
+    chain, through = fields.get("chain"), fields.get("through")
+    return Row(
+        library=fields["library"],
+        condition=fields.get("while"),
+        versions=tuple((sign, _numbers_of(bound)) for sign, bound in _BOUND.findall(fields.get("versions", ""))),
+        chain=None if chain is None else re.compile(chain),
+        through=None if through is None else re.compile(through),
+        what=fields["what"],
+        remedy=fields["remedy"],
+        link=fields["link"],
+    )
+
+
+def _is_there(place: str) -> bool:
+    """Return whether a module that is imported has something that is not None: ``"package.module:Class.name"``."""
+    name, _, path = place.partition(":")
+    thing: object = sys.modules.get(name)
+    for part in path.split("."):
+        # No code of the library runs.
+        thing = getattr(thing, "__dict__", {}).get(part)
+    return thing is not None
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    """Return the release of a version, ``"2.13.0+cpu"``, as numbers."""
+    return tuple(int(word) for word in takewhile(str.isdigit, re.split(r"[.+]", version)))
+
+
+def _holds(found: tuple[int, ...], sign: str, bound: tuple[int, ...]) -> bool:
+    compared: Any = {
+        "<": found.__lt__,
+        "<=": found.__le__,
+        ">": found.__gt__,
+        ">=": found.__ge__,
+    }
+    return bool(compared[sign](bound))

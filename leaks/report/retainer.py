@@ -1,0 +1,104 @@
+"""What retains memory: one row for each cause, and its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from ...scopes.process import bytes_text
+from ...scopes.sites import Site, shown
+from .leaks import KnownLeak
+
+__all__ = [
+    "SHARED",
+    "Retainer",
+    "noun_of",
+    "text_by_holder",
+]
+
+
+def noun_of(kind: str | None) -> str:
+    """Return what a resource of some kind is called: frameworks call the classes of their models Module."""
+    return "model" if kind is not None and kind.endswith("Module") else "tensor"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Retainer:
+    """An object that retains memory: what would be freed if it went away.
+
+    Attributes
+    ----------
+    holder : str
+        How code reaches the object; `SHARED` for memory that no object retains alone.
+    type : str
+        The name of its type; empty for `SHARED`.
+    length : int or None
+        How many items it has, if it has a length.
+    count : int
+        The number of resources whose memory it retains.
+    nbytes : int
+        The bytes that it alone retains, each storage once, without those in a row of their own.
+    sites : tuple of Site
+        The lines that made them, the most bytes first.
+    count_per_pass, nbytes_per_pass : float
+        By how much its part of the lines that grow grows in a pass; 0 where nothing does.
+    grown_at : Site or None
+        The line that adds to it, where exactly one line of the source does.
+    kinds : tuple of str
+        The kinds of the resources.
+    pid : int
+        The id of the process.
+    freed : str or None
+        What freed it before the end of the run, in which it grew; None where it is there.
+    known : KnownLeak or None
+        The known leak of a library that all of it is; None where it is not.
+    """
+
+    holder: str
+    type: str
+    length: int | None
+    count: int
+    nbytes: int
+    sites: tuple[Site, ...]
+    count_per_pass: float
+    nbytes_per_pass: float
+    grown_at: Site | None
+    kinds: tuple[str, ...]
+    pid: int
+    freed: str | None = None
+    known: KnownLeak | None = None
+
+    def __str__(self) -> str:
+        facts = [self.type] if self.type else []
+        if self.count_per_pass:
+            rate = f"{self.count_per_pass:.2f}".rstrip("0").rstrip(".")
+            noun = next(iter(dict.fromkeys(map(noun_of, self.kinds))), "tensor") + ("" if rate == "1" else "s")
+            facts.append(f"+{rate} {noun} and {bytes_text(round(self.nbytes_per_pass))} a pass")
+        elif self.length is not None:
+            facts.append(f"{self.length:,} items" if self.length != 1 else "1 item")
+        about = f" ({', '.join(facts)})" if facts else ""
+        if len(self.sites) == 1:
+            born = f" born at {shown(self.sites[0].file)}:{self.sites[0].line}"
+        else:
+            born = f" born at {len(self.sites)} lines" if self.sites else ""
+        verb = "retained" if self.freed is not None else "retains" if self.type else "retain"
+        grown = self.grown_at
+        added = "" if grown is None else f"; it is added to at {shown(grown.file)}:{grown.line}"
+        holder = self.holder.removeprefix("module __main__.")
+        freed = "" if self.freed is None else f"; freed {self.freed}"
+        known = "" if self.known is None else f"; {self.known}"
+        return f"{holder}{about} {verb} {bytes_text(self.nbytes)}{born}{added}{freed}{known}"
+
+
+SHARED: Final = "several holders together"
+"""The holder of memory that no object retains alone."""
+
+_ROWS: Final = 10
+
+
+def text_by_holder(retainers: tuple[Retainer, ...]) -> str:
+    """Return one line for each of the largest rows."""
+    lines = [str(row) for row in retainers[:_ROWS]]
+    more = len(retainers) - _ROWS
+    return "\n".join([*lines, *([f"and {more:,} more"] if more > 0 else [])] or ["nothing is retained"])

@@ -1,0 +1,37 @@
+"""Write leaks as annotations of GitHub Actions, which shows them at their lines in a change.
+
+The format is that of the workflow command ``error``:
+https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
+"""
+
+from __future__ import annotations
+
+from ...scopes.process import bytes_text
+from ...scopes.sites import shown
+from ..report.leaks import Leak
+from ..report.report import Report
+
+__all__ = [
+    "github_of",
+]
+
+
+def github_of(report: Report) -> str:
+    """Return one annotation for each leak, worst first, and nothing where there is none."""
+    return "\n".join(_annotation(leak) for leak in report.leaks)
+
+
+def _annotation(leak: Leak) -> str:
+    place = "" if leak.site is None else f" file={_property(shown(leak.site.file))},line={leak.site.line},"
+    title = _property(f"{leak.kind} ({leak.sure})")
+    what = "" if leak.tensor is None else f"{leak.count:,} × {leak.tensor}, {bytes_text(leak.nbytes)}, "
+    held = f"held by {leak.holder}. " if leak.holders else ""
+    return f"::error{place or ' '}title={title}::{_escaped(f'{what}{held}{leak.explanation}')}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,455 @@
+"""Processes that a watched program starts with `subprocess`: they join its session, or it says that they did not.
+
+What others do: coverage installs a ``.pth`` file, which every interpreter of the installation runs
+at every start; ddtrace and New Relic put a folder with a ``sitecustomize.py`` first on
+``PYTHONPATH``. This is the second, for processes of a watched program alone: `subprocess.Popen` gets
+an environment with the folder and with the session. It does not matter what the command looks like
+then: a shell script or ``torchrun`` that starts Python hands the environment on.
+
+A process signs in when Python starts, and joins when it imports NumPy, PyTorch or JAX. What looks like Python
+and did not sign in (``python -I``, an environment that was emptied) and what signed in, imported
+NumPy and left no report (another interpreter, a process that was killed at once) is unwatched: the
+report says so and its verdict is undecided.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+from ...scopes.process import PATCHES, TESTED_PYTHON, Patch
+from ..report.report import Settings
+
+__all__ = [
+    "JOIN",
+    "VARIABLE",
+    "Children",
+    "session_of",
+    "watches_itself",
+    "without_report",
+    "watch_children",
+]
+
+VARIABLE: Final = "PYTHONDISPOSESCOPE"
+JOIN: Final = "session:"
+"""How the value of the variable begins in a process that joins a session; token and folder follow."""
+
+_FOLDER: Final = os.path.abspath(Path(__file__).with_name("child_process"))
+_SETTINGS: Final = "settings"
+_PYTHON: Final = re.compile(r"(?:.*[/\\])?(?:python|pypy)[\d.]*w?t?(?:\.exe)?", re.IGNORECASE)
+_ENDS_AT_ONCE: Final = {"-V", "-VV", "--version", "-h", "-?", "--help", "--help-all"}
+_NAMES_ONLY: Final = {
+    "which",
+    "whereis",
+    "type",
+    "hash",
+    "command",
+    "ls",
+    "echo",
+    "printf",
+    "pgrep",
+    "pkill",
+    "killall",
+}
+_OF_LIBRARIES: Final = ("_inductor/compile_worker", "_inductor.compile_worker")
+"""Commands of processes that libraries keep for themselves: they run no code of the program."""
+
+_CHILDREN: Final = Patch(
+    library="python",
+    name="subprocess.Popen.__init__, and system, posix_spawn, posix_spawnp, execv and execve of os",
+    why="Python programs that a program under leak-report starts are watched too",
+    tested=TESTED_PYTHON,
+    guard="they are there",
+    otherwise="processes that are started by subprocess and os are not watched",
+    unseen="processes that are started by subprocess and os",
+)
+PATCHES.declare(_CHILDREN)
+_REPLACED: Final = "exec-"
+"""How the files are named that say which program a process of a session has become, by its token."""
+
+
+@final
+class Children:
+    """The processes that one process of a session starts with `subprocess`.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the session.
+    settings : Settings
+        What is asked of the detectors of these processes.
+    """
+
+    __slots__ = ("_commands", "_folder", "_numbers", "_settings")
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._numbers = itertools.count(1)
+        self._commands: dict[str, str] = {}
+
+    def _write_settings(self) -> None:
+        file = self._folder / _SETTINGS
+        if not file.exists():
+            # Another process of the session may write it at the same time, and a third one read it.
+            temporary = self._folder / f".{_SETTINGS}.{os.getpid()}.{next(self._numbers)}"
+            temporary.write_text(json.dumps(asdict(self._settings)), encoding="utf-8")
+            os.replace(temporary, file)
+
+    def expect(self, command: str | Sequence[str], *, shell: bool, environment: Mapping[str, str]) -> str | None:
+        """Return the name of a process that is about to be started; None where it is none of ours.
+
+        Parameters
+        ----------
+        command : str or sequence of str
+            What is run.
+        shell : bool
+            Whether a shell runs it.
+        environment : mapping
+            The environment that it has.
+        """
+        text = command if isinstance(command, str) else shlex.join(command)
+        if any(part in text for part in _OF_LIBRARIES):
+            return None
+        token = f"{os.getpid()}.{next(self._numbers)}"
+        if _is_python(command, shell, environment):
+            self._commands[token] = text
+        return token
+
+    def forget(self, token: str) -> None:
+        """Record that a process was not started."""
+        self._commands.pop(token, None)
+        with suppress(OSError):
+            (self._folder / f"{_REPLACED}{token}").unlink(missing_ok=True)
+
+    def becomes(self, token: str) -> None:
+        """Take note that this process is about to be replaced by one that was expected."""
+        if token in self._commands:
+            (self._folder / f"{_REPLACED}{token}").write_text(self._commands[token], encoding="utf-8")
+
+    def variables(self, token: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return what a process needs in its environment to join.
+
+        Parameters
+        ----------
+        token : str
+            The name of the process.
+        environment : mapping
+            The environment that it has without.
+        """
+        self._write_settings()
+        path = environment.get("PYTHONPATH", "")
+        if _FOLDER not in path.split(os.pathsep):
+            path = f"{_FOLDER}{os.pathsep}{path}" if path else _FOLDER
+        return {"PYTHONPATH": path, VARIABLE: f"{JOIN}{token}:{self._folder}"}
+
+    def start_alone(self, command: str) -> None:
+        """Record that a shell runs a command which cannot join."""
+        if _is_python(command, True, os.environ):
+            self._commands[f"{os.getpid()}.{next(self._numbers)}"] = command
+
+    def replaced_by(self, command: str) -> None:
+        """Take note that this process is about to become a program which cannot join."""
+        self._commands[f"{os.getpid()}.{next(self._numbers)}"] = command
+
+    def unwatched(self) -> list[str]:
+        """Return what did not sign in, a sentence each."""
+        signed_in = _signed_in(self._folder)
+        alone = dict.fromkeys(command for token, command in list(self._commands.items()) if token not in signed_in)
+        return [_to_be_run(command) for command in alone]
+
+
+def _signed_in(folder: Path) -> set[str]:
+    return {file.name.split("-")[1] for file in folder.glob("python-*")}
+
+
+def _to_be_run(command: str) -> str:
+    return f"the process {_short(command)}: run it under leak-report run"
+
+
+def without_report(folder: Path, reported: Collection[int]) -> list[str]:
+    """Return which processes of a session left no report, a sentence each.
+
+    They imported NumPy, or are programs that a forked process became and that did not sign in.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the session.
+    reported : collection of int
+        The processes that left one.
+    """
+    lines: dict[str, None] = {}
+    signed_in = _signed_in(folder)
+    for note in sorted(folder.glob(f"{_REPLACED}*")):
+        if note.name.removeprefix(_REPLACED) not in signed_in:
+            lines[_to_be_run(note.read_text(encoding="utf-8"))] = None
+    for note in sorted(folder.glob("arrays-*")):
+        if int(note.name.partition("-")[2]) not in reported:
+            with suppress(OSError):
+                lines[f"the process {_short(note.read_text(encoding='utf-8'))}: it left no report"] = None
+    return list(lines)
+
+
+def session_of(value: str) -> tuple[Path, Settings] | None:
+    """Return the folder and the settings of the session that this process joins, and tidy the environment.
+
+    None where the session is over.
+
+    Parameters
+    ----------
+    value : str
+        The value of the environment variable.
+    """
+    token, _, name = value.removeprefix(JOIN).partition(":")
+    folder = Path(name)
+    # The program sees the environment that it was given; what it starts gets it anew.
+    os.environ.pop(VARIABLE, None)
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _FOLDER]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    if path in ([], [""]):
+        del os.environ["PYTHONPATH"]
+    try:
+        facts = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+        (folder / f"python-{token}-{os.getpid()}").touch()
+    except OSError:
+        return None
+    kinds = facts.pop("kinds")
+    return folder, Settings(kinds=None if kinds is None else tuple(kinds), **facts)
+
+
+def watches_itself(value: str) -> None:
+    """Record that this process makes a report of its own: it is ``leak-report`` itself."""
+    with suppress(OSError):
+        (Path(value.removeprefix(JOIN).partition(":")[2]) / f"arrays-{os.getpid()}").unlink()
+
+
+def watch_children(current: Callable[[], Children | None], replaced: Callable[[str], Children | None]) -> None:
+    """Have processes that are started by `subprocess` and `os` join the session of this process.
+
+    Parameters
+    ----------
+    current : callable
+        Returns the children of the session that is open; None where none is.
+    replaced : callable
+        Called before this process becomes another program, with its command. Returns the children
+        of the session that this can join; None where there is none.
+    """
+    PATCHES.replace(_CHILDREN, subprocess.Popen, "__init__", lambda start: _joining(start, current))
+    PATCHES.replace(_CHILDREN, os, "system", lambda run: _told(run, current))
+    if os.name == "posix":
+        # The others of `os`, and what it spawns, end in these.
+        for name in ("posix_spawn", "posix_spawnp"):
+            PATCHES.replace(_CHILDREN, os, name, lambda spawn: _spawning(spawn, current))
+        for name in ("execv", "execve"):
+            PATCHES.replace(_CHILDREN, os, name, lambda run: _becoming(run, replaced))
+
+
+def _joining(start: Callable[..., None], current: Callable[[], Children | None]) -> Callable[..., None]:
+    signature = inspect.signature(start)
+
+    @wraps(start)
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        children = current()
+        if children is None:
+            return start(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            # What is wrong with a call, it says itself.
+            return start(*args, **kwargs)
+        given = bound.arguments
+        if isinstance(given["args"], Iterator):
+            given["args"] = list(bound.arguments["args"])
+        token = _prepare(children, given)
+        try:
+            return start(*bound.args, **bound.kwargs)
+        except BaseException:
+            if token is not None:
+                children.forget(token)
+            raise
+
+    return __init__
+
+
+def _prepare(children: Children, given: dict[str, Any]) -> str | None:
+    """Have a process join by its environment, and return its name; None where it is none of ours.
+
+    Parameters
+    ----------
+    children : Children
+        The children of this process.
+    given : dict
+        The arguments of `subprocess.Popen`, which are changed.
+    """
+    try:
+        environment = _inherited() if given.get("env") is None else _texts_of(given["env"])
+        if environment.get(VARIABLE, "").startswith(JOIN):
+            # `subprocess` starts it.
+            return None
+        token = children.expect(
+            _words_of(given["args"], given.get("executable")), shell=bool(given.get("shell")), environment=environment
+        )
+        if token is None:
+            return None
+        variables = children.variables(token, environment)
+    except (AttributeError, TypeError, ValueError, OSError):
+        # The call itself raises for what is wrong with it. Where nothing can be written, the report names the
+        # command if it runs Python.
+        return None
+    if given.get("env") is None and given.get("preexec_fn") is not None:
+        # It may change the environment that the process inherits.
+        given["preexec_fn"] = partial(_call_and_set, given["preexec_fn"], variables)
+    else:
+        given["env"] = {**environment, **variables}
+    return token
+
+
+def _call_and_set(function: Callable[[], object], variables: Mapping[str, str]) -> None:
+    function()
+    os.environ.update(variables)
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment that a process inherits, with what C code of libraries has put into it."""
+    known = dict(os.environ)
+    if os.name == "posix":
+        # What `os.environ` does not show: `os.putenv`, and the setenv(3) of libraries such as MPI.
+        with suppress(ValueError, OSError):
+            entries = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
+            found: dict[str, str] = {}
+            for index in itertools.count():
+                entry = entries[index]
+                if entry is None:
+                    return found
+                name, _, value = os.fsdecode(entry).partition("=")
+                found[name] = value
+    return known
+
+
+def _told(run: Callable[[Any], int], current: Callable[[], Children | None]) -> Callable[[Any], int]:
+    @wraps(run)
+    def system(command: Any) -> int:
+        children = current()
+        if children is not None and isinstance(command, (str, bytes)):
+            children.start_alone(os.fsdecode(command))
+        return run(command)
+
+    return system
+
+
+def _spawning(spawn: Callable[..., int], current: Callable[[], Children | None]) -> Callable[..., int]:
+    @wraps(spawn)
+    def posix_spawn(path: Any, argv: Any, env: Any, /, **options: Any) -> int:
+        children = current()
+        given = {"args": argv, "env": env, "executable": path}
+        token = None if children is None else _prepare(children, given)
+        try:
+            return spawn(path, argv, given["env"], **options)
+        except BaseException:
+            if children is not None and token is not None:
+                children.forget(token)
+            raise
+
+    return posix_spawn
+
+
+def _becoming(run: Callable[..., None], replaced: Callable[[str], Children | None]) -> Callable[..., None]:
+    signature = inspect.signature(run)
+
+    @wraps(run)
+    def execute(*args: Any, **kwargs: Any) -> None:
+        try:
+            bound = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # What is wrong with a call, it says itself.
+            return run(*args, **kwargs)
+        given = {"args": bound["argv"], "env": bound.get("env"), "executable": bound["path"]}
+        children = _before_exec(bound["path"], bound["argv"], replaced)
+        token = None if children is None else _prepare(children, given)
+        if children is None or token is None:
+            return run(*args, **kwargs)
+        try:
+            children.becomes(token)
+            inspect.unwrap(os.execve)(bound["path"], bound["argv"], given["env"])
+        finally:
+            # It was not replaced.
+            children.forget(token)
+
+    return execute
+
+
+def _before_exec(path: Any, argv: Any, replaced: Callable[[str], Children | None]) -> Children | None:
+    """Return the children of the session that a program can join which this process becomes."""
+    try:
+        # A name is looked for in one folder after the other.
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return replaced(shlex.join(_words_of(argv, path)))
+    except (TypeError, ValueError):
+        # What is wrong with a call, it says itself.
+        return None
+    return None
+
+
+def _words_of(args: Any, executable: Any) -> str | list[str]:
+    if isinstance(args, (str, bytes, os.PathLike)):
+        text = os.fsdecode(cast("str", args))
+        return text if executable is None else [os.fsdecode(executable), text]
+    words = [os.fsdecode(word) for word in args]
+    return words if executable is None else [os.fsdecode(executable), *words[1:]]
+
+
+def _texts_of(environment: Any) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+
+
+def _is_python(command: str | Sequence[str], shell: bool, environment: Mapping[str, str]) -> bool:
+    """Return whether a command starts a Python program, by its words."""
+    words = [command] if isinstance(command, str) else list(command)
+    if shell:
+        return any(_has_python(part.split()) for part in re.split(r"[;&|()`'\"\n]+", " ".join(words)))
+    if not words or (len(words) > 1 and words[1] in _ENDS_AT_ONCE):
+        return False
+    return _PYTHON.fullmatch(words[0]) is not None or _is_python_script(words[0], environment)
+
+
+def _has_python(words: Sequence[str]) -> bool:
+    """Return whether the words of a command of a shell have Python with something to run."""
+    if not words or words[0] in _NAMES_ONLY:
+        return False
+    return any(
+        _PYTHON.fullmatch(word) and following not in _ENDS_AT_ONCE
+        for word, following in itertools.zip_longest(words, words[1:])
+    )
+
+
+def _is_python_script(name: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a command is a file whose first line names Python, such as ``torchrun``."""
+    place = shutil.which(name, path=environment.get("PATH"))
+    if place is None:
+        return False
+    try:
+        with open(place, "rb") as file:
+            first = file.read(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first.partition(b"\n")[0]
+
+
+def _short(command: str) -> str:
+    """Return a command on one line, quoted and cut."""
+    line = " ".join(command.split())
+    return f"`{line}`" if len(line) <= 100 else f"`{line[:97]}...`"

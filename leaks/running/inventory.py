@@ -1,0 +1,328 @@
+"""What a program had when its code returned, before its threads were joined and its exit functions ran.
+
+What ``weakref.finalize``, ``atexit``, thread locals and JAX's caches hold is gone afterwards. So the
+inventory is taken at once, and what came later is added: the work of threads that went on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import FrameType
+from typing import Final, final
+
+from ...scopes.framework import FRAMEWORKS
+from ...scopes.process import bytes_text
+from ...scopes.sites import Site, is_inside, site_of
+from ..births.log import LOG
+from ..births.open_scopes import OPENINGS
+from ..holders.holders import NOT_FOUND
+from ..holders.paths import OF_A_THREAD
+from ..report.leaks import Leak, Trend
+from ..report.report import Report
+from ..report.retainer import Retainer, noun_of
+from ..verdicts.growth import BIRTHS_AT_LEAST, PASSES_AT_LEAST, trend_of
+
+__all__ = [
+    "AFTER_EXIT",
+    "AFTER_THREADS",
+    "Growing",
+    "Inventory",
+]
+
+AFTER_THREADS: Final = "when its threads had ended"
+AFTER_EXIT: Final = "by exit functions"
+_OF_EXIT: Final = "not found: code of an extension, such as the arguments of atexit.register"
+_PASSING: Final = ("scope", "suspended", "cycle")
+"""Kinds of leak that are looked at again when more has run: a thread closes its scope, or the collector runs."""
+
+_GROWING: Final = ("growth", "graph", "escaped")
+_UNTIL_THE_END: Final = 0.75
+_WORTH_A_LOOK_NBYTES: Final = 4_096
+_LEAKS: Final = __name__.removesuffix(".running.inventory")
+_RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
+_FRAME: Final = re.compile(r"frame .*?:\d+ (\S+\(\))(?: on thread .*?)?: local ")
+_LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
+
+_Line = tuple[Site | None, str]
+
+
+@final
+class Inventory:
+    """The report of a program whose code has returned, kept up to date until its process ends.
+
+    Parameters
+    ----------
+    report : callable
+        Makes a report of what is there now.
+    """
+
+    __slots__ = ("_births", "_live", "_make", "report")
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self._make = report
+        self._births, self._live = _births(), _live_by_line()
+        self.report = report()
+
+    def go_on(self, when: str) -> None:
+        """Add what was made since, and say of what has gone that it was freed.
+
+        Parameters
+        ----------
+        when : str
+            What has run since, as a report says it: `AFTER_THREADS` or `AFTER_EXIT`.
+        """
+        births, before, self._live = _births(), self._live, _live_by_line()
+        gone = {line for line, count in before.items() if 2 * self._live.get(line, 0) <= count}
+        leaks, kept = (
+            [_told_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
+            for rows in (self.report.leaks, self.report.kept)
+        )
+        sites = {site for site, _ in gone}
+        retainers = [
+            replace(row, freed=when) if row.freed is None and row.sites and sites.issuperset(row.sites) else row
+            for row in self.report.retainers
+        ]
+        self.report = replace(self.report, leaks=tuple(leaks), kept=tuple(kept), retainers=tuple(retainers))
+        if births == self._births and not any(leak.kind in _PASSING for leak in leaks):
+            return
+        self._births = births
+        later = self._make()
+        freed = [leak for leak in leaks if leak.freed is not None and leak.kind not in _PASSING]
+        others = _not_of({_line_of(leak) for leak in freed}, later.leaks)
+        found = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
+        lines = {_line_of(leak) for leak in found}
+        held = [leak for leak in _not_of(lines, kept) if leak.freed is not None]
+        lines |= {_line_of(leak) for leak in held}
+        still_held = _not_of(lines, later.kept)
+        self.report = replace(
+            later,
+            leaks=tuple(found),
+            count=sum(leak.count for leak in found),
+            nbytes=later.nbytes + _nbytes_of(freed) - (_nbytes_of(later.leaks) - _nbytes_of(others)),
+            kept=tuple(sorted((*still_held, *held), key=lambda leak: -leak.nbytes)),
+            kept_nbytes=later.kept_nbytes + _nbytes_of(held) - (_nbytes_of(later.kept) - _nbytes_of(still_held)),
+            leftovers=tuple(_not_of(lines, later.leftovers)),
+            retainers=_merged(later.retainers, [row for row in retainers if row.freed is not None]),
+        )
+
+
+@final
+class Growing:
+    """What grew while a program ran, with its holders, in case it is freed in the end.
+
+    It looks at passes 16, 32, 64 and so on, which bounds what that costs; in a program without passes
+    at those births, where a line has grown until then. What grew until the last passes of the
+    run and was then freed because a function returned, or a thread ended, is reported; what a scope
+    gives back, what the program clears, and what an earlier phase freed is by design.
+
+    Parameters
+    ----------
+    report : callable
+        Makes a report of what is there now, by a short search.
+    """
+
+    __slots__ = ("_is_looking", "_last", "_make", "_met")
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self._make = report
+        self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
+        self._last: dict[str, int] = {}
+        self._is_looking = False
+
+    def passed(self, name: str, count: int) -> None:
+        """Look at what grows, where the number of a pass is a power of two."""
+        self._last[name] = LOG.counts()[0]
+        if count < PASSES_AT_LEAST or count & (count - 1) or self._is_looking:
+            return
+        self._look()
+
+    def born(self) -> bool:
+        """Look at what grows in a program without passes. Return whether this was a place to do so."""
+        if _is_in_our_code():
+            # It may have a lock.
+            return False
+        if not self._is_looking and not any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) and _grows():
+            self._look()
+        return True
+
+    def _look(self) -> None:
+        self._is_looking = True
+        try:
+            in_scope = bool(OPENINGS.open_scopes())
+            report = self._make()
+            for leak in report.leaks:
+                is_given_back = in_scope and leak.scopes != (None,)
+                if leak.kind in _GROWING and leak.trend is not None and not is_given_back:
+                    self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+        except Exception as error:
+            # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks again.
+            print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
+            return
+        self._is_looking = False
+
+    def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer]]:
+        """Return the lines that grew and were freed, but for those that are reported already, and what retained them.
+
+        What a cycle alone keeps until the next collection of garbage counts as freed: that it grew
+        says more.
+        """
+        births, live = _births(), _live_by_line()
+        reported: dict[_Line, set[str]] = {}
+        for leak in told:
+            reported.setdefault(_line_of(leak), set()).add(leak.kind)
+        names: list[str | None] = [name for name, last in self._last.items() if last >= _UNTIL_THE_END * births]
+        if not any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
+            names = [None]
+        found: list[Leak] = []
+        retained: dict[Retainer, list[Leak]] = {}
+        for line, (leak, retainer) in self._met.items():
+            end, kinds = _end_of(leak.holder), reported.get(line, set())
+            if end is None or not kinds <= {"cycle"}:
+                continue
+            for number, name in itertools.product(_numbers_of(line), names):
+                series = LOG.series(number, name)
+                if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
+                    series.pop()
+                trend = trend_of(series)
+                if trend is None or (not kinds and 2 * live.get(line, 0.0) > series[-1][1]):
+                    continue
+                if name is None:
+                    made = LOG.site(number)[4]
+                    _, count, nbytes = series[-1]
+                    trend = replace(
+                        trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made
+                    )
+                found.append(_told_grown(leak, trend, end, in_a_cycle=bool(kinds)))
+                if retainer is not None:
+                    retained.setdefault(retainer, []).append(found[-1])
+                break
+        return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()]
+
+
+def _is_in_our_code() -> bool:
+    """Return whether code of this package is running, but for what runs the program."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_inside(frame) and not str(frame.f_globals.get("__name__")).startswith(_RUNNING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _grows() -> bool:
+    """Return whether a line grows."""
+    for number in range(LOG.site_count()):
+        *_, live, nbytes, _ = LOG.site(number)
+        if live >= BIRTHS_AT_LEAST and nbytes >= _WORTH_A_LOOK_NBYTES and trend_of(LOG.series(number, None)):
+            return True
+    return False
+
+
+def _numbers_of(line: _Line) -> list[int]:
+    numbers: list[int] = []
+    for number in range(LOG.site_count()):
+        kind, _, _, places, *_ = LOG.site(number)
+        if (site_of(places[0] if places else None), kind) == line:
+            numbers.append(number)
+    return numbers
+
+
+def _end_of(holder: str) -> str | None:
+    """Return when a holder goes away by itself, as a report says it; None where it stays."""
+    if OF_A_THREAD in holder:
+        return "when its thread ended"
+    function = _FRAME.match(holder)
+    return None if function is None else f"when {function[1]} returned"
+
+
+def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak:
+    when = f"{end}, but for a cycle" if in_a_cycle else end
+    _, count, nbytes = max(trend.series, key=lambda point: point[1:])
+    what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
+    if trend.over == "passes":
+        what += f" over {trend.passes:,} steps"
+    return replace(
+        leak,
+        sure="likely" if leak.sure == "certain" else leak.sure,
+        count=count,
+        nbytes=nbytes,
+        used_nbytes=min(leak.used_nbytes, nbytes),
+        trend=trend,
+        freed=when,
+        holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
+        explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
+        if trend.over == "passes"
+        else f"It grew to {what}, freed {when}: {leak.remedy}.",
+    )
+
+
+def _retainer_of(leak: Leak, retainers: Iterable[Retainer]) -> Retainer | None:
+    """Return what retains most of a line, of those that its holders lead through."""
+    # While another thread looks, the lines of frames go on.
+    holders = [_LINE_OF_FRAME.sub("", holder, count=1) for holder in leak.holders]
+    for row in retainers:
+        place = _LINE_OF_FRAME.sub("", row.holder, count=1)
+        if leak.site in row.sites and any(holder.startswith(place) for holder in holders):
+            return row
+    return None
+
+
+def _at_the_end(retainer: Retainer, leaks: Sequence[Leak]) -> Retainer:
+    """Return what retained some lines, with what had grown until the end: it was looked at before."""
+    trends = [leak.trend for leak in leaks if leak.trend is not None and leak.trend.over == "passes"]
+    return replace(
+        retainer,
+        length=None,
+        count=max(retainer.count, sum(leak.count for leak in leaks)),
+        nbytes=max(retainer.nbytes, sum(leak.nbytes for leak in leaks)),
+        count_per_pass=sum(trend.count_per_pass for trend in trends),
+        nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
+        freed=leaks[0].freed,
+    )
+
+
+def _births() -> int:
+    FRAMEWORKS.record_pending()
+    births: int = LOG.counts()[0]
+    return births
+
+
+def _live_by_line() -> dict[_Line, float]:
+    """Return how many live of each line and kind."""
+    found: dict[_Line, float] = {}
+    for number in range(LOG.site_count()):
+        kind, _, _, places, _, live, *_ = LOG.site(number)
+        line = site_of(places[0] if places else None), kind
+        found[line] = found.get(line, 0.0) + live
+    return found
+
+
+def _merged(later: Iterable[Retainer], freed: Sequence[Retainer]) -> tuple[Retainer, ...]:
+    """Return what retains memory, and what retained some that was freed."""
+    holders = {row.holder for row in freed}
+    rows = (*(row for row in later if row.holder not in holders), *freed)
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.holder)))
+
+
+def _nbytes_of(leaks: Iterable[Leak]) -> int:
+    return sum(leak.nbytes for leak in leaks)
+
+
+def _line_of(leak: Leak) -> _Line:
+    return leak.site, leak.tensor_kind or ""
+
+
+def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
+    return [leak for leak in leaks if _line_of(leak) not in lines]
+
+
+def _told_freed(leak: Leak, when: str) -> Leak:
+    if leak.freed is not None or leak.kind in _PASSING:
+        return leak
+    if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
+        leak = replace(leak, holders=(_OF_EXIT,))
+    return replace(leak, freed=when, explanation=f"{leak.explanation} (It was freed at the end, {when}.)")

@@ -1,0 +1,100 @@
+"""Buffers and plans in files of comma-separated values: ``id,lower,upper,size`` and a column ``offset`` for a plan."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .plan import Plan
+
+__all__ = ["Table", "TableError", "read_table", "write_table"]
+
+_COLUMNS: Final = ("id", "lower", "upper", "size")
+
+
+class TableError(ValueError):
+    """A file is no table of buffers; the message says in which line, and why."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The buffers of a file.
+
+    Attributes
+    ----------
+    ids : sequence of str
+        The name of each, as the file has it.
+    buffers : array of int64, shape (n, 3)
+        Lower, upper and size of each.
+    """
+
+    ids: Sequence[str]
+    buffers: NDArray[np.int64]
+
+
+def read_table(path: Path) -> Table:
+    """Read the buffers of a file.
+
+    Other columns than ``id,lower,upper,size`` are left out.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    TableError
+        A column is missing, a value is no integer of 64 bits, or an id is there twice.
+    """
+    ids: dict[str, None] = {}
+    rows: list[tuple[int, int, int]] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.DictReader(file, strict=True)
+            missing = [name for name in _COLUMNS if name not in (lines.fieldnames or ())]
+            if missing:
+                raise TableError(f"{path}: line 1: no column {', '.join(missing)}; expected {','.join(_COLUMNS)}")
+            for line in lines:
+                where = f"{path}: line {lines.line_num}"
+                name = line["id"]
+                if name in ids:
+                    raise TableError(f"{where}: the id {name} is there twice")
+                ids[name] = None
+                lower, upper, size = (_integer(line[column], column, where) for column in _COLUMNS[1:])
+                if upper <= lower or size < 0:
+                    wrong = "its size is negative" if size < 0 else "its life ends before or when it begins"
+                    raise TableError(f"{where}: buffer {name}: {wrong}")
+                rows.append((lower, upper, size))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise TableError(f"{path}: no file of comma-separated values: {error}") from None
+    return Table(tuple(ids), np.array(rows, np.int64).reshape(-1, 3))
+
+
+def write_table(path: Path, table: Table, plan: Plan) -> None:
+    """Write buffers with the offsets of a plan.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*_COLUMNS, "offset"))
+        for name, buffer, offset in zip(table.ids, table.buffers.tolist(), plan.offsets.tolist(), strict=True):
+            writer.writerow((name, *buffer, offset))
+
+
+def _integer(text: str | None, column: str, where: str) -> int:
+    try:
+        number = int(text or "")
+    except ValueError:
+        raise TableError(f"{where}: {column} is an integer, not {text!r}") from None
+    if not -(2**63) <= number < 2**63:
+        raise TableError(f"{where}: {column} {number} does not fit into 64 bits")
+    return number

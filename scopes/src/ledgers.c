@@ -1,0 +1,282 @@
+#include "scopes.h"
+
+#include <structmember.h>
+
+/* The ledgers of threads that have not ended, in a ring, and the sums of those that have. */
+static Ledger ring = {.previous = &ring, .next = &ring};
+static long long retired[COUNTERS];
+
+static PyObject *key_of_holders;
+
+static void leave_ring(Ledger *ledger)
+{
+    if (ledger->next != NULL) {
+        ledger->previous->next = ledger->next;
+        ledger->next->previous = ledger->previous;
+        ledger->previous = ledger->next = NULL;
+    }
+}
+
+/* ------------------------------------------------------------------ Ledger */
+
+/* -1 with an error set, and nothing changed. */
+static int clear_counts(Ledger *ledger)
+{
+    PyObject *period = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (period == NULL) {
+        return -1;
+    }
+    for (int which = 0; which < COUNTERS; which++) {
+        ledger->counts[which] = 0;
+    }
+    Py_XSETREF(ledger->period, period);
+    return 0;
+}
+
+static Ledger *make_ledger(void)
+{
+    Ledger *ledger = PyObject_New(Ledger, &ledger_type);
+    if (ledger == NULL) {
+        return NULL;
+    }
+    ledger->period = NULL;
+    ledger->previous = ledger->next = NULL;
+    if (clear_counts(ledger) < 0) {
+        Py_DECREF(ledger);
+        return NULL;
+    }
+    ledger->previous = &ring;
+    ledger->next = ring.next;
+    ring.next->previous = ledger;
+    ring.next = ledger;
+    return ledger;
+}
+
+static void dealloc_ledger(PyObject *self)
+{
+    leave_ring((Ledger *)self);
+    Py_XDECREF(((Ledger *)self)->period);
+    PyObject_Free(self);
+}
+
+static PyObject *tuple_of(const long long *counts)
+{
+    PyObject *tuple = PyTuple_New(COUNTERS);
+    for (int which = 0; tuple != NULL && which < COUNTERS; which++) {
+        PyObject *count = PyLong_FromLongLong(counts[which]);
+        if (count == NULL) {
+            Py_CLEAR(tuple);
+            break;
+        }
+        PyTuple_SET_ITEM(tuple, which, count);
+    }
+    return tuple;
+}
+
+static PyObject *counts(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    long long now[COUNTERS];
+    memcpy(now, ((Ledger *)self)->counts, sizeof now);
+    return tuple_of(now);
+}
+
+static PyObject *clear(PyObject *self, PyObject *ignored)
+{
+    (void)ignored;
+    if (clear_counts((Ledger *)self) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *count_birth(PyObject *self, PyObject *arguments, PyObject *options)
+{
+    static char *names[] = {"in_scope", NULL};
+    int in_scope;
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$p:count_birth", names, &in_scope)) {
+        return NULL;
+    }
+    Ledger *ledger = (Ledger *)self;
+    ledger->counts[in_scope ? CREATED_IN_SCOPE : CREATED_UNSCOPED]++;
+    return Py_NewRef(in_scope ? ledger->period : Py_True);
+}
+
+#define COUNTER(NAME, WHICH) {NAME, T_LONGLONG, offsetof(Ledger, counts) + (WHICH) * sizeof(long long), 0, NULL}
+
+static PyMemberDef members_of_ledgers[] = {
+    COUNTER("created_in_scope", CREATED_IN_SCOPE),
+    COUNTER("created_unscoped", CREATED_UNSCOPED),
+    COUNTER("disposed_in_scope", DISPOSED_IN_SCOPE),
+    COUNTER("disposed_unscoped", DISPOSED_UNSCOPED),
+    COUNTER("attached", ATTACHED),
+    COUNTER("detached", DETACHED),
+    COUNTER("moved", MOVED),
+    COUNTER("graphs_kept", GRAPHS_KEPT),
+    COUNTER("escaped", ESCAPED),
+    {"period", T_OBJECT, offsetof(Ledger, period), READONLY, NULL},
+    {0},
+};
+
+static PyMethodDef methods_of_ledgers[] = {
+    {"clear", clear, METH_NOARGS, NULL},
+    {"count_birth", (PyCFunction)(void (*)(void))count_birth, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"counts", counts, METH_NOARGS, NULL},
+    {0},
+};
+
+/* Without a cycle: a period refers to nothing. */
+PyTypeObject ledger_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "disposescope.scopes.compiled.Ledger",
+    .tp_doc = "The counters of one thread.",
+    .tp_basicsize = sizeof(Ledger),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = dealloc_ledger,
+    .tp_members = members_of_ledgers,
+    .tp_methods = methods_of_ledgers,
+};
+
+/* ------------------------------------------------------------------ one for each thread */
+
+/* What the dict of a thread holds. It dies with the thread, and keeps what the thread counted. */
+typedef struct {
+    PyObject_HEAD
+    Ledger *ledger;
+    uint64_t thread;
+} Holder;
+
+/* What is counted on a thread whose dict is gone, by what dies with its context or with its other thread locals: another dict
+ * would never be freed. */
+static Ledger *ledger_of_ends;
+/* The number of the thread state that has lost its dict on this thread, 0 for none. */
+static _Thread_local uint64_t ended_thread;
+
+/* The ledger of the thread that asked last, borrowed from its holder. The number of a thread state does not come back. */
+static Ledger *remembered_ledger;
+static uint64_t remembered_thread;
+
+static uint64_t number_of_this_thread(void) { return PyThreadState_GetID(PyThreadState_Get()); }
+
+/* Runs while a thread ends, or a fork's child forgets it: no Python code may run. */
+static void dealloc_holder(PyObject *self)
+{
+    Ledger *ledger = ((Holder *)self)->ledger;
+    if (remembered_ledger == ledger) {
+        remembered_ledger = NULL;
+        remembered_thread = 0;
+    }
+    if (number_of_this_thread() == ((Holder *)self)->thread) {
+        ended_thread = ((Holder *)self)->thread;
+    }
+    leave_ring(ledger);
+    for (int which = 0; which < COUNTERS; which++) {
+        retired[which] += ledger->counts[which];
+    }
+    Py_DECREF(ledger);
+    PyObject_Free(self);
+}
+
+static PyTypeObject holder_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "disposescope.scopes.compiled.LedgerHolder",
+    .tp_basicsize = sizeof(Holder),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = dealloc_holder,
+};
+
+/* NULL with an error set. */
+static Ledger *find_ledger(uint64_t thread)
+{
+    if (thread == ended_thread) {
+        return ledger_of_ends;
+    }
+    PyObject *dict = PyThreadState_GetDict();
+    if (dict == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    PyObject *held = PyDict_GetItemWithError(dict, key_of_holders);
+    if (held != NULL) {
+        if (Py_TYPE(held) != &holder_type) {
+            PyErr_Format(PyExc_TypeError, "internal error: this thread's counters have type %s, expected %s",
+                         Py_TYPE(held)->tp_name, holder_type.tp_name);
+            return NULL;
+        }
+        return ((Holder *)held)->ledger;
+    }
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Ledger *ledger = make_ledger();
+    Holder *holder = ledger == NULL ? NULL : PyObject_New(Holder, &holder_type);
+    if (holder == NULL) {
+        Py_XDECREF(ledger);
+        return NULL;
+    }
+    holder->ledger = ledger;
+    holder->thread = thread;
+    int failed = PyDict_SetItem(dict, key_of_holders, (PyObject *)holder);
+    Py_DECREF(holder);
+    return failed < 0 ? NULL : ledger;
+}
+
+Ledger *ledger_here(void)
+{
+    uint64_t thread = number_of_this_thread();
+    if (thread != remembered_thread || remembered_ledger == NULL) {
+        Ledger *ledger = find_ledger(thread);
+        if (ledger == NULL) {
+            return NULL;
+        }
+        remembered_ledger = ledger;
+        remembered_thread = thread;
+    }
+    return remembered_ledger;
+}
+
+/* ------------------------------------------------------------------ what Python asks for */
+
+PyObject *compiled_thread_ledger(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    return Py_XNewRef((PyObject *)ledger_here());
+}
+
+PyObject *compiled_counts_of_process(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    long long sums[COUNTERS];
+    memcpy(sums, retired, sizeof sums);
+    for (const Ledger *ledger = ring.next; ledger != &ring; ledger = ledger->next) {
+        for (int which = 0; which < COUNTERS; which++) {
+            sums[which] += ledger->counts[which];
+        }
+    }
+    return tuple_of(sums);
+}
+
+PyObject *compiled_clear_process(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    memset(retired, 0, sizeof retired);
+    for (Ledger *ledger = ring.next; ledger != &ring; ledger = ledger->next) {
+        if (clear_counts(ledger) < 0) {
+            return NULL;
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+int ledgers_make(PyObject *module)
+{
+    key_of_holders = PyUnicode_InternFromString("disposescope.ledger");
+    if (key_of_holders == NULL || PyType_Ready(&holder_type) < 0 || PyModule_AddType(module, &ledger_type) < 0 ||
+        (ledger_of_ends = make_ledger()) == NULL) {
+        return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,179 @@
+/* Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap.
+ *
+ * NumPy makes them in a few functions of its C module, in ndarray.__new__, which numpy.memmap calls, and in ndarray.__setstate__,
+ * which takes over the bytes of a pickle. Their entries in NumPy's tables of functions are replaced while a detector is open, so
+ * that a name that a program has imported before is seen as well, and a view costs nothing. All of it has the GIL. */
+#include "functions.h"
+
+#include "handler.h"
+
+/* Is called with each such array; NULL while nobody asks. */
+static PyObject *recorder;
+
+/* ------------------------------------------------------------------ what a function returned */
+
+static bool is_over_foreign_memory(PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, numpy_ndarray)) {
+        return false;
+    }
+    const struct numpy_array *array = (struct numpy_array *)object;
+    return !(array->flags & NUMPY_OWNDATA) && array->base != NULL && !PyObject_TypeCheck(array->base, numpy_ndarray);
+}
+
+/* Calls the recorder with an array. 0, or -1 with an exception. */
+static int record(PyObject *array)
+{
+    PyObject *function = Py_NewRef(recorder);
+    PyObject *returned = PyObject_CallOneArg(function, array);
+    Py_DECREF(function);
+    Py_XDECREF(returned);
+    return returned == NULL ? -1 : 0;
+}
+
+/* What a function has returned, recorded if it is an array over memory of others; steals and returns the reference. */
+static PyObject *made(PyObject *result)
+{
+    if (result != NULL && recorder != NULL && Py_REFCNT(result) == 1 && is_over_foreign_memory(result) && record(result) < 0) {
+        Py_CLEAR(result);
+    }
+    return result;
+}
+
+/* ------------------------------------------------------------------ the functions of the module */
+
+enum { ARRAY, ASARRAY, ASANYARRAY, ASCONTIGUOUSARRAY, ASFORTRANARRAY, FROMBUFFER, SETSTATE, REPLACED };
+
+/* The entries of NumPy's tables, and what stood there. NULL until they have been found. */
+static PyMethodDef *entries[REPLACED];
+static PyCFunction originals[REPLACED];
+
+#define FAST_WITH_NAMES(name, number)                                                                                              \
+    static PyObject *name(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *names)                           \
+    {                                                                                                                              \
+        return made(((_PyCFunctionFastWithKeywords)(void (*)(void))originals[number])(self, arguments, count, names));            \
+    }
+
+FAST_WITH_NAMES(array, ARRAY)
+FAST_WITH_NAMES(asarray, ASARRAY)
+FAST_WITH_NAMES(asanyarray, ASANYARRAY)
+FAST_WITH_NAMES(ascontiguousarray, ASCONTIGUOUSARRAY)
+FAST_WITH_NAMES(asfortranarray, ASFORTRANARRAY)
+
+static PyObject *frombuffer(PyObject *self, PyObject *arguments, PyObject *names)
+{
+    return made(((PyCFunctionWithKeywords)(void (*)(void))originals[FROMBUFFER])(self, arguments, names));
+}
+
+/* Of an array that is there already. */
+static PyObject *set_state(PyObject *self, PyObject *arguments)
+{
+    PyObject *none = originals[SETSTATE](self, arguments);
+    if (none != NULL && recorder != NULL && is_over_foreign_memory(self) && record(self) < 0) {
+        Py_CLEAR(none);
+    }
+    return none;
+}
+
+#define PLAIN(function) ((PyCFunction)(void (*)(void))(function))
+
+static const struct replacement {
+    const char *name;
+    int flags;
+    PyCFunction function;
+} replacements[REPLACED] = {
+    [ARRAY] = {"array", METH_FASTCALL | METH_KEYWORDS, PLAIN(array)},
+    [ASARRAY] = {"asarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asarray)},
+    [ASANYARRAY] = {"asanyarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asanyarray)},
+    [ASCONTIGUOUSARRAY] = {"ascontiguousarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(ascontiguousarray)},
+    [ASFORTRANARRAY] = {"asfortranarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asfortranarray)},
+    [FROMBUFFER] = {"frombuffer", METH_VARARGS | METH_KEYWORDS, PLAIN(frombuffer)},
+    [SETSTATE] = {"__setstate__", METH_VARARGS, set_state},
+};
+
+/* The entry of one in NumPy's table; NULL where it is not as expected, with an exception or without. */
+static PyMethodDef *find_entry(PyObject *module, const struct replacement *wanted)
+{
+    bool is_method = wanted == &replacements[SETSTATE];
+    PyObject *found = PyObject_GetAttrString(is_method ? (PyObject *)numpy_ndarray : module, wanted->name);
+    PyMethodDef *entry = NULL;
+    if (found != NULL && is_method && Py_IS_TYPE(found, &PyMethodDescr_Type)) {
+        entry = ((PyMethodDescrObject *)found)->d_method;
+    }
+    else if (found != NULL && !is_method && PyCFunction_CheckExact(found)) {
+        entry = ((PyCFunctionObject *)found)->m_ml;
+    }
+    /* The table is static in NumPy, which stays loaded. */
+    Py_XDECREF(found);
+    return entry != NULL && entry->ml_flags == wanted->flags ? entry : NULL;
+}
+
+/* 1, or 0 where NumPy is another one than expected. */
+static int find_entries(void)
+{
+    if (entries[0] != NULL) {
+        return 1;
+    }
+    PyObject *module = PyImport_ImportModule("numpy._core._multiarray_umath");
+    PyMethodDef *found[REPLACED];
+    int is_found = module != NULL;
+    for (int i = 0; i < REPLACED && is_found; i++) {
+        found[i] = find_entry(module, &replacements[i]);
+        is_found = found[i] != NULL;
+    }
+    Py_XDECREF(module);
+    PyErr_Clear();
+    for (int i = 0; i < REPLACED && is_found; i++) {
+        entries[i] = found[i];
+        originals[i] = found[i]->ml_meth;
+    }
+    return is_found;
+}
+
+/* ------------------------------------------------------------------ ndarray.__new__ */
+
+static newfunc original_new;
+
+static PyObject *new_array(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    return made(original_new(type, arguments, names));
+}
+
+/* Have a class, and those of its subclasses that have the same, make instances by another function: Python compares that of a class
+ * with its base's. 0, or -1 with an exception. */
+static int replace_new(PyTypeObject *type, newfunc before, newfunc after)
+{
+    if (type->tp_new == before) {
+        type->tp_new = after;
+    }
+    /* As of `type`: a metaclass may have a method of that name. */
+    PyObject *subclasses = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", type);
+    int failed = subclasses == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(subclasses); i++) {
+        failed = replace_new((PyTypeObject *)PyList_GET_ITEM(subclasses, i), before, after);
+    }
+    Py_XDECREF(subclasses);
+    return failed;
+}
+
+/* ------------------------------------------------------------------ what Python calls */
+
+PyObject *arena_record_buffers(PyObject *module, PyObject *function)
+{
+    (void)module;
+    if (!find_entries()) {
+        Py_RETURN_FALSE;
+    }
+    if (original_new == NULL) {
+        original_new = numpy_ndarray->tp_new;
+    }
+    bool begins = function != Py_None;
+    if (replace_new(numpy_ndarray, begins ? original_new : new_array, begins ? new_array : original_new) < 0) {
+        return NULL;
+    }
+    for (int i = 0; i < REPLACED; i++) {
+        entries[i]->ml_meth = begins ? replacements[i].function : originals[i];
+    }
+    Py_XSETREF(recorder, begins ? Py_NewRef(function) : NULL);
+    Py_RETURN_TRUE;
+}

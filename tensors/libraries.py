@@ -1,0 +1,137 @@
+"""The objects of other libraries that hold arrays or state, by name. Nothing is imported for them.
+
+Their instances are walked through their attributes: see `scopes/tree_walk.py`. What a library has
+registered as a pytree needs no line here. And the classes of theirs that keep tensors from one step
+to the next on purpose: what their objects hold when a block ends is theirs. Each line of that table
+has a program in `tests/frameworks` that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from ..scopes.process import await_module
+from ..scopes.tree_walk import add_keepers, walk_as_models, walk_attributes_of, walk_pytrees_with, walk_with
+from .numpy.storage import Address
+
+__all__ = [
+    "KEEPERS_OF",
+]
+
+# As what keeps tensors is: PyTorch's modules and optimizers, and the classes below.
+walk_as_models(
+    "torch.amp.grad_scaler.GradScaler",
+    "torch.optim.lr_scheduler.LRScheduler",
+)
+walk_attributes_of(
+    "pandas",
+    "scipy.sparse",
+    "torch.distributions",
+    "torch_geometric.data",
+    "transformers.cache_utils.Cache",
+    "transformers.cache_utils.CacheLayerMixin",
+)
+
+# The memory of NumPy's arrays may be in containers of PyArrow, which do not name the array: only
+# where their buffers are.
+
+
+def _children_in_arrow(node: Any) -> Iterator[tuple[str, object]]:
+    arrow: Any = sys.modules["pyarrow.lib"]
+    if isinstance(node, (arrow.Table, arrow.RecordBatch)):
+        return ((f".column({index})", column) for index, column in enumerate(node.columns))
+    if isinstance(node, arrow.ChunkedArray):
+        return ((f".chunk({index})", chunk) for index, chunk in enumerate(node.chunks))
+    if isinstance(node, arrow.Buffer):
+        return iter([(".address", Address(node.address))] if node.size and node.is_cpu else [])
+    if isinstance(node, arrow.DictionaryArray):
+        return iter([(".indices", node.indices), (".dictionary", node.dictionary)])
+    if isinstance(node, arrow.Array):
+        # Those of its children too.
+        return ((f".buffers()[{index}]", buffer) for index, buffer in enumerate(arrow.Array.buffers(node)))
+    return iter(())
+
+
+walk_with(_children_in_arrow, "pyarrow.lib")
+
+KEEPERS_OF: Final[dict[str, tuple[str, ...]]] = {
+    # Metrics of torchmetrics and what Lightning logs are modules, which PyTorch's framework names.
+    "accelerate": ("accelerate.tracking.GeneralTracker",),
+    "diffusers": ("diffusers.schedulers.scheduling_utils.SchedulerMixin",),
+    "flax": ("flax.nnx.pytreelib.Pytree",),
+    "torch_geometric": (
+        "torch_geometric.data.in_memory_dataset.InMemoryDataset",
+        "torch_geometric.edge_index.EdgeIndex",
+    ),
+    "transformers": ("transformers.cache_utils.Cache",),
+}
+"""For each library the full names of classes, those derived from them being meant too: see `disposescope.keeps`."""
+
+for library, names in KEEPERS_OF.items():
+    # Programs that do not use the library do not pay for it.
+    await_module(library, partial(add_keepers, *names))
+
+# What objects hold whose types are registered as pytrees with PyTorch, JAX or optree.
+#
+# Each of these libraries keeps a registry of types and of the functions that take their instances
+# apart. Only registries of libraries that the program has imported are asked. The functions are the
+# program's own code. It has registered them for this very purpose, and the walk runs no other code
+# of the objects that it meets.
+
+
+Flattened = tuple[Iterable[object], object]
+"""The children of an object, and what else is needed to put it together again."""
+
+
+def _flattened_by_torch(pytree: Any, node: object) -> Flattened | None:
+    entry = pytree.SUPPORTED_NODES.get(type(node))
+    return None if entry is None else entry.flatten_fn(node)[:2]
+
+
+def _flattened_by_jax(tree_util: Any, node: object) -> Flattened | None:
+    flattened: Flattened | None = tree_util.default_registry.flatten_one_level(node)
+    return flattened
+
+
+def _flattened_by_optree(registry: Any, node: object) -> Flattened | None:
+    cls = type(node)
+    entries: dict[Any, Any] = registry._NODETYPE_REGISTRY
+    entry = entries.get(cls)
+    if entry is None:
+        # Registered in a namespace: the key is a pair.
+        entry = next((entry for entry in list(entries.values()) if entry.type is cls), None)
+    return None if entry is None else entry.flatten_func(node)[:2]
+
+
+_REGISTRIES: Final[tuple[tuple[str, str, Callable[[Any, object], Flattened | None]], ...]] = (
+    ("torch.utils._pytree", "SUPPORTED_NODES", _flattened_by_torch),
+    ("jax.tree_util", "default_registry", _flattened_by_jax),
+    ("optree.registry", "_NODETYPE_REGISTRY", _flattened_by_optree),
+)
+
+
+def _pytree_children(node: object) -> Iterator[tuple[str, object]] | None:
+    """Return what an object holds by the registry that has its type; None where none has.
+
+    That includes what is no child but needed to put the object together again.
+    """
+    for name, attribute, flatten in _REGISTRIES:
+        module = sys.modules.get(name)
+        # Another thread may be importing it.
+        if module is not None and hasattr(module, attribute):
+            flattened = flatten(module, node)
+            if flattened is not None:
+                return _labelled(*flattened)
+    return None
+
+
+def _labelled(children: Iterable[object], static: object) -> Iterator[tuple[str, object]]:
+    for index, child in enumerate(children):
+        yield f".<child {index}>", child
+    yield ".<static data>", static
+
+
+walk_pytrees_with(_pytree_children)

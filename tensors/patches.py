@@ -1,0 +1,250 @@
+"""What this floor changes in NumPy, PyTorch and JAX: the rows of `PATCHES`. Imports none of them."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Final
+
+from ..scopes.process import PATCHES, TESTED_PYTHON, Patch
+
+__all__ = [
+    "GARBAGE_COLLECTIONS",
+    "JAX_CALLS",
+    "JAX_HOOK",
+    "JAX_METHODS",
+    "JAX_TRANSFERS",
+    "NUMPY_BUFFERS",
+    "TORCH_ALLOCATION",
+    "TORCH_MODULES",
+    "TORCH_SAVED_TENSORS",
+    "TORCH_CONTEXTS",
+    "TORCH_TRACES",
+    "TORCH_TRANSFORMS",
+    "TORCH_LAZY_PROPERTIES",
+    "TORCH_COMPILED_FUNCTIONS",
+    "TORCH_GRAPHS",
+    "TORCH_GRAPH_BREAKS",
+    "is_older_than_tested",
+    "TORCH_DISPOSAL",
+    "TORCH_FAST_PATHS",
+    "TORCH_BUFFERS",
+    "TORCH_LOADERS",
+    "TORCH_SWAPS",
+    "TORCH_THREADS",
+    "TORCH_NESTED_TENSORS",
+    "TORCH_PACKED_SEQUENCES",
+]
+
+_NUMPY: Final = "2.0 to 2.4"
+_THERE: Final = "each of them is there"
+
+GARBAGE_COLLECTIONS: Final = Patch(
+    library="python",
+    name="gc.callbacks",
+    why="cached memory is returned also in programs that use no scope any more",
+    tested=TESTED_PYTHON,
+    guard="none is needed: the list is public",
+    otherwise="cached memory is returned by scopes and new arrays alone",
+)
+_ARENA: Final = Patch(
+    library="numpy",
+    name="the data-memory handler of a context (PyDataMem_SetHandler), while a scope is open in it",
+    why="the arena serves the arrays that are made in a scope",
+    tested=_NUMPY,
+    guard="the C interface of NumPy 2.0, which the extension is built for",
+    otherwise="the import fails",
+)
+
+NUMPY_BUFFERS: Final = Patch(
+    library="numpy",
+    name=(
+        "array, asarray, asanyarray, ascontiguousarray, asfortranarray and frombuffer of numpy, and __new__ and "
+        "__setstate__ of numpy.ndarray, while a detector is open"
+    ),
+    why="a detector sees arrays that keep bytes, a bytearray or an mmap alive: those of pickles and files too",
+    tested=_NUMPY,
+    guard="they stand in NumPy's tables of functions, to be called as Python's are",
+    otherwise="a detector sees no arrays over memory that NumPy did not make",
+    unseen="arrays over memory that NumPy did not make: of pickles, numpy.frombuffer and numpy.memmap",
+)
+
+_of_jax: Final = partial(Patch, library="jax", tested="0.10", guard=_THERE)
+_of_torch: Final = partial(Patch, library="torch", tested="2.13", guard=_THERE)
+
+_FOUND_LATER: Final = "its results are found when a scope is left, or somebody counts"
+JAX_HOOK: Final = _of_jax(
+    name="jax._src.api._post_hook_state",
+    why="what a call of compiled code returns is born in the current scope",
+    otherwise=_FOUND_LATER,
+    warns=False,
+)
+JAX_CALLS: Final = _of_jax(
+    name="jax._src.interpreters.pxla.ExecuteReplicated.__call__",
+    why="what the first call of a function returns is born in the current scope",
+    otherwise=_FOUND_LATER,
+    warns=False,
+)
+JAX_TRANSFERS: Final = _of_jax(
+    name="jax._src.dispatch._batched_device_put_impl",
+    why="what is put on a device is born in the current scope",
+    otherwise=_FOUND_LATER,
+    warns=False,
+)
+JAX_METHODS: Final = _of_jax(
+    name="methods of jax._src.array.ArrayImpl that read memory or show it",
+    why="an array that was disposed raises DisposedError, and is shown as disposed",
+    otherwise="JAX's own error is raised",
+    warns=False,
+)
+
+TORCH_ALLOCATION: Final = _of_torch(
+    name=(
+        "tp_alloc of torch.Tensor and its subclasses, tp_init of their metaclass, and the attributes grad, _grad, "
+        "_base, data, set_, untyped_storage and numpy, and run_backward of torch._C._ImperativeEngine"
+    ),
+    why="a scope owns each tensor that is made in it, and a detector sees its memory",
+    guard=(
+        "the classes allocate as Python's do, the attributes are descriptors of the known form, and PyTorch exports "
+        "what reads its state"
+    ),
+    otherwise=(
+        "scopes see what calls of PyTorch's functions return, and neither what torch.from_numpy, torch.load, "
+        "unpickling and workers of a DataLoader make nor what is made inside of such a call: move or dispose those "
+        "by name, or use a PyTorch that was tested"
+    ),
+    unseen=(
+        "tensors of torch.from_numpy, torch.load, unpickling and workers of a DataLoader, and what is made inside of "
+        "calls of PyTorch's"
+    ),
+)
+TORCH_DISPOSAL: Final = _of_torch(
+    name="torch._C._swap_tensor_impl and other private functions, which are called and not changed",
+    why="a disposed tensor raises DisposedError, and what others have of its memory stays",
+    guard="a tensor that a probe disposes is dead, and its view is what it was",
+    otherwise="scopes do not own tensors of this PyTorch: use one that was tested",
+    unseen="tensors of PyTorch",
+)
+TORCH_GRAPHS: Final = _of_torch(
+    name="attributes of autograd's nodes (next_functions, _saved_*), which are called and not changed",
+    why="graph_nbytes and leak reports find what a graph holds",
+    guard="PyTorch is not older than the first version that was tested",
+    otherwise="ds.graph_nbytes, ds.graph_summary and the holders in leak reports may fail: update PyTorch",
+    unseen="what the graphs of autograd hold",
+)
+TORCH_MODULES: Final = _of_torch(
+    name=(
+        "torch.optim.Optimizer.add_param_group and __setstate__, torch.nn.Module.__setstate__, and the global hooks of "
+        "registrations and optimizer steps"
+    ),
+    why="no scope owns parameters, buffers and the state of optimizers",
+    otherwise="a scope disposes tensors of models and optimizers that are loaded or unpickled in it",
+)
+TORCH_SAVED_TENSORS: Final = _of_torch(
+    name="torch.autograd.graph.saved_tensors_hooks.__enter__",
+    why="no scope owns what hooks on saved tensors keep for a backward pass",
+    otherwise="a backward pass after the scope may raise DisposedError where such hooks are used",
+)
+TORCH_CONTEXTS: Final = _of_torch(
+    name="torch.autograd.function.BackwardCFunction.__setattr__",
+    why="no scope owns what a torch.autograd.Function keeps on its context for a backward pass",
+    otherwise="a backward pass after the scope may raise DisposedError where a function keeps tensors so",
+)
+TORCH_TRACES: Final = _of_torch(
+    name="the functions that trace programs in torch._dynamo, torch.export and torch.fx",
+    why="what is made while code is traced belongs to the program that is made",
+    otherwise="constants of programs that are traced in a scope are disposed with it",
+)
+TORCH_TRANSFORMS: Final = _of_torch(
+    name="the functions behind torch.vmap and torch.func in torch._functorch",
+    why="what transforms return is born, and what they make inside is not",
+    otherwise="no scope owns what transforms return",
+)
+TORCH_LAZY_PROPERTIES: Final = _of_torch(
+    name="torch.distributions.utils.lazy_property.__get__",
+    why="what a distribution computes once and keeps is no scope's",
+    otherwise="a distribution that is older than a scope may hold disposed tensors after it",
+)
+TORCH_COMPILED_FUNCTIONS: Final = _of_torch(
+    name="torch._dynamo.eval_frame._maybe_set_eval_frame, torch._dynamo.output_graph.OutputGraph.install_global_unsafe",
+    why="compiled functions run in a scope as outside of it, and their results are born",
+    otherwise="no scope owns what compiled functions return; they may be compiled once more inside of scopes",
+)
+TORCH_GRAPH_BREAKS: Final = _of_torch(
+    name="torch._dynamo.trace_rules.add and BUILTIN_INLINE_WHEN_CALLED",
+    why="a compiled function that enters a scope breaks its graph there",
+    otherwise="functions that enter a scope cannot be compiled",
+)
+TORCH_FAST_PATHS: Final = _of_torch(
+    name="torch.overrides.has_torch_function",
+    why="attention takes its fused path in a scope as outside of it",
+    otherwise="it takes the other path in a scope with a budget",
+)
+TORCH_BUFFERS: Final = _of_torch(
+    name="torch.frombuffer",
+    why="a detector sees tensors that keep bytes, a bytearray or an mmap alive",
+    otherwise="a detector sees no tensors over memory that PyTorch did not allocate",
+    unseen="tensors of torch.frombuffer",
+)
+TORCH_LOADERS: Final = _of_torch(
+    name="torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data",
+    why="batches are born where they are handed over",
+    otherwise="batches that a loader keeps for later belong to the scope in which they arrive",
+)
+TORCH_SWAPS: Final = _of_torch(
+    name="torch.utils.weakref",
+    why="torch.utils.swap_tensors passes over the weak references of scopes",
+    otherwise="it refuses tensors that a scope owns",
+)
+TORCH_THREADS: Final = Patch(
+    library="python",
+    name="concurrent.futures.ThreadPoolExecutor.submit and threading.Thread.run",
+    why="work that runs on another thread in the context of a scope is watched there",
+    tested=TESTED_PYTHON,
+    guard=_THERE,
+    otherwise="budgets are not asked about what such work makes",
+)
+TORCH_PACKED_SEQUENCES: Final = _of_torch(
+    name="torch.nn.utils.rnn.PackedSequence.__new__ and _make",
+    why="a packed sequence is one resource, however it was made",
+    otherwise="its tensors are resources of their own",
+)
+TORCH_NESTED_TENSORS: Final = _of_torch(
+    name="torch.nested._internal.nested_tensor.NestedTensor.__init__",
+    why="a jagged nested tensor is one resource",
+    otherwise="its values and offsets are resources of their own",
+)
+
+PATCHES.declare(
+    GARBAGE_COLLECTIONS,
+    _ARENA,
+    NUMPY_BUFFERS,
+    JAX_HOOK,
+    JAX_CALLS,
+    JAX_TRANSFERS,
+    JAX_METHODS,
+    TORCH_ALLOCATION,
+    TORCH_DISPOSAL,
+    TORCH_GRAPHS,
+    TORCH_MODULES,
+    TORCH_SAVED_TENSORS,
+    TORCH_CONTEXTS,
+    TORCH_TRACES,
+    TORCH_TRANSFORMS,
+    TORCH_LAZY_PROPERTIES,
+    TORCH_COMPILED_FUNCTIONS,
+    TORCH_GRAPH_BREAKS,
+    TORCH_FAST_PATHS,
+    TORCH_BUFFERS,
+    TORCH_LOADERS,
+    TORCH_SWAPS,
+    TORCH_THREADS,
+    TORCH_NESTED_TENSORS,
+    TORCH_PACKED_SEQUENCES,
+)
+
+
+def is_older_than_tested(patch: Patch, version: str) -> bool:
+    """Return whether a version ("2.9.1+cpu") is older than the first one that a patch was tested with."""
+    first, found = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (patch.tested.partition(" ")[0], version))
+    return found < first

@@ -1,0 +1,147 @@
+"""Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap.
+
+NumPy allocates nothing for such an array, so that the arena does not see it. It keeps the whole
+buffer alive all the same, however small it is. While a detector is open, the births of such arrays
+are recorded by the functions that make them: `numpy.frombuffer` and `numpy.asarray`,
+`numpy.ndarray` with a buffer, `numpy.memmap`, and unpickling, which takes over the bytes of the
+pickle. Every view of the result
+refers to the result, which therefore stands for the memory.
+
+A buffer that the program itself still holds is not kept by its arrays. It has more references
+than they have, and counts with the bytes that they show together then.
+
+The map of a file is no memory of the process's own: the system reads it again from the file when
+it is short of memory. It counts on the device "mapped".
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, final
+
+import numpy as np
+
+from ...scopes.framework import Framework, LiveMemory, MemoryFacts, register
+from ...scopes.kinds import MAPPED
+from ...scopes.process import PATCHES
+from ..arena.extension import ARENA
+from ..numpy.storage import OWN_REFERENCES, count_references, owner_of, storage_of
+from ..patches import NUMPY_BUFFERS
+
+__all__ = [
+    "BufferFramework",
+]
+
+_ARRAY: Final[Any] = np.ndarray
+_NAME: Final = "numpy.ndarray"
+_MEMORY: Final = "cpu:0"
+_nbytes: Final[Any] = np.ndarray.nbytes.__get__
+_interface: Final[Any] = vars(np.ndarray)["__array_interface__"].__get__
+
+
+@final
+class BufferFramework(Framework):
+    """NumPy's arrays over memory of others."""
+
+    module = "numpy"
+
+    def __init__(self) -> None:
+        self._log: Any = None
+        self._is_installed = False
+        # Where recorded arrays begin and end, ascending, after so many births.
+        self._spans: list[tuple[int, int, Callable[[], Any]]] = []
+        self._births = -1
+
+    def start_watching(self, log: Any, /) -> None:
+        """Record the births of arrays over memory of others."""
+        self._log = log
+        # Called on each thread; the functions are replaced for all threads at once.
+        if not self._is_installed:
+            self._is_installed = PATCHES.change(NUMPY_BUFFERS, self._begin, _end)
+
+    def stop_watching(self) -> None:
+        """Record no more births."""
+        self._is_installed = False
+        PATCHES.restore(NUMPY_BUFFERS)
+
+    def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
+        """Return the arrays of a window that are there now."""
+        if self._log is None:
+            return None
+        references, rows = self._log.recorded_memory(after, until)
+        users: Counter[int] = Counter()
+        shown: Counter[int] = Counter()
+        for reference in references:
+            array: Any = reference()
+            if isinstance(array, _ARRAY):
+                owner = id(owner_of(array))
+                users[owner] += 1
+                shown[owner] += _nbytes(array)
+            array = None
+        return LiveMemory(_NAME, references, rows, partial(_identify, users, shown), _is_there)
+
+    def identity_at(self, address: int, /) -> Hashable | None:
+        """Return the buffer in which an address lies, of those that an array shows."""
+        if self._log is None:
+            return None
+        births: int = self._log.counts()[0]
+        if births != self._births:
+            references, _ = self._log.recorded_memory(0, births)
+            self._spans, self._births = sorted(_spans_of(references), key=itemgetter(0)), births
+        place = bisect_right(self._spans, address, key=itemgetter(0)) - 1
+        array = self._spans[place][2]() if place >= 0 and address < self._spans[place][1] else None
+        return None if array is None else storage_of(array)[0]
+
+    def _begin(self) -> bool:
+        is_installed: bool = ARENA.record_buffers(self._record)
+        return is_installed
+
+    def _record(self, array: Any) -> None:
+        owner = owner_of(array)
+        nbytes: int = _nbytes(array)
+        if nbytes and owner is not None:
+            self._log.record_memory(array, None, nbytes, _NAME, MAPPED if _is_of_file(owner) else _MEMORY)
+
+
+def _spans_of(references: Iterable[Callable[[], Any]]) -> Iterator[tuple[int, int, Callable[[], Any]]]:
+    for reference in references:
+        array = reference()
+        if isinstance(array, _ARRAY):
+            start: int = _interface(array)["data"][0]
+            yield start, start + _nbytes(array), reference
+
+
+def _end() -> None:
+    ARENA.record_buffers(None)
+
+
+def _is_of_file(owner: object) -> bool:
+    if not isinstance(owner, mmap.mmap):
+        return False
+    try:
+        owner.size()
+    except (OSError, ValueError):  # it has no file; it was closed
+        return False
+    return True
+
+
+def _identify(users: Counter[int], shown: Counter[int], array: Any) -> MemoryFacts | None:
+    if not isinstance(array, _ARRAY):
+        # The memory of another framework.
+        return None
+    identity, nbytes = storage_of(array)
+    owner = owner_of(array)
+    is_held = count_references(owner) - OWN_REFERENCES > users[id(owner)]
+    return identity, min(shown[id(owner)], nbytes) if is_held else nbytes
+
+
+def _is_there(reference: Callable[[], Any], _number: int) -> bool:
+    return reference() is not None
+
+
+register(BufferFramework())

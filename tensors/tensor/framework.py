@@ -1,0 +1,158 @@
+"""NumPy's arrays and `Tensor` as a framework: what a leak detector sees of them.
+
+While a detector is open the arena serves contexts outside of scopes too, and logs its blocks. They
+stay nobody's.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Container, Hashable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, final
+
+import numpy as np
+
+from ...scopes.context import innermost_scope
+from ...scopes.framework import FRAMEWORKS, Escape, Framework, HeldMemory, LiveMemory, Part, register
+from ...scopes.identity import Entry
+from ...scopes.scope import DisposeScope
+from ..arena.extension import ARENA
+from ..numpy.storage import storage_of
+from .tensor import TENSOR, array_of, exported_identities
+
+__all__ = [
+    "NumpyFramework",
+]
+
+_NAME: Final = "numpy.ndarray"
+_namespace: Final[Any] = vars(np.ndarray)
+# Past the attributes of subclasses.
+_base: Final[Any] = _namespace["base"].__get__
+_nbytes: Final[Any] = _namespace["nbytes"].__get__
+_ARRAY: Final = np.ndarray
+
+
+class _Local(threading.local):
+    # What served this thread's context before, while the arena does for a detector.
+    before: object = None
+
+
+_local: Final = _Local()
+
+
+@final
+class NumpyFramework(Framework):
+    """NumPy. `arena_service` serves its arrays to scopes; `Tensor` registers its kind itself."""
+
+    module = "numpy"
+
+    def __init__(self) -> None:
+        self._log: Any = None
+        # The blocks by address, after so many births.
+        self._starts: Sequence[int] = ()
+        self._births = -1
+
+    def start_watching(self, log: Any, /) -> None:
+        """Let the arena serve this context."""
+        # The bytes of a view are those of its base, which is a block like any other.
+        log.describe_kind(TENSOR, "Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
+        self._log = log
+        ARENA.record_into(log.c_api)
+        before = ARENA.swap_handler(None)
+        if before is not None:
+            _local.before = before
+
+    def stop_watching(self) -> None:
+        """Put back this context's allocator, unless a scope is open, which does so when it is left."""
+        ARENA.record_into(None)
+        before, _local.before = _local.before, None
+        if innermost_scope() is None:
+            if before is None:
+                ARENA.reset()
+            else:
+                ARENA.swap_handler(before)
+
+    def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
+        """Return the blocks of a window that are in use, without those in which other frameworks' memory lies."""
+        log = self._log
+        if log is None:
+            return None
+        addresses, rows = log.blocks(after, until)
+        aliased = self._aliased(addresses)
+        if aliased:
+            kept = [place for place, address in enumerate(addresses) if address not in aliased]
+            addresses, rows = [addresses[place] for place in kept], [rows[place] for place in kept]
+        escape = partial(self._escape, exported_identities())
+        return LiveMemory(_NAME, addresses, rows, None, log.is_in_use, escape)
+
+    def identity_at(self, address: int, /) -> Hashable | None:
+        """Return the block in which an address lies."""
+        if self._log is None:
+            return None
+        births: int = self._log.counts()[0]
+        if births != self._births:
+            self._starts, self._births = array("Q", sorted(self._log.blocks(0, births)[0])), births
+        return self._block_at(self._starts, address)
+
+    def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> None:
+        """Remember the block of a Tensor that is nobody's. Of a scope's it is known by the end of the scope."""
+        if owner is None and entry.kind is TENSOR:
+            tensor = entry()
+            block = None if tensor is None else ARENA.block(array_of(tensor))
+            if block is not None:
+                self._log.escape(block[0])
+
+    def cached_nbytes(self) -> int:
+        """Return what the arena keeps for later use."""
+        nbytes: int = ARENA.statistics()[3]
+        return nbytes
+
+    def part_of(self, cls: type, /) -> Part | None:
+        """Return that arrays are tensors."""
+        return "tensor" if issubclass(cls, np.ndarray) else None
+
+    def references(self, thing: Any, /) -> list[tuple[str, object]]:
+        """Return the base of an array."""
+        base = _base(thing)
+        return [] if base is None else [(".base", base)]
+
+    def memory_of(self, thing: Any, /) -> list[HeldMemory]:
+        """Return the storage of an array."""
+        identity, _ = storage_of(thing)
+        return [HeldMemory("", identity, _nbytes(thing))]
+
+    def lone_storage(self, tensor: Any, /) -> Hashable | None:
+        """Return the storage of an array that has neither a base nor objects in it."""
+        if type(tensor) is not _ARRAY or tensor.base is not None or tensor.dtype.hasobject:
+            return None
+        return storage_of(tensor)[0]
+
+    def _aliased(self, addresses: list[int]) -> set[Hashable]:
+        """Return the blocks in which memory lies that other frameworks report."""
+        others = FRAMEWORKS.with_own("borrowed_addresses") if addresses else ()
+        pointers = sorted(pointer for framework in others for pointer in framework.borrowed_addresses())
+        if not pointers:
+            return set()
+        starts = sorted(addresses)
+        return {start for pointer in pointers if (start := self._block_at(starts, pointer)) is not None}
+
+    def _block_at(self, starts: Sequence[int], address: int) -> int | None:
+        """Return which of some blocks, given by ascending addresses, an address lies in."""
+        place = bisect_right(starts, address) - 1
+        row = self._log.recall_block(starts[place]) if place >= 0 else None
+        return starts[place] if row is not None and address < starts[place] + max(row.nbytes, 1) else None
+
+    def _escape(self, exported: Container[Hashable], block: Any, _reference: Any) -> Escape | None:
+        # A plain array that a tensor was made of may well outlive it: only what was exported from
+        # one escapes with it.
+        is_alias = block.identity in exported
+        if ARENA.escaped(block.identity):
+            return "disposed" if is_alias else "due"
+        return "disposed" if is_alias and self._log.has_escaped(block.identity) else None
+
+
+register(NumpyFramework())

@@ -1,0 +1,398 @@
+"""Models for a leak detector: where each was made, and which memory belongs to it.
+
+A model is reported as one thing, with its parameters, buffers, gradients and the state that
+optimizers have of them. It is a module that is in no other module, whatever class it has; a
+``ModuleList`` or ``ModuleDict`` that is in none is a list of models. Its line is that of the code
+that called its class, and not one in its own ``__init__``.
+
+PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first one of a module
+happens while it is made: in its ``__init__``, or as it is copied or unpickled. A module that is
+first heard of at another time was there before the detector.
+
+A model can grow too: a layer, a parameter or a buffer under a new name with each step. Where a
+module was given many after it was made, these are reported by themselves, at their lines: a module as a
+model is, a tensor as any other. A name that is given a new value is no growth, nor is what any
+``__init__`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+from torch.nn import Module, ModuleDict, ModuleList
+from torch.optim import Optimizer
+
+from ...scopes.compiled import tracked_objects
+from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
+from ...scopes.kinds import device_name
+from .disposal import DisposedTorchTensor
+from .references import MODULE, TorchReferences, described, identity_of, parts_of
+from .storages import storage_of, storages_behind
+
+__all__ = [
+    "Models",
+]
+
+_FRAMES_AT_MOST: Final = 64
+_LEVELS: Final = 4
+_LISTS: Final = frozenset({ModuleList, ModuleDict})
+_MAKERS: Final = ("__init__", "__setstate__")
+_COPYING: Final = "deepcopy"
+_TABLES: Final = ("_modules", "_parameters", "_buffers")
+_GROWN: Final = 8
+"""How many names a module was given after it was made where it is one that grows."""
+_Base: Final[Any] = torch._C.TensorBase
+_grad: Final[Callable[[Any], Any]] = _Base._grad.__get__
+_is_leaf: Final[Callable[[Any], bool]] = _Base.is_leaf.__get__
+_is_meta: Final[Callable[[Any], bool]] = _Base.is_meta.__get__
+
+
+@final
+class Models:
+    """The models that a log of births has, by the modules that stand for them.
+
+    Parameters
+    ----------
+    log : BirthLog
+        Where they are recorded.
+    """
+
+    def __init__(self, log: BirthLog) -> None:
+        self._log: Any = log
+        self._codes: WeakKeyDictionary[type, frozenset[CodeType]] = WeakKeyDictionary()
+        self._added = _Added()
+
+    def registered(self, module: Any, name: str) -> None:
+        """Record a module that is being made; of any other, that it was given a part."""
+        if self._log.recall_memory(module) is None and self._record(module):
+            return
+        if any(held == name for table in _TABLES for held, _ in parts_of(module, table)):
+            self._added.discard(module, name)
+        elif not _is_made():
+            self._added.add(module, name)
+
+    def _record(self, module: Any) -> bool:
+        """Record a module that is being made, and return whether it is."""
+        codes = self._codes_that_make(_class_of(module))
+        frame: FrameType | None = _getframe()
+        depth = 0
+        while frame is not None and depth < _FRAMES_AT_MOST and frame.f_code not in codes:
+            frame = frame.f_back
+            depth += 1
+        if frame is None or depth == _FRAMES_AT_MOST:
+            return False
+        # The constructors of base classes are called by those of the class.
+        while frame is not None and frame.f_code in codes:
+            frame = frame.f_back
+            depth += 1
+        self._log.record_owner(module, MODULE, "cpu:0", depth)
+        return True
+
+    def restored(self, module: Any) -> None:
+        """Record a module that was copied or unpickled."""
+        self._log.record_owner(module, MODULE, "cpu:0", 1)
+
+    def live(self, after: int, until: int) -> LiveMemory | None:
+        """Return the models that were made in a window of births and are there; None where there are none."""
+        references, rows = self._log.recorded_memory(after, until)
+        places = [place for place, reference in enumerate(references) if isinstance(reference(), Module)]
+        if not places:
+            return None
+        order = [reference for place in places if (reference := references[place]()) is not None]
+        nbytes, inner = _nbytes_of_models(order, self._added.parts())
+        return LiveMemory(
+            MODULE,
+            [references[place] for place in places],
+            [rows[place] for place in places],
+            partial(_identify, nbytes),
+            _is_there,
+            None,
+            partial(_described, inner),
+        )
+
+    def memory_of_models(self, references: Sequence[Any], after: int) -> set[Hashable]:
+        """Return the memory that is no one's but a model's, by its identities.
+
+        It is that of the tensors of all modules, with their gradients and the state that optimizers
+        have of them; and the gradients and the state of other tensors that are older than a window.
+
+        Parameters
+        ----------
+        references : sequence of weak references
+            What the log has; where that is nothing nobody looks.
+        after : int
+            The number of the last birth before the window.
+        """
+        found: set[Hashable] = set()
+        if not references:
+            return found
+        with TorchReferences().quiet():
+            things = _Things()
+            added = self._added.parts()
+            for module in things.modules:
+                for _ in _sizes_of(module, things.state, found, added):
+                    pass
+            for tensor in things.tensors_with_more:
+                if not self._is_in_window(tensor, after):
+                    for part in (_grad(tensor), *things.state.get(id(tensor), ())):
+                        found.update(_identities_of(part))
+            for option in things.options:
+                found.update(_identities_of(option))
+        return found
+
+    def _is_in_window(self, tensor: Any, after: int) -> bool:
+        storage = storage_of(tensor)
+        row = None if storage is None else self._log.recall_memory(storage)
+        return row is not None and row.number > after
+
+    def _codes_that_make(self, cls: type) -> frozenset[CodeType]:
+        codes = self._codes.get(cls)
+        if codes is None:
+            codes = self._codes[cls] = frozenset(_codes_of(cls))
+        return codes
+
+
+_Parts = Mapping[int, Mapping[str, Set[str]]]
+"""What `_Added.parts` returns."""
+_NOTHING: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_TABLES, frozenset())
+
+
+@final
+class _Added:
+    """The names under which modules were given parts after they were made."""
+
+    def __init__(self) -> None:
+        # By the address of the module, as a class of the program may have an equality of its own.
+        self._names: dict[int, tuple[ref[Any], set[str]]] = {}
+
+    def add(self, module: Any, name: str) -> None:
+        key, known = id(module), self._names
+        if key not in known:
+
+            def forget(_: object) -> None:
+                known.pop(key, None)
+
+            known[key] = ref(module, forget), set()
+        names = known[key][1]
+        names.add(name)
+        if len(names) >= 2 * _GROWN and not len(names) & (len(names) - 1):
+            # Those that were taken out again are forgotten now and then.
+            names &= {held for table in _TABLES for held, _ in parts_of(module, table)} | {name}
+
+    def discard(self, module: Any, name: str) -> None:
+        """Forget a name that is given something else: an exchange is no growth."""
+        if id(module) in self._names:
+            self._names[id(module)][1].discard(name)
+
+    def parts(self) -> _Parts:
+        """Return, by ``id``, the modules that grow, with the names in each of their tables."""
+        found: dict[int, Mapping[str, Set[str]]] = {}
+        for key, (reference, names) in list(self._names.items()):
+            module = reference()
+            if module is None or len(names) < _GROWN:
+                continue
+            tables = {table: names.intersection(held for held, _ in parts_of(module, table)) for table in _TABLES}
+            if sum(map(len, tables.values())) >= _GROWN:
+                found[key] = tables
+        return found
+
+
+def _is_made() -> bool:
+    """Return whether code is running that makes an object, or copies one."""
+    frame: FrameType | None = _getframe(1)
+    depth = 0
+    while frame is not None and depth < _FRAMES_AT_MOST:
+        if frame.f_code.co_name in _MAKERS or frame.f_code.co_name == _COPYING:
+            return True
+        frame = frame.f_back
+        depth += 1
+    return False
+
+
+def _is_there(reference: Callable[[], object], _number: int) -> bool:
+    return reference() is not None
+
+
+def _class_of(thing: object) -> type:
+    # A function, so that type checkers do not take what follows for unknown.
+    return type(thing)
+
+
+def _codes_of(cls: type) -> Iterator[CodeType]:
+    for base in cls.__mro__:
+        for name in _MAKERS:
+            function: Any = vars(base).get(name)
+            while function is not None:
+                code = getattr(function, "__code__", None)
+                if type(code) is CodeType:
+                    yield code
+                function = getattr(function, "__wrapped__", None)
+
+
+def _described(inner: Collection[int], module: Any) -> ModelFacts:
+    tensors = [tensor for tensor, _ in _tensors_of(module, {})]
+    first = next((tensor for tensor in tensors if not _is_meta(tensor)), None)
+    parts = len(tensors) + len(list(module.modules()))
+    return ModelFacts(
+        described(module), "cpu:0" if first is None else device_name(first.device), parts, id(module) in inner
+    )
+
+
+def _identify(nbytes: dict[int, int], module: Any) -> MemoryFacts | None:
+    own = nbytes.get(id(module), 0)
+    return (identity_of(module), own) if own else None
+
+
+@final
+class _Things:
+    """The modules of the program, and its optimizers by what they have.
+
+    Attributes
+    ----------
+    modules : list of Module
+        All that are there.
+    state : dict
+        For a tensor, by ``id``, the tensors that the first optimizer with any keeps of it. Of later
+        ones they are tensors like any other, or a list of optimizers would grow unseen.
+    tensors_with_more : list of Tensor
+        The tensors that have gradients, and those that optimizers step.
+    options : list of Tensor
+        The tensors among the options of optimizers, such as a learning rate.
+    """
+
+    __slots__ = ("modules", "options", "state", "tensors_with_more")
+
+    def __init__(self) -> None:
+        self.modules: list[Any] = []
+        self.state: dict[int, list[Any]] = {}
+        self.tensors_with_more: list[Any] = []
+        self.options: list[Any] = []
+        kinds: dict[type, int] = {}
+        for thing in tracked_objects(Tensor, Module, Optimizer):
+            cls = _class_of(thing)
+            kind = kinds.get(cls)
+            if kind is None:
+                kind = kinds[cls] = _kind_of(cls)
+            if kind == _IS_TENSOR:
+                if _is_leaf(thing) and _grad(thing) is not None:
+                    self.tensors_with_more.append(thing)
+            elif kind == _IS_MODULE:
+                self.modules.append(thing)
+            elif kind == _IS_OPTIMIZER:
+                self._add(thing)
+
+    def _add(self, optimizer: Any) -> None:
+        names: dict[str, Any] = optimizer.__dict__
+        state: dict[object, object] = names.get("state") or {}
+        groups: list[dict[str, object]] = names.get("param_groups") or []
+        for parameter, values in list(state.items()):
+            if id(parameter) not in self.state and (tensors := list(_tensors_in(values, _LEVELS))):
+                self.state[id(parameter)] = tensors
+        for group in list(groups):
+            for name, values in list(group.items()):
+                (self.tensors_with_more if name == "params" else self.options).extend(_tensors_in(values, _LEVELS))
+
+
+_IS_OTHER, _IS_TENSOR, _IS_MODULE, _IS_OPTIMIZER = range(4)
+
+
+def _kind_of(cls: type) -> int:
+    if issubclass(cls, Module):
+        # PyTorch calls no hook for the registrations of torch.jit's: where one is in no model, its tensors are
+        # tensors like any other.
+        return _IS_OTHER if issubclass(cls, torch.jit.ScriptModule) else _IS_MODULE
+    if issubclass(cls, Optimizer):
+        return _IS_OPTIMIZER
+    return _IS_TENSOR if issubclass(cls, Tensor) and cls is not DisposedTorchTensor else _IS_OTHER
+
+
+def _identities_of(tensor: Any) -> Iterator[Hashable]:
+    if tensor is not None and not _is_meta(tensor):
+        yield from (identity for identity, _ in storages_behind(tensor))
+
+
+def _nbytes_of_models(recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
+    """Return the bytes of what belongs to each model, by ``id``; what several share is the first one's.
+
+    Also those models that were added to one that grows.
+    """
+    with TorchReferences().quiet():
+        things = _Things()
+    modules, state = things.modules, things.state
+    parents: dict[int, list[Any]] = {}
+    given: set[tuple[int, int]] = set()
+    for module in modules:
+        names = added[id(module)]["_modules"] if id(module) in added else ()
+        for name, child in parts_of(module, "_modules"):
+            parents.setdefault(id(child), []).append(module)
+            if name in names:
+                given.add((id(module), id(child)))
+    known = {id(module) for module in recorded}
+    older = [module for module in modules if id(module) not in known]
+    counted: set[Hashable] = set()
+    nbytes: dict[int, int] = {}
+    inner: set[int] = set()
+    with TorchReferences().quiet():
+        # What an older model has is that one's.
+        for module in (*older, *recorded):
+            if type(module) not in _LISTS and _is_apart(module, parents, given, set()):
+                nbytes[id(module)] = sum(_sizes_of(module, state, counted, added))
+                if not _is_apart(module, parents, set(), set()):
+                    inner.add(id(module))
+    return nbytes, inner
+
+
+def _is_apart(module: Any, parents: dict[int, list[Any]], given: set[tuple[int, int]], met: set[int]) -> bool:
+    """Return whether a module is in no other one, except lists of models and what it was added to."""
+    if id(module) in met:
+        return True
+    met.add(id(module))
+    return all(
+        (id(parent), id(module)) in given or (type(parent) in _LISTS and _is_apart(parent, parents, given, met))
+        for parent in parents.get(id(module), ())
+    )
+
+
+def _sizes_of(module: Any, state: dict[int, list[Any]], counted: set[Hashable], added: _Parts) -> Iterator[int]:
+    for tensor, is_added in _tensors_of(module, added):
+        gradient = _grad(tensor) if _is_leaf(tensor) else None
+        for part in (None if is_added else tensor, gradient, *state.get(id(tensor), ())):
+            if part is None or _is_meta(part):
+                continue
+            for identity, nbytes in storages_behind(part):
+                if identity not in counted:
+                    counted.add(identity)
+                    yield nbytes
+
+
+def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
+    """Yield the tensors of a module, each with whether it was added; none of the modules that were added."""
+    met: set[int] = set()
+    pending = [module]
+    while pending:
+        part = pending.pop()
+        if id(part) in met:
+            continue
+        met.add(id(part))
+        names = added.get(id(part), _NOTHING)
+        pending += [child for name, child in parts_of(part, "_modules") if name not in names["_modules"]]
+        for group in ("_parameters", "_buffers"):
+            for name, tensor in parts_of(part, group):
+                if issubclass(_class_of(tensor), Tensor):
+                    yield tensor, name in names[group]
+
+
+def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
+    cls = _class_of(tree)
+    if issubclass(cls, Tensor):
+        yield tree
+    elif levels and issubclass(cls, (list, tuple, dict)):
+        for child in list(tree.values() if issubclass(cls, dict) else tree):
+            yield from _tensors_in(child, levels - 1)

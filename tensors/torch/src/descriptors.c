@@ -1,0 +1,203 @@
+/* PyTorch's descriptors, replaced while births are watched. Some make a Python object that is no birth: that of a tensor which was
+ * there before (a gradient, a base), or that under the array which `numpy()` returns; what is assigned to a gradient belongs to the
+ * parameter. Others hand memory on to another tensor, or to an object for the storage: the one that gives it may be gone before the
+ * next one is made, so that what was made last is looked at before. And a backward pass makes gradients, which nobody sees before they
+ * are read: where it is called is remembered for them. */
+#include "compiled.h"
+
+#include <string.h>
+
+#include "../../../scopes/src/frames.h"
+
+enum { AT_MOST = 8 };
+
+struct attribute {
+    /* What the descriptor refers to from now on, and what it referred to. */
+    PyGetSetDef definition;
+    PyGetSetDef *before;
+    /* Owned while it is changed. */
+    PyGetSetDescrObject *descriptor;
+};
+
+struct method {
+    PyMethodDef definition;
+    PyMethodDef *before;
+    PyMethodDescrObject *descriptor;
+};
+
+static struct attribute read_attributes[AT_MOST], data_attribute;
+static struct method numpy_method, set_method, storage_method, backward_method;
+
+static PyObject *call_before(const struct method *method, PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    return ((PyCFunctionWithKeywords)(void (*)(void))method->before->ml_meth)(self, args, kwargs);
+}
+
+/* ------------------------------------------------------------------ what is no birth */
+
+static PyObject *read_attribute(PyObject *tensor, void *closure)
+{
+    const PyGetSetDef *definition = ((struct attribute *)closure)->before;
+    struct walk walk;
+    walk_begin(&walk);
+    uintptr_t before = births_begin_reading(walk.frame, strcmp(definition->name, "_base") != 0);
+    PyObject *value = definition->get(tensor, definition->closure);
+    births_end_reading(before);
+    walk_end(&walk);
+    return value;
+}
+
+static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
+{
+    const PyGetSetDef *before = ((struct attribute *)closure)->before;
+    if (before->set(tensor, value, before->closure) < 0) {
+        return -1;
+    }
+    if (value == NULL || value == Py_None) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallOneArg(birth_watch->give_up, value);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    struct walk walk;
+    walk_begin(&walk);
+    uintptr_t before = births_begin_reading(walk.frame, false);
+    PyObject *array = call_before(&numpy_method, tensor, args, kwargs);
+    births_end_reading(before);
+    walk_end(&walk);
+    return array;
+}
+
+/* ------------------------------------------------------------------ memory that is handed on */
+
+static int set_data(PyObject *tensor, PyObject *value, void *closure)
+{
+    memory_look(birth_watch->memory);
+    return data_attribute.before->set(tensor, value, closure);
+}
+
+static PyObject *call_set(PyObject *tensor, PyObject *args, PyObject *kwargs)
+{
+    bool takes_a_tensor =
+        PyTuple_GET_SIZE(args) != 0 && PyObject_TypeCheck(PyTuple_GET_ITEM(args, 0), birth_watch->memory->tensor);
+    if (takes_a_tensor) {
+        memory_look(birth_watch->memory);
+    }
+    PyObject *result = call_before(&set_method, tensor, args, kwargs);
+    if (result != NULL && !takes_a_tensor) {
+        births_look_again(tensor);
+    }
+    return result;
+}
+
+static PyObject *call_storage(PyObject *tensor, PyObject *ignored)
+{
+    memory_look(birth_watch->memory);
+    return storage_method.before->ml_meth(tensor, ignored);
+}
+
+/* ------------------------------------------------------------------ what makes gradients */
+
+/* `torch.autograd.grad` returns what it makes, and leaves the gradients as they are. */
+static PyObject *call_backward(PyObject *engine, PyObject *args, PyObject *kwargs)
+{
+    PyObject *accumulates = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "accumulate_grad");
+    if (accumulates == Py_True) {
+        memory_begin_backward(birth_watch->memory);
+    }
+    return call_before(&backward_method, engine, args, kwargs);
+}
+
+/* ------------------------------------------------------------------ replacing them */
+
+static bool is_attribute(PyObject *descriptor)
+{
+    return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) && ((PyGetSetDescrObject *)descriptor)->d_getset->get != NULL;
+}
+
+static bool is_method(PyObject *descriptor, int flags)
+{
+    return Py_IS_TYPE(descriptor, &PyMethodDescr_Type) && ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
+}
+
+bool descriptors_fit(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward)
+{
+    Py_ssize_t number = PyTuple_GET_SIZE(attributes);
+    bool fit = number <= AT_MOST && is_method(numpy, METH_VARARGS | METH_KEYWORDS) && PyTuple_GET_SIZE(handing) == 3 &&
+               is_method(backward, METH_VARARGS | METH_KEYWORDS);
+    for (Py_ssize_t i = 0; fit && i < number; i++) {
+        fit = is_attribute(PyTuple_GET_ITEM(attributes, i));
+    }
+    return fit && is_attribute(PyTuple_GET_ITEM(handing, 0)) &&
+           ((PyGetSetDescrObject *)PyTuple_GET_ITEM(handing, 0))->d_getset->set != NULL &&
+           is_method(PyTuple_GET_ITEM(handing, 1), METH_VARARGS | METH_KEYWORDS) &&
+           is_method(PyTuple_GET_ITEM(handing, 2), METH_NOARGS);
+}
+
+/* The definition of an attribute, to be changed before the descriptor refers to it. */
+static PyGetSetDef *take_attribute(struct attribute *attribute, PyObject *descriptor)
+{
+    attribute->descriptor = (PyGetSetDescrObject *)Py_NewRef(descriptor);
+    attribute->before = attribute->descriptor->d_getset;
+    attribute->definition = *attribute->before;
+    return &attribute->definition;
+}
+
+static void replace_method(struct method *method, PyObject *descriptor, PyCFunction with)
+{
+    method->descriptor = (PyMethodDescrObject *)Py_NewRef(descriptor);
+    method->before = method->descriptor->d_method;
+    method->definition = *method->before;
+    method->definition.ml_meth = with;
+    method->descriptor->d_method = &method->definition;
+}
+
+void descriptors_watch(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(attributes); i++) {
+        struct attribute *attribute = &read_attributes[i];
+        PyGetSetDef *definition = take_attribute(attribute, PyTuple_GET_ITEM(attributes, i));
+        definition->get = read_attribute;
+        definition->set = definition->set == NULL ? NULL : assign_attribute;
+        definition->closure = attribute;
+        attribute->descriptor->d_getset = definition;
+    }
+    PyGetSetDef *data = take_attribute(&data_attribute, PyTuple_GET_ITEM(handing, 0));
+    data->set = set_data;
+    data_attribute.descriptor->d_getset = data;
+    replace_method(&numpy_method, numpy, (PyCFunction)(void (*)(void))call_numpy);
+    replace_method(&set_method, PyTuple_GET_ITEM(handing, 1), (PyCFunction)(void (*)(void))call_set);
+    replace_method(&storage_method, PyTuple_GET_ITEM(handing, 2), call_storage);
+    replace_method(&backward_method, backward, (PyCFunction)(void (*)(void))call_backward);
+}
+
+/* `before` stays: another thread may be in a function that goes on with it. */
+static void put_attribute_back(struct attribute *attribute)
+{
+    if (attribute->descriptor != NULL) {
+        attribute->descriptor->d_getset = attribute->before;
+        Py_CLEAR(attribute->descriptor);
+    }
+}
+
+static void put_method_back(struct method *method)
+{
+    method->descriptor->d_method = method->before;
+    Py_CLEAR(method->descriptor);
+}
+
+void descriptors_leave(void)
+{
+    for (size_t i = 0; i < AT_MOST; i++) {
+        put_attribute_back(&read_attributes[i]);
+    }
+    put_attribute_back(&data_attribute);
+    put_method_back(&numpy_method);
+    put_method_back(&set_method);
+    put_method_back(&storage_method);
+    put_method_back(&backward_method);
+}

@@ -1,0 +1,87 @@
+"""What is put round each step of a program, and the comparison of what the program computes then."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+import pytest
+
+import disposescope as ds
+
+T = TypeVar("T")
+
+LIBRARIES_WARN: Final = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
+"""What a library says of itself, or of PyTorch, is no failure of a test here."""
+
+
+def needs(*libraries: str) -> ModuleType:
+    """Return the first of some libraries, imported; skips the module of tests where one is not installed."""
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing:
+        pytest.skip(
+            f"{' and '.join(missing)} not installed: pip install -e '.[test-frameworks]'", allow_module_level=True
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        modules = [import_module(name) for name in libraries]
+    return modules[0]
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What is put round a step: nothing, or a scope with certain options. Called, it returns the block."""
+
+    options: Mapping[str, Any] | None = None
+
+    def __call__(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.options is None else ds.dispose_scope(**self.options)
+
+    def function(self, step: Callable[..., T]) -> Callable[..., T]:
+        """The same function, with the block round each of its calls, as a decorator puts it there."""
+        return step if self.options is None else ds.dispose_scope(**self.options)(step)
+
+    def out(self, tree: T) -> T:
+        """What a program has to write for default scopes where a variable of its own goes on to the next step."""
+        return ds.move_to_outer(tree) if self.options == {} else tree
+
+
+PLAIN: Final = Round()
+SCOPE: Final = Round({})
+KEEP: Final = Round({"escapes": "keep"})
+
+
+def assert_same_as_plain(program: Callable[[Round], object], *rounds: Round) -> None:
+    """Run a program without scopes and with them, and compare what it returns bit for bit."""
+    expected = _as_bits(program(PLAIN))
+    for step in rounds or (SCOPE, KEEP):
+        gc.collect()
+        found = _as_bits(program(step))
+        assert ds.current_scope() is None
+        assert found == expected, step
+
+
+def _as_bits(tree: Any) -> object:
+    """A tree with the bytes of its arrays, of whatever library, in their place."""
+    if isinstance(tree, Mapping):
+        return {str(key): _as_bits(value) for key, value in tree.items()}
+    if isinstance(tree, Sequence) and not isinstance(tree, str):
+        return [_as_bits(item) for item in tree]
+    if hasattr(tree, "detach"):
+        tree = tree.detach().cpu().numpy()
+    if hasattr(tree, "__array__"):
+        array = np.asarray(tree)
+        return array.shape, str(array.dtype), array.tobytes()
+    assert isinstance(tree, (int, float, bool, str, type(None))), type(tree)
+    return repr(tree)

@@ -1,0 +1,76 @@
+"""``python -m disposescope doctor`` lists what is patched, and says by its status whether that fits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def doctor(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    program = f"import sys\n{before}\nfrom disposescope.__main__ import main\nsys.exit(main({list(arguments)!r}))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+WITHOUT = "sys.modules.update(torch=None, jax=None)"
+WITHOUT_A_HOOK = """
+sys.modules["torch"] = None
+import jax
+del jax._src.api._post_hook_state
+"""
+
+
+def test_the_table_is_printed_where_no_library_but_numpy_is_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {WITHOUT}\nimport runpy\nsys.argv[1:] = ['doctor']\n"
+         "runpy.run_module('disposescope', run_name='__main__')"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"python {sys.version.partition(' ')[0]} (tested: ")
+    assert "torch not installed (tested: " in done.stdout
+    assert "python: gc.callbacks" in lines
+    assert "torch: torch.overrides.has_torch_function" in lines
+    assert lines[-1] == "all guards hold"
+    assert lines[lines.index("python: gc.callbacks") + 1] == "    state      in place"
+    assert "\x1b" not in done.stdout
+
+
+def test_a_guard_that_does_not_hold_ends_it_with_status_1_and_what_follows() -> None:
+    pytest.importorskip("jax", reason="JAX is not installed")
+    done = doctor("doctor", before=WITHOUT_A_HOOK)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[lines.index("jax: jax._src.api._post_hook_state") + 1] == "    state      GUARD FAILS"
+    assert lines[-1] == (
+        "guard fails: jax._src.api._post_hook_state: its results are found when a scope is left, or somebody counts"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("doctor", "--all"), "unrecognized arguments: --all"),
+        (("docto",), "argument COMMAND: invalid choice: 'docto' (choose from "),
+    ],
+)
+def test_other_arguments_are_refused_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+    done = doctor(*arguments, before=WITHOUT)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"python -m disposescope: error: {message}")
+
+
+def test_a_reader_that_closes_the_pipe_early_is_no_error() -> None:
+    command = subprocess.Popen(
+        [sys.executable, "-m", "disposescope", "doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    assert command.stderr is not None
+    with command:
+        command.stdout.close()
+        assert command.stderr.read() == ""
+    assert command.returncode == 0

@@ -1,0 +1,20 @@
+"""It keeps their norms."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+seen = []
+
+
+def watch(gradient):
+    seen.append((gradient * 2).norm().item())
+
+
+model.weight.register_hook(watch)
+for step in range(60):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()

@@ -1,0 +1,25 @@
+"""A search keeps the errors of what did not fit, and with them the frames that had the models.
+
+kind: model, exception
+holder: local 'model'
+"""
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+errors = []
+
+
+def trial(width):
+    model = nn.Linear(64, width)  # LEAK
+    for _ in range(3):
+        model(torch.randn(8, 64)).square().mean().backward()
+    raise ValueError(f"{width} is too wide")
+
+
+for width in range(100, 120):
+    try:
+        trial(width)
+    except ValueError as error:
+        errors.append(error)

@@ -1,0 +1,194 @@
+"""Rows by what retains memory, as users see them."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disposescope.leaks import Leak, Site
+from disposescope.leaks.holders.growing import adding_lines
+from disposescope.leaks.report.report import Report
+from disposescope.leaks.report.retainer import Retainer
+from disposescope.leaks.reporters.json_report import report_from_json
+from disposescope.scopes.process import bytes_text
+
+from .example_reports import FORWARD, LOAD, STEP, leak
+
+TRAINER = """
+import disposescope as ds
+import numpy as np
+
+class Trainer:
+    def __init__(self):
+        self.history = []
+    def step(self):
+        loss = np.ones(1000)
+        logits = np.ones(2000)
+        self.history.append({"loss": loss, "logits": logits})
+
+trainer = Trainer()
+for step in range(20):
+    with ds.dispose_scope(escapes="keep"):
+        trainer.step()
+"""
+
+
+def run(folder: Path, source: str) -> Report:
+    (folder / "train.py").write_text(source)
+    command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "train.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return report_from_json((folder / "r.json").read_text())
+
+
+def test_lines_that_one_list_retains_are_one_row_that_names_the_line_which_appends(tmp_path: Path) -> None:
+    report = run(tmp_path, TRAINER)
+    [row] = report.retainers
+    told = str(report).split("\n")[1]
+    assert told.startswith(
+        "     trainer.history (list, +2 tensors and 24.0 kB a pass) retains 480.0 kB born at 2 lines;"
+    )
+    assert told.endswith("train.py:11")
+    assert (row.holder, row.type, row.length, row.count, row.nbytes) == (
+        "module __main__.trainer.history",
+        "list",
+        20,
+        40,
+        20 * 3000 * 8,
+    )
+    assert [site.line for site in row.sites] == [10, 9]
+    assert row.grown_at is not None
+    assert row.grown_at.line == 11
+    command = [sys.executable, "-m", "disposescope", "show", "--by", "holder", "r.json"]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert shown.startswith("trainer.history (list, ")
+    assert shown.endswith("retains 480.0 kB born at 2 lines; it is added to at train.py:11\n")
+
+
+def retainer(**changes: Any) -> Retainer:
+    fields: dict[str, Any] = {
+        "holder": "module __main__.trainer.history",
+        "type": "list",
+        "length": 20,
+        "count": 60,
+        "nbytes": 60_000_000,
+        "sites": (STEP, FORWARD),
+        "count_per_pass": 1.0,
+        "nbytes_per_pass": 2e6,
+        "grown_at": Site(STEP.file, 34, "Trainer.step"),
+        "kinds": ("torch.Tensor",),
+        "pid": leak().pid,
+    }
+    return Retainer(**{**fields, **changes})
+
+
+def text_with(*retainers: Retainer, leaks: tuple[Leak, ...] = (leak(), leak(site=FORWARD))) -> list[str]:
+    nbytes = sum(row.nbytes for row in leaks)
+    return str(Report(count=60, nbytes=nbytes, leaks=leaks, retainers=retainers)).split("\n")
+
+
+def test_the_text_names_at_its_top_what_retains_most_of_what_leaks() -> None:
+    headline, cause, after, *_ = text_with(retainer())
+    assert headline == "2 leaks, 60 tensors, 60.0 MB"
+    assert cause == (
+        "     trainer.history (list, +1 tensor and 2.0 MB a pass) retains 60.0 MB born at 2 lines; "
+        "it is added to at /projects/speech/train.py:34"
+    )
+    assert after == ""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        # The leak says all of it: its line, its bytes and its holder.
+        retainer(sites=(STEP,), nbytes=30_000_000, grown_at=STEP),
+        retainer(sites=(STEP,), nbytes=30_000_000, grown_at=None),
+        # Most of it is not of what leaks.
+        retainer(sites=(LOAD, STEP)),
+        retainer(nbytes=6_000_000),
+        retainer(pid=retainer().pid + 1),
+        retainer(holder="several holders together", type="", length=None, grown_at=None),
+    ],
+)
+def test_a_cause_that_says_no_more_than_the_leaks_is_not_told(row: Retainer) -> None:
+    assert text_with(row)[1] == ""
+
+
+def test_at_most_three_causes_are_told() -> None:
+    rows = [retainer(holder=f"module __main__.box{number}") for number in range(5)]
+    assert [line.split()[0] for line in text_with(*rows)[1:4]] == ["box0", "box1", "box2"]
+    assert text_with(*rows)[4] == ""
+
+
+def test_the_headline_does_not_take_for_alive_what_was_freed() -> None:
+    alive, freed = leak(), leak(site=FORWARD, freed="when main() returned")
+    size = bytes_text(freed.nbytes)
+    assert text_with(leaks=(alive, alive))[0] == "2 leaks, 60 tensors, 60.0 MB"
+    assert text_with(leaks=(alive, freed))[0] == f"2 leaks, 60 tensors, 60.0 MB, {size} of it freed in the end"
+    assert text_with(leaks=(freed, freed))[0] == "2 leaks, 60 tensors, 60.0 MB, all freed in the end"
+
+
+def test_a_size_stands_once_in_the_headline() -> None:
+    large, small = leak(kind="alive", nbytes=63_000_000, unjudged="growth"), leak(kind="alive", nbytes=8, site=FORWARD)
+    report = Report(kept=(large, small), kept_nbytes=63_000_008)
+    assert str(report).startswith("no leak found; 63.0 MB alive in the end: 30 × /projects/speech/train.py:31 held by ")
+    assert "and 1 smaller line (mark steps" in str(report).split("\n")[0]
+    alone = str(replace(report, kept=(large,)))
+    assert alone.startswith("no leak found; 63.0 MB alive in the end: 30 × ")
+    two = str(replace(report, kept=(large, replace(small, nbytes=9_000_000)), kept_nbytes=72_000_000))
+    assert two.startswith("no leak found; 72.0 MB alive in the end: 63.0 MB: 30 × ")
+
+
+def test_a_storage_counts_once_and_what_two_hold_is_retained_by_neither(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path,
+        "import numpy as np\nmine, yours = [], []\n"
+        "for _ in range(5):\n    kept = np.ones(1000)\n    mine.append(kept)\n    mine.append(kept[:10])\n"
+        "both = np.ones(4000)\nmine.append(both)\nyours.append(both)\ndel both, kept\n",
+    ).retainers
+    assert {row.holder: row.nbytes for row in rows} == {
+        "module __main__.mine": 5 * 8000,
+        "several holders together": 32_000,
+    }
+    # Several lines append to it, so none is named.
+    assert [row.grown_at for row in rows] == [None, None]
+
+
+def test_memory_that_a_variable_names_too_is_not_retained_by_its_list(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path,
+        "import numpy as np\nmine = [np.ones(1000) for _ in range(3)]\nlast = mine[-1]\n",
+    ).retainers
+    assert sum(row.nbytes for row in rows if row.holder == "module __main__.mine") == 16_000
+
+
+def test_holders_that_differ_by_a_key_are_one_row(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path,
+        "import numpy as np\nclass Codec:\n    known = {}\n    def __init__(self):\n"
+        "        self.basis = [np.ones(800), np.ones(801)]\nfor key in 'xy':\n    Codec.known[key] = Codec()\n",
+    ).retainers
+    [row] = rows
+    assert row.holder == "module __main__.Codec.known[...] (2 keys).basis"
+    assert row.nbytes == 2 * 1601 * 8
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "is_attribute", "lines"),
+    [
+        ("history = []\ndef step(x):\n    history.append(x)\n", "history", False, [(3, "step")]),
+        ("def step(history, x):\n    history.append(x)\n", "history", False, []),
+        ("def step(x):\n    global history\n    history += [x]\n", "history", False, [(3, "step")]),
+        ("cache = {}\ncache['a'] = 1\ncache.update(b=2)\n", "cache", False, [(2, "<module>"), (3, "<module>")]),
+        ("class A:\n    def f(self, x):\n        self.seen[x] = x\n", "seen", True, [(3, "f")]),
+        ("seen[1] = 2\n", "seen", True, []),
+        ("this is no Python", "history", False, []),
+    ],
+)
+def test_lines_that_add_to_a_container(
+    source: str, name: str, is_attribute: bool, lines: list[tuple[int, str]]
+) -> None:
+    assert adding_lines(source, name, is_attribute=is_attribute) == lines

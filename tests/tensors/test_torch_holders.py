@@ -1,0 +1,243 @@
+"""What PyTorch's graphs saved: the storage of a dead tensor is found in the graph of a kept one."""
+
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import disposescope as ds
+from disposescope.leaks import LeakDetector
+from disposescope.leaks.holders.holders import Holders, Reason
+from disposescope.tensors.torch import references as _torch_edges
+
+BOX: dict[str, Any] = {}
+HERE = f"module {__name__}.BOX"
+
+
+class Seen:
+    """Memory as a detector remembers it."""
+
+    def __init__(self, identity: Any, nbytes: int, kind: str, device: str, is_there: Any) -> None:
+        self.identity, self.nbytes, self.kind, self.device, self.is_there = identity, nbytes, kind, device, is_there
+
+    def __call__(self) -> object:
+        return self if self.is_there() else None
+
+
+@pytest.fixture(autouse=True)
+def _empty_box() -> Iterator[None]:
+    with ds.dispose_scope():
+        pass  # PyTorch is known from here on
+    yield
+    BOX.clear()
+
+
+def seen(tensor: Any) -> Seen:
+    """The storage of a tensor, as a detector remembers it."""
+    storage = tensor.untyped_storage()
+    watch = weakref.ref(storage)
+    return Seen(("torch", storage._cdata), storage.nbytes(), "torch.Tensor", "cpu:0", lambda: watch() is not None)
+
+
+def asked(*sightings: Seen) -> tuple[Reason, tuple[str, ...], tuple[str, ...]]:
+    with Holders([sightings], object_limit=10_000_000) as holders:
+        return holders.reasons_of([sightings[0]])[0], holders.chains_of(sightings), holders.carriers_of(sightings)
+
+
+def test_what_only_a_graph_saved_is_found_in_the_graph_of_the_kept_tensor() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def step() -> Seen:
+        hidden = (weight * 2).relu()
+        BOX["total"] = BOX.get("total", 0.0) + hidden.sum()
+        return seen(hidden)
+
+    first = step()
+    start = f"{HERE}['total'].grad_fn"
+    assert asked(first) == ("graph", (f"{start}.next_functions[0][0].next_functions[0][0]._saved_result",), (start,))
+    for _ in range(20):
+        step()
+    reason, [chain], carriers = asked(first)
+    assert (reason, carriers) == ("graph", (start,))
+    assert chain == f"{start}.next_functions[0][0] … .next_functions[0][0].next_functions[0][0]._saved_result"
+    BOX.clear()
+    assert first() is None
+
+
+def test_a_tensor_that_shares_the_storage_is_the_plainer_holder() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    hidden = (weight * 2).relu()
+    sighting = seen(hidden)
+    BOX["out"] = hidden.sum()
+    BOX["last"] = [hidden.detach()[:1]]
+    del hidden
+    assert asked(sighting) == ("held", (f"{HERE}['last'][0]",), ())
+
+
+def test_attributes_gradients_bases_and_hooks_of_tensors_are_searched() -> None:
+    BOX["weight"] = weight = torch.ones(3, requires_grad=True)
+    (weight * 2).sum().backward()
+    gradient = seen(weight.grad)
+    note = torch.zeros(5)
+    weight.note = note
+    attribute = seen(note)
+
+    def make_hook() -> Any:
+        hook = torch.zeros(7)
+        return (lambda gradient: gradient * hook.sum()), seen(hook)
+
+    called, hooked = make_hook()
+    weight.register_hook(called)
+    del weight, note, called
+    assert asked(gradient)[1] == (f"{HERE}['weight'].grad",)
+    assert asked(attribute)[1] == (f"{HERE}['weight'].note",)
+    assert asked(hooked)[1][0].startswith(f"{HERE}['weight']")
+    assert asked(hooked)[1][0].endswith("cell 'hook'")
+
+
+def test_the_context_of_a_custom_function_is_searched() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, given: Any) -> Any:
+            ctx.mask = torch.ones(9)
+            sightings.append(seen(ctx.mask))
+            saved = given * 3
+            sightings.append(seen(saved))
+            ctx.save_for_backward(saved)
+            return given * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient
+
+    sightings: list[Seen] = []
+    BOX["out"] = Double.apply(torch.ones(2, requires_grad=True))
+    mask, saved = sightings
+    assert asked(mask)[1] == (f"{HERE}['out'].grad_fn.mask",)
+    assert asked(saved)[1] == (f"{HERE}['out'].grad_fn._saved_tensors",)
+
+
+def test_no_hook_and_no_mode_of_the_program_is_called() -> None:
+    def fail(_tensor: Any) -> Any:
+        raise AssertionError
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise AssertionError(func)
+
+    class Sub(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if BOX.get("armed"):
+                raise AssertionError(func)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    weight = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, fail):
+        hidden = (weight * 2).exp()
+    sighting = seen(hidden)
+    BOX["out"] = hidden.sum()
+    BOX["sub"] = torch.ones(3).as_subclass(Sub)
+    BOX["armed"] = True
+    del hidden
+    with Mode():
+        assert asked(sighting)[0] == "graph"
+    del BOX["armed"]
+
+
+def test_a_live_tensor_that_only_the_graph_holds_is_reported_with_its_carrier() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with LeakDetector() as detector:
+        with ds.dispose_scope() as scope:
+            given = scope.move_to_outer(weight * 2)
+            BOX["out"] = scope.move_to_outer(given * given)
+            del given
+        leaks = {leak.holder: leak for leak in detector.report().leaks}
+    assert f"{HERE}['out']" in leaks
+
+
+def test_a_deep_graph_that_was_searched_is_released_without_harm() -> None:
+    # A stack of 512 KiB overflows at 5,000 nodes.
+    code = """
+import threading, torch, disposescope as ds
+from disposescope.leaks.holders.holders import Holders
+class Missing:
+    identity, nbytes = ("torch", 1), 8
+    def __call__(self):
+        return self
+with ds.dispose_scope():
+    pass
+def search():
+    global total
+    total = torch.zeros((), requires_grad=True)
+    for _ in range(10_000):
+        total = total + 1
+    missing = Missing()
+    with Holders([[missing]], object_limit=40_000) as holders:
+        assert holders.reasons_of([missing])[0] == "unfinished"
+    del total
+    print("released")
+threading.stack_size(1 << 19)
+thread = threading.Thread(target=search)
+thread.start()
+thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "released\n"), done.stderr
+
+
+def test_a_disposed_tensor_leads_nowhere() -> None:
+    with ds.dispose_scope() as scope:
+        BOX["dead"] = scope.attach(torch.zeros(3))
+        sighting = seen(BOX["dead"])
+    gc.collect()
+    assert sighting() is None
+
+
+def test_a_tensor_is_alone_where_it_refers_to_nothing_else() -> None:
+    alone = _torch_edges.TorchReferences().lone_storage
+    plain = torch.zeros(3)
+    assert alone(plain) == ("torch", plain.untyped_storage()._cdata)
+    weight = torch.zeros(3, requires_grad=True)
+    assert alone(weight) is not None
+    weight.sum().backward()
+    marked, hooked = torch.zeros(3), torch.zeros(3, requires_grad=True)
+    marked.note = "a note"
+    hooked.register_hook(lambda grad: grad)
+    others = [
+        weight,
+        weight + 1,
+        plain[:1],
+        marked,
+        hooked,
+        torch.nn.Parameter(torch.zeros(3)),
+        torch.eye(2).to_sparse(),
+    ]
+    assert [alone(tensor) for tensor in others] == [None] * 7
+    assert alone("no tensor") is None
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "nbytes", "used_nbytes"),
+    [
+        (lambda: np.frombuffer(bytearray(400_000), np.uint8), "alive", 400_000, 400_000),
+        (lambda: np.frombuffer(bytearray(400_000), np.uint8, count=100), "view", 400_000, 100),
+        (lambda: np.ones(50_000)[5:], "alive", 400_000, 400_000),
+    ],
+    ids=["a buffer", "a part of a buffer", "a part of an array"],
+)
+def test_a_tensor_is_found_as_the_holder_of_the_array_that_it_shows(
+    make: Callable[[], Any], kind: str, nbytes: int, used_nbytes: int
+) -> None:
+    with LeakDetector() as detector:
+        BOX["shown"] = torch.from_numpy(make())
+        [leak] = detector.report().leaks
+    assert (leak.kind, leak.tensor_kind, leak.nbytes, leak.used_nbytes) == (kind, "numpy.ndarray", nbytes, used_nbytes)
+    assert leak.holder == f"{HERE}['shown']"
