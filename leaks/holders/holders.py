@@ -280,6 +280,9 @@ class Holders:
         read, so that the answers do not depend on how busy the machine is.
     sizes : dict, optional
         Storages with their bytes, for `used_nbytes`.
+    meets_all : bool, default False
+        Whether the search goes on to its end when everything is found: `retained` needs all that
+        variables lead to.
     """
 
     def __init__(
@@ -288,6 +291,7 @@ class Holders:
         *,
         object_limit: int,
         sizes: dict[Hashable, int] | None = None,
+        meets_all: bool = False,
     ) -> None:
         install_imported()
         self._object_limit = object_limit
@@ -304,6 +308,7 @@ class Holders:
             (subject for group in self._groups for subject in group),
             object_limit,
             sizes or {},
+            meets_all=meets_all,
         )
         self._held_by: dict[Subject, _HeldBy] = {}
         # Whether the search for cycles ended before every group was asked.

@@ -105,6 +105,7 @@ class Search:
         *,
         opaque: Container[int] = (),
         finds_all: bool = False,
+        meets_all: bool = False,
     ) -> None:
         self.object_limit = object_limit
         self.stopped = False
@@ -119,6 +120,8 @@ class Search:
         # What is not looked into; and whether further holders of memory are looked for.
         self._opaque = opaque
         self._finds_all = finds_all
+        # Whether the walks go on to their ends, also when everything is found.
+        self._meets_all = meets_all
         # How many references were looked at, and how many objects are met at most in this walk:
         # fewer than the limit once everything is found.
         self._looked_at = 0
@@ -228,7 +231,7 @@ class Search:
         complete = False
         while pending:
             node = pending.popleft()
-            if not (complete or wanted or wanted_memory):
+            if not (complete or wanted or wanted_memory or self._meets_all):
                 # Everything is found: look for further holders only a little further.
                 complete = True
                 self._bound = bound = min(bound, max(len(met), looked_at // REFERENCES_PER_OBJECT) + _AFTER_THE_LAST)

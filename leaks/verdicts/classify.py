@@ -116,6 +116,7 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
         [[subjects[index] for index in indices] for indices in groups.values()],
         object_limit=object_limit,
         sizes=sizes,
+        meets_all=of_program,
     ) as holders:
         left_memory = (
             holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()

@@ -127,9 +127,12 @@ def owner_of_buffer(buffer: object) -> object:
     return owner if isinstance(owner, _BYTES_LIKE) else None
 
 
-def count_references(thing: object) -> int:
-    """Return how many references there are to an object: `OWN_REFERENCES` for one in a variable of the caller alone."""
-    return sys.getrefcount(thing)
+count_references: Final = sys.getrefcount
+"""Return how many references there are to an object: `OWN_REFERENCES` for one in a local variable alone.
+
+No function of Python stands between: whether the caller of one has a reference to its argument
+depends on who evaluates frames, which `torch.compile` changes while the program runs.
+"""
 
 
 def _own_references() -> int:

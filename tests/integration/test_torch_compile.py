@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import disposescope as ds
+from tests.programs import run_program
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -544,3 +545,13 @@ def test_scopes_that_limit_recording_inside_of_a_compiled_function():
         assert torch.is_grad_enabled()
         with pytest.raises(ds.GraphRetainedError):
             refusing(x)
+
+
+def test_memory_of_buffers_is_found_where_compiled_functions_run() -> None:
+    program = """
+import torch, torch._dynamo, disposescope as ds
+with ds.LeakDetector() as detector:
+    kept = torch.frombuffer(bytearray(4_000_000), dtype=torch.uint8, count=10)
+    print([seen.nbytes for seen in torch._dynamo.run(detector.memory)()])
+"""
+    assert run_program(program) == "[4000000]\n"

@@ -90,6 +90,11 @@ def text_with(*retainers: Retainer, leaks: tuple[Leak, ...] = (leak(), leak(site
     return str(Report(count=60, nbytes=nbytes, leaks=leaks, retainers=retainers)).split("\n")
 
 
+def test_what_retains_memory_is_named_however_much_else_the_program_holds(tmp_path: Path) -> None:
+    [row] = run(tmp_path, f"clutter = [[] for _ in range(200_000)]\n{TRAINER}").retainers
+    assert (row.holder, row.count) == ("module __main__.trainer.history", 40)
+
+
 def test_the_text_names_at_its_top_what_retains_most_of_what_leaks() -> None:
     headline, cause, after, *_ = text_with(retainer())
     assert headline == "2 leaks, 60 tensors, 60.0 MB"

@@ -175,10 +175,12 @@ def test_a_recorder_with_a_log_names_what_it_cannot_look_at() -> None:
 @pytest.mark.parametrize("name", ["compiled", "modes", "pending", "scopes", "stepping", "watched"])
 def test_the_state_of_a_thread_refuses_what_compiled_code_cannot_read(name: str) -> None:
     state = thread_state()
+    before = getattr(state, name)
     with pytest.raises(TypeError):
         setattr(state, name, "else")
     with pytest.raises((AttributeError, TypeError), match="delete"):
         delattr(state, name)
+    assert getattr(state, name) == before
 
 
 def test_each_thread_has_a_state_that_ends_with_it() -> None:

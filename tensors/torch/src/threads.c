@@ -68,16 +68,38 @@ static struct field pending_field = {"pending", offsetof(ThreadState, pending), 
 static struct field modes_field = {"modes", offsetof(ThreadState, modes), &PyTuple_Type, false};
 static struct field compiled_field = {"compiled", offsetof(ThreadState, compiled), &PyTuple_Type, true};
 
+/* No member of the C type: what cannot be converted would be stored as -1 all the same. */
+static PyObject *get_stepping(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(((ThreadState *)self)->stepping);
+}
+
+static int set_stepping(PyObject *self, PyObject *value, void *ignored)
+{
+    (void)ignored;
+    if (value == NULL) {
+        PyErr_Format(PyExc_AttributeError, "stepping of a %s cannot be deleted", Py_TYPE(self)->tp_name);
+        return -1;
+    }
+    unsigned long long stepping = PyLong_AsUnsignedLongLong(value);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    ((ThreadState *)self)->stepping = stepping;
+    return 0;
+}
+
 static PyGetSetDef fields_of_states[] = {
     {"scopes", get_field, set_field, NULL, &scopes_field},
     {"pending", get_field, set_field, NULL, &pending_field},
     {"modes", get_field, set_field, NULL, &modes_field},
     {"compiled", get_field, set_field, NULL, &compiled_field},
+    {"stepping", get_stepping, set_stepping, NULL, NULL},
     {0},
 };
 
 static PyMemberDef members_of_states[] = {
-    {"stepping", T_ULONGLONG, offsetof(ThreadState, stepping), 0, NULL},
     {"watched", T_BOOL, offsetof(ThreadState, watched), 0, NULL},
     {0},
 };
