@@ -27,12 +27,8 @@ class Ledger:
     graphs_kept: int
     escaped: int
 
-    @property
-    def period(self) -> object:
-        """Stands for the time since the counters were set to zero: what was counted before is no longer in them."""
-
     def clear(self) -> None:
-        """Set all counters to zero, and begin a new period."""
+        """Set all counters to zero: what was counted before is no longer in them."""
 
     def count_birth(self, *, in_scope: bool) -> object:
         """Count a birth, and return what its entry has as `counted`."""
@@ -42,6 +38,15 @@ class Ledger:
 
 def thread_ledger() -> Ledger:
     """Return the ledger of the calling thread."""
+
+def take_back_birth(entry: Entry, /) -> None:
+    """Take back that a birth was counted, where that was since the last reset: its composite counts."""
+
+def leave_birth_open(entry: Entry, /) -> None:
+    """Take that back, and have the birth counted only when somebody counts: see `Entry.counted`."""
+
+def count_open_birth(entry: Entry, /) -> None:
+    """Count the birth that was left open on the thread where it was. Of others nothing changes."""
 
 def counts_of_process() -> tuple[int, ...]:
     """Return the sums over all threads, those that have ended included, in the order of `functions.COUNTERS`."""
@@ -70,8 +75,9 @@ class Entry(ref[Any]):
         For a composite, the entries of its members.
     counted : object
         False where its birth is not in the statistics: a member's is not, unless it was born before
-        its composite. The `period` of `home` where it was counted there as created in a scope, and
-        anything else where it was otherwise.
+        its composite. None where that is open: code that puts a composite together has made it, and it
+        is counted as soon as somebody counts, or as it leaves its scope by anything but its death.
+        Otherwise what stands for the time, on `home`, in which it was counted.
     """
 
     owner: ScopeState | None

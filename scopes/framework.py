@@ -482,7 +482,7 @@ def register(framework: Framework) -> None:
         raise TypeError(f"register: expected an instance of Framework, not {framework!r}")
     if not framework.module:
         raise ValueError(f"register: {type(framework).__qualname__} does not say which module it is for")
-    await_module(framework.module, partial(_install, framework))
+    await_module(framework.module, partial(_install_or_say, framework.module, partial(_install, framework)))
 
 
 def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
@@ -501,7 +501,19 @@ def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
         if framework is not None:
             _install(framework)
 
-    await_module(module, install)
+    await_module(module, partial(_install_or_say, module, install))
+
+
+def _install_or_say(module: str, install: Callable[[], None]) -> None:
+    """Install a framework; where that fails, the exception says what scopes and reports will be without."""
+    try:
+        install()
+    except Exception as error:
+        error.add_note(
+            f"scopes do not own what {module} makes: its framework could not be installed, and is not tried again"
+        )
+        PATCHES.miss(f"{module}: what it makes")
+        raise
 
 
 # Frameworks of other packages: the name of an entry point is that of the module that it is for, its

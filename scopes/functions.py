@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, final
 
-from .compiled import clear_process, counts_of_process, thread_ledger
+from .compiled import clear_process, count_open_birth, counts_of_process, thread_ledger
 from .context import HOOKS, finish_releases, innermost_scope
 from .errors import DisposedError, ScopeNestingError, UnknownKindError
 from .identity import (
@@ -356,7 +356,6 @@ def statistics(*, process: bool = False) -> Statistics:
     if DEAD_COMPOSITES or KINDS.finders:
         catch_up()
     own = thread_ledger()
-    figures = counts_of_process() if process else own.counts()
     count = 0
     everywhere: dict[Hashable, int] = {}
     counts: defaultdict[str, int] = defaultdict(int)
@@ -365,6 +364,7 @@ def statistics(*, process: bool = False) -> Statistics:
         resource = entry()
         if resource is None or entry.unit is not None or not (process or entry.home is own):
             continue
+        count_open_birth(entry)
         found: list[tuple[str, dict[Hashable, int]]] = []
         try:
             device = device_of_entry(entry)
@@ -380,6 +380,7 @@ def statistics(*, process: bool = False) -> Statistics:
         for place, owned in found:
             storages[place].update(owned)
             everywhere.update(owned)
+    figures = counts_of_process() if process else own.counts()
     devices = sorted(set(counts).union(storages))
     by_device = {name: DeviceStatistics(counts[name], sum(storages[name].values())) for name in devices}
     return statistics_of((*figures, count, sum(everywhere.values())), by_device)
@@ -387,10 +388,15 @@ def statistics(*, process: bool = False) -> Statistics:
 
 def reset_statistics(*, process: bool = False) -> None:
     """Set the counters of this thread (or of the process) to zero. What lives stays live."""
+    own = thread_ledger()
+    for entry in list(LIVE.values()):
+        # It was before the reset.
+        if entry.unit is None and (process or entry.home is own):
+            count_open_birth(entry)
     if process:
         clear_process()
     else:
-        thread_ledger().clear()
+        own.clear()
 
 
 def _kind(verb: str, resource: object) -> Kind:

@@ -780,6 +780,7 @@ def _is_for_want_of_memory(error: BaseException) -> bool:
 
 def _by_kind() -> list[tuple[int, str]]:
     """Return the bytes of living resources by kind: no lines are known."""
+    catch_up()
     counts: dict[str, int] = {}
     storages: dict[str, dict[Hashable, int]] = {}
     for entry in list(LIVE.values()):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
-from .compiled import ScopeState, born, born_whole, thread_ledger
+from .compiled import ScopeState, born, born_whole, count_open_birth, take_back_birth, thread_ledger
 from .context import HOOKS, innermost_scope
 from .errors import DeviceMismatchError, NotOwnedError
 from .identity import (
@@ -238,12 +238,10 @@ def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
 
 
 def _count_in_place_of_members(unit: Entry) -> None:
-    """Take back what was counted of the births of members, on this thread and since it was set to zero."""
-    ledger = thread_ledger()
+    """Take back what was counted of the births of members, since the counters of their threads were set to zero."""
     for member in unit.members:
-        if member.unit is unit and member.home is ledger and member.counted is ledger.period:
-            member.counted = False
-            ledger.created_in_scope -= 1
+        if member.unit is unit:
+            take_back_birth(member)
 
 
 def compose(resource: object, kind: Kind) -> None:
@@ -331,6 +329,7 @@ def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Ent
         plan = plan_members(resource, kind)
     entry = track(resource, kind)
     absorb_members(entry, plan)
+    _count_in_place_of_members(entry)
     return _recorded(entry, innermost_scope())
 
 
@@ -591,6 +590,7 @@ def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | 
         # that comes before the new owner is set takes the old one away.
         if scope._entries.pop(entry, 0) is not None or entry.owner is not scope:
             continue
+        count_open_birth(entry)
         entry.owner = target
         if scope._account is not None:
             for array in arrays_of(entry):
@@ -681,6 +681,7 @@ def _attach(scope: ScopeState, planned: list[tuple[object, Kind, Plan]]) -> None
             continue
         else:
             entry.owner = scope
+        count_open_birth(entry)
         if source is None:
             ledger.attached += 1
         else:

@@ -19,6 +19,7 @@ from .compiled import (
     LIVE,
     Entry,
     ScopeState,
+    count_open_birth,
     modules_were_imported,
     release,
     release_newest,
@@ -534,6 +535,7 @@ class DisposeScope(ScopeState):
             # Closed by another thread a moment ago: the entry goes where the next birth would.
             if entry.owner is not self:
                 return
+            count_open_birth(entry)
             entry.owner = outer = self.outer
             if outer is None:
                 thread_ledger().detached += 1

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, final
 
-from ...scopes.framework import Escape, LiveMemory, MemoryFacts, ModelFacts
+from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.identity import Entry
 from ...scopes.process import at_forks
 from ...scopes.sites import Mark, Site, site_of
-from .compiled import LOG, Row, untrack
+from .compiled import LOG, Log, Row, untrack
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
@@ -30,11 +30,22 @@ __all__ = [
     "Sites",
     "Subject",
     "UnheldMemory",
+    "complete_log",
     "find_recorded_memory",
 ]
 
 Rows: TypeAlias = Sequence[Row]
 """What the log knows of some births."""
+
+
+def complete_log() -> Log:
+    """Return the log, in which all births are that were seen: whoever counts, lists or reports reads this one.
+
+    A framework may look at the memory of a tensor a moment after its birth: see
+    `Framework.record_pending`.
+    """
+    FRAMEWORKS.record_pending()
+    return LOG
 
 
 # ------------------------------------------------------------------ disposals

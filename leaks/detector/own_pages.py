@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Final, final
 
-from ..births.log import LOG
+from ..births.log import complete_log
 from ..report.leaks import Leak
 from ..verdicts.growth import HANDED_OVER
 from ..verdicts.without_tensors import OwnMemory, growth_of_own_memory
@@ -64,7 +64,8 @@ class OwnPages:
             own = own_nbytes()
             self._is_unknown = own is None
             if own is not None:
-                live = sum(nbytes for device, nbytes in LOG.live_nbytes().items() if device.startswith("cpu"))
+                by_device = complete_log().live_nbytes()
+                live = sum(nbytes for device, nbytes in by_device.items() if device.startswith("cpu"))
                 self._points.append(OwnMemory(count, own, live + cached_nbytes(), anonymous_nbytes() or 0))
 
     def leaks(self) -> tuple[Leak, ...]:

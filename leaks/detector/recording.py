@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.process import at_forks
-from ..births.log import LOG
+from ..births.log import complete_log
 from ..report.report import LOADED_AT_S
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 
@@ -118,7 +118,11 @@ class Recorder:
     def sample(self) -> None:
         """Record the memory of this moment."""
         sample = Sample(
-            _now_s(), _resident_nbytes(), LOG.live_nbytes(), cached_nbytes(), anonymous_nbytes=anonymous_nbytes()
+            _now_s(),
+            _resident_nbytes(),
+            complete_log().live_nbytes(),
+            cached_nbytes(),
+            anonymous_nbytes=anonymous_nbytes(),
         )
         with self._lock:
             if self._samples.wants():

@@ -24,7 +24,7 @@ from ...scopes.process import (
 )
 from ...scopes.sites import Mark, shown, site_of
 from ..births.lines import Beginning
-from ..births.log import DISPOSALS, LOG, Disposal, Row
+from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log
 from ..births.open_scopes import OPENINGS
 from ..births.record_builder import layout_of
 from ..holders.references import hide_types
@@ -145,15 +145,12 @@ def is_watching() -> bool:
 
 def counts() -> tuple[int, int, int, int]:
     """Return the counts of the log up to now: births, passes, closings, and births that are known."""
-    FRAMEWORKS.record_pending()
-    counted: tuple[int, int, int, int] = LOG.counts()
-    return counted
+    return complete_log().counts()
 
 
 def mark(name: str) -> int:
     """Record the end of a pass of a loop. Returns how many passes of that name there were."""
-    FRAMEWORKS.record_pending()
-    count: int = LOG.mark(name)
+    count: int = complete_log().mark(name)
     for recorder in RECORDERS:
         recorder.passed(name, count)
     for look in _LOOKS:
@@ -228,11 +225,11 @@ class _Listener:
 
     def disposed(self, entry: Entry, owner: ScopeState | None) -> None:
         """Record where a resource is disposed."""
-        FRAMEWORKS.record_pending()
+        log = complete_log()
         row = recall(entry)
         if row is not None:
-            DISPOSALS[entry] = Disposal(LOG.place(), LOG.counts()[2], layout_of(entry)), row
-            LOG.released(entry)
+            DISPOSALS[entry] = Disposal(log.place(), log.counts()[2], layout_of(entry)), row
+            log.released(entry)
             for framework in FRAMEWORKS.with_own("disposing"):
                 framework.disposing(entry, cast("DisposeScope | None", owner))
 
@@ -345,8 +342,9 @@ at_forks(in_child=_begin_as_child)
 def _memory_by_line() -> list[tuple[int, str]]:
     """Return the bytes born at each line that a detector knows, the most bytes first."""
     found: dict[tuple[str, str], tuple[int, str]] = {}
-    for number in range(LOG.site_count()):
-        kind, device, _, places, _, live, nbytes, _ = LOG.site(number)
+    log = complete_log()
+    for number in range(log.site_count()):
+        kind, device, _, places, _, live, nbytes, _ = log.site(number)
         if nbytes > 0:
             # A tensor and the array that is its memory, and was there before it, are of one line:
             # reported once.

@@ -14,10 +14,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import Final, final
 
-from ...scopes.framework import FRAMEWORKS
 from ...scopes.process import bytes_text
 from ...scopes.sites import Site, is_inside, site_of
-from ..births.log import LOG
+from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD
@@ -286,16 +285,15 @@ def _at_the_end(retainer: Retainer, leaks: Sequence[Leak]) -> Retainer:
 
 
 def _births() -> int:
-    FRAMEWORKS.record_pending()
-    births: int = LOG.counts()[0]
-    return births
+    return complete_log().counts()[0]
 
 
 def _live_by_line() -> dict[_Line, float]:
     """Return how many live of each line and kind."""
     found: dict[_Line, float] = {}
-    for number in range(LOG.site_count()):
-        kind, _, _, places, _, live, *_ = LOG.site(number)
+    log = complete_log()
+    for number in range(log.site_count()):
+        kind, _, _, places, _, live, *_ = log.site(number)
         line = site_of(places[0] if places else None), kind
         found[line] = found.get(line, 0.0) + live
     return found

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
 from ...scopes.process import PATCHES, TESTED_PYTHON, Patch, at_forks
-from ..births.log import LOG
+from ..births.log import LOG, complete_log
 from ..detector.detector import LeakDetector
 from ..detector.own_pages import OwnPages
 from ..detector.recording import Ticker
@@ -303,7 +303,7 @@ class Session:
             self.ends_itself(None)
             return None
         assert self._folder is not None
-        if LOG.counts()[3]:
+        if complete_log().counts()[3]:
             self._write(self.report("exit", None))
         return self._children
 

@@ -43,7 +43,7 @@ static int record(Entry *entry, ScopeState *scope)
     if (ledger == NULL) {
         return -1;
     }
-    put(&entry->counted, scope == NULL ? Py_True : ledger->period);
+    put(&entry->counted, scope == NULL ? ledger->unscoped_period : ledger->period);
     if (scope != NULL) {
         put(&entry->owner, (PyObject *)scope);
     }
@@ -255,7 +255,8 @@ static int leave_owner(Entry *entry)
         if (failed < 0) {
             return -1;
         }
-        ledger->counts[DISPOSED_IN_SCOPE]++;
+        /* What went with the code that made it, before anybody counted, is in no statistics. */
+        ledger->counts[DISPOSED_IN_SCOPE] += !is_open_birth(entry);
     }
     int kept = keep_dead_composite(entry);
     if (kept == 0) {

@@ -2,11 +2,20 @@
 
 #include <structmember.h>
 
-/* The ledgers of threads that have not ended, in a ring, and the sums of those that have. */
-static Ledger ring = {.previous = &ring, .next = &ring};
+/* The ledgers of threads that have not ended, in a ring, and those that have, in another, as far as an entry knows one. */
+static Ledger ring = {.previous = &ring, .next = &ring}, ended_ring = {.previous = &ended_ring, .next = &ended_ring};
+/* The sums of the threads that have ended. */
 static long long retired[COUNTERS];
 
 static PyObject *key_of_holders;
+
+static void enter_ring(Ledger *ledger, Ledger *other)
+{
+    ledger->previous = other;
+    ledger->next = other->next;
+    other->next->previous = ledger;
+    other->next = ledger;
+}
 
 static void leave_ring(Ledger *ledger)
 {
@@ -23,13 +32,17 @@ static void leave_ring(Ledger *ledger)
 static int clear_counts(Ledger *ledger)
 {
     PyObject *period = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
-    if (period == NULL) {
+    PyObject *unscoped_period = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (period == NULL || unscoped_period == NULL) {
+        Py_XDECREF(period);
+        Py_XDECREF(unscoped_period);
         return -1;
     }
     for (int which = 0; which < COUNTERS; which++) {
         ledger->counts[which] = 0;
     }
     Py_XSETREF(ledger->period, period);
+    Py_XSETREF(ledger->unscoped_period, unscoped_period);
     return 0;
 }
 
@@ -39,16 +52,14 @@ static Ledger *make_ledger(void)
     if (ledger == NULL) {
         return NULL;
     }
-    ledger->period = NULL;
+    ledger->period = ledger->unscoped_period = NULL;
     ledger->previous = ledger->next = NULL;
+    ledger->has_ended = false;
     if (clear_counts(ledger) < 0) {
         Py_DECREF(ledger);
         return NULL;
     }
-    ledger->previous = &ring;
-    ledger->next = ring.next;
-    ring.next->previous = ledger;
-    ring.next = ledger;
+    enter_ring(ledger, &ring);
     return ledger;
 }
 
@@ -56,6 +67,7 @@ static void dealloc_ledger(PyObject *self)
 {
     leave_ring((Ledger *)self);
     Py_XDECREF(((Ledger *)self)->period);
+    Py_XDECREF(((Ledger *)self)->unscoped_period);
     PyObject_Free(self);
 }
 
@@ -99,7 +111,7 @@ static PyObject *count_birth(PyObject *self, PyObject *arguments, PyObject *opti
     }
     Ledger *ledger = (Ledger *)self;
     ledger->counts[in_scope ? CREATED_IN_SCOPE : CREATED_UNSCOPED]++;
-    return Py_NewRef(in_scope ? ledger->period : Py_True);
+    return Py_NewRef(in_scope ? ledger->period : ledger->unscoped_period);
 }
 
 #define COUNTER(NAME, WHICH) {NAME, T_LONGLONG, offsetof(Ledger, counts) + (WHICH) * sizeof(long long), 0, NULL}
@@ -114,7 +126,6 @@ static PyMemberDef members_of_ledgers[] = {
     COUNTER("moved", MOVED),
     COUNTER("graphs_kept", GRAPHS_KEPT),
     COUNTER("escaped", ESCAPED),
-    {"period", T_OBJECT, offsetof(Ledger, period), READONLY, NULL},
     {0},
 };
 
@@ -173,6 +184,8 @@ static void dealloc_holder(PyObject *self)
     for (int which = 0; which < COUNTERS; which++) {
         retired[which] += ledger->counts[which];
     }
+    ledger->has_ended = true;
+    enter_ring(ledger, &ended_ring);
     Py_DECREF(ledger);
     PyObject_Free(self);
 }
@@ -235,6 +248,73 @@ Ledger *ledger_here(void)
     return remembered_ledger;
 }
 
+/* ------------------------------------------------------------------ births that are counted later, or not at all */
+
+/* What the thread counted that an entry was born on. */
+static long long *counts_at_home(const Entry *entry)
+{
+    Ledger *home = (Ledger *)entry->home;
+    return home->has_ended ? retired : home->counts;
+}
+
+void take_back_birth(Entry *entry)
+{
+    if (entry->home == Py_None) {
+        /* In the making. */
+        return;
+    }
+    const Ledger *home = (Ledger *)entry->home;
+    bool in_scope = entry->counted == home->period;
+    if (in_scope || entry->counted == home->unscoped_period) {
+        counts_at_home(entry)[in_scope ? CREATED_IN_SCOPE : CREATED_UNSCOPED]--;
+        put(&entry->counted, Py_False);
+    }
+}
+
+void leave_birth_open(Entry *entry)
+{
+    take_back_birth(entry);
+    if (entry->counted == Py_False) {
+        put(&entry->counted, Py_None);
+    }
+}
+
+void count_open_birth(Entry *entry)
+{
+    if (is_open_birth(entry) && entry->home != Py_None) {
+        counts_at_home(entry)[CREATED_IN_SCOPE]++;
+        put(&entry->counted, ((Ledger *)entry->home)->period);
+    }
+}
+
+/* Calls one of these for Python. */
+static PyObject *call_for(PyObject *entry, const char *name, void (*function)(Entry *entry))
+{
+    if (!entry_check(entry, name)) {
+        return NULL;
+    }
+    function((Entry *)entry);
+    Py_RETURN_NONE;
+}
+
+PyObject *compiled_take_back_birth(PyObject *module, PyObject *entry)
+{
+    (void)module;
+    return call_for(entry, "take_back_birth", take_back_birth);
+}
+
+PyObject *compiled_leave_birth_open(PyObject *module, PyObject *entry)
+{
+    (void)module;
+    return call_for(entry, "leave_birth_open", leave_birth_open);
+}
+
+PyObject *compiled_count_open_birth(PyObject *module, PyObject *entry)
+{
+    (void)module;
+    return call_for(entry, "count_open_birth", count_open_birth);
+}
+
 /* ------------------------------------------------------------------ what Python asks for */
 
 PyObject *compiled_thread_ledger(PyObject *module, PyObject *ignored)
@@ -264,6 +344,11 @@ PyObject *compiled_clear_process(PyObject *module, PyObject *ignored)
     (void)ignored;
     memset(retired, 0, sizeof retired);
     for (Ledger *ledger = ring.next; ledger != &ring; ledger = ledger->next) {
+        if (clear_counts(ledger) < 0) {
+            return NULL;
+        }
+    }
+    for (Ledger *ledger = ended_ring.next; ledger != &ended_ring; ledger = ledger->next) {
         if (clear_counts(ledger) < 0) {
             return NULL;
         }

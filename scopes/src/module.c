@@ -77,10 +77,12 @@ static PyMethodDef functions[] = {
     {"born", FAST(compiled_born), METH_FASTCALL, NULL},
     {"born_whole", FAST(compiled_born_whole), METH_FASTCALL, NULL},
     {"clear_process", compiled_clear_process, METH_NOARGS, NULL},
+    {"count_open_birth", compiled_count_open_birth, METH_O, NULL},
     {"counts_of_process", compiled_counts_of_process, METH_NOARGS, NULL},
     {"died", compiled_died, METH_O, NULL},
     {"held_entries", FAST(compiled_held_entries), METH_FASTCALL, NULL},
     {"kept_entries", FAST(compiled_kept_entries), METH_FASTCALL, NULL},
+    {"leave_birth_open", compiled_leave_birth_open, METH_O, NULL},
     {"make_entry", FAST(compiled_make_entry), METH_FASTCALL, NULL},
     {"modules_were_imported", compiled_modules_were_imported, METH_NOARGS, NULL},
     {"note_modules_seen", compiled_note_modules_seen, METH_O, NULL},
@@ -91,6 +93,7 @@ static PyMethodDef functions[] = {
     {"set_callbacks", FAST(compiled_set_callbacks), METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_current", compiled_set_current, METH_O, NULL},
     {"sweep", compiled_sweep, METH_NOARGS, NULL},
+    {"take_back_birth", compiled_take_back_birth, METH_O, NULL},
     {"thread_ledger", compiled_thread_ledger, METH_NOARGS, NULL},
     {"tracked_objects", tracked_objects, METH_VARARGS, NULL},
     {"with_undo", compiled_with_undo, METH_O, NULL},
@@ -115,6 +118,7 @@ static int add_api(PyObject *module)
         .listeners = listeners,
         .resolve = resolve_scope,
         .born_pending = born_pending,
+        .leave_birth_open = leave_birth_open,
     };
     PyObject *capsule = PyCapsule_New(&api, SCOPES_API, NULL);
     int failed = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "api", capsule);

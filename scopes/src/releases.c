@@ -78,6 +78,7 @@ static int claim(Entry *entry, PyObject *resource, Ledger *ledger, PyObject *own
     if (owner != Py_None && ((ScopeState *)owner)->entries != taken && disown((ScopeState *)owner, entry) < 0) {
         return -1;
     }
+    count_open_birth(entry);
     ledger->counts[owner == Py_None ? DISPOSED_UNSCOPED : DISPOSED_IN_SCOPE]++;
     return 1;
 }

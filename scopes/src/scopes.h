@@ -114,6 +114,16 @@ int ledgers_make(PyObject *module);
 /* The ledger of the calling thread, borrowed: the thread holds it. NULL with an error set: without memory. */
 Ledger *ledger_here(void);
 
+/* Takes back that a birth was counted, where it was since the counters of its thread were set to zero. */
+void take_back_birth(Entry *entry);
+/* The same, and counts it only when somebody counts: see `counted` in compiled.pyi. */
+void leave_birth_open(Entry *entry);
+/* Counts the birth that was left open. Of the others nothing changes. */
+void count_open_birth(Entry *entry);
+
+PyObject *compiled_take_back_birth(PyObject *module, PyObject *entry);
+PyObject *compiled_leave_birth_open(PyObject *module, PyObject *entry);
+PyObject *compiled_count_open_birth(PyObject *module, PyObject *entry);
 PyObject *compiled_thread_ledger(PyObject *module, PyObject *ignored);
 PyObject *compiled_counts_of_process(PyObject *module, PyObject *ignored);
 PyObject *compiled_clear_process(PyObject *module, PyObject *ignored);

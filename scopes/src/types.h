@@ -27,13 +27,15 @@ enum counter {
     COUNTERS
 };
 
-/* Only its thread adds to it, so that no count is lost. It is in the list of all ledgers until its thread ends; the entries of
- * what was born on the thread hold it. */
+/* Only its thread adds to it, so that no count is lost; but for births, which compiled code alone counts. It is in the list of all
+ * ledgers until its thread ends; the entries of what was born on the thread hold it. */
 typedef struct Ledger {
     PyObject_HEAD
     long long counts[COUNTERS];
-    /* Stands for the time since the counters were set to zero. */
-    PyObject *period;
+    /* Both stand for the time since the counters were set to zero: of births in a scope, and outside. */
+    PyObject *period, *unscoped_period;
+    /* Whether its thread has ended, which has left its counts to the process. */
+    bool has_ended;
     struct Ledger *previous, *next;
 } Ledger;
 
@@ -50,6 +52,9 @@ typedef struct {
     /* Of what a scope has released: the `origin` of that scope. None for any other, also for a member. */
     PyObject *released_by;
 } Entry;
+
+/* Whether it is not known yet if the birth is one that counts: see `counted` in compiled.pyi. */
+static inline bool is_open_birth(const Entry *entry) { return entry->counted == Py_None; }
 
 /* Of an object of a kind that is held: `held` is the object, or None once it is released or kept. */
 typedef struct {
@@ -133,6 +138,8 @@ struct scopes_api {
     /* The entry, a new reference, of a resource that is born into a scope and has an address and nothing else: no listener
      * hears of it yet. NULL with an error set. Runs no Python code. */
     PyObject *(*born_pending)(PyObject *resource, PyObject *kind, PyObject *scope);
+    /* Counts the birth of an entry only when somebody counts. Runs no Python code. */
+    void (*leave_birth_open)(Entry *entry);
 };
 
 /* NULL with an error set where the module of scopes is not loaded. */

@@ -21,6 +21,7 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from ...scopes.compiled import leave_birth_open
 from ...scopes.context import CURRENT, resolve
 from ...scopes.identity import LIVE
 from ...scopes.kinds import Kind, kind_of
@@ -128,6 +129,19 @@ _PASSING: Final = (
     "torch.utils._device",
     "torch.utils._stats",
 )
+# Code of PyTorch that puts a packed sequence together. What it makes is a member of that, or goes
+# when it returns.
+_COMPOSERS: Final = frozenset(
+    {
+        ("torch.nn.utils.rnn", "_packed_sequence_init_args"),
+        ("torch.nn.utils.rnn", "pack_padded_sequence"),
+        ("torch.nn.utils.rnn", "pack_sequence"),
+    }
+)
+# What it calls there, as others may.
+_CALLED_BY_COMPOSERS: Final = frozenset(
+    {("torch.nn.utils.rnn", "invert_permutation"), ("torch.nn.utils.rnn", "pad_sequence")}
+)
 # Tensors without memory, which stand for others: also what a graph is made with, and keeps.
 _STANDINS: Final = "torch._subclasses."
 # In whose frames functions run that are not to be compiled.
@@ -135,7 +149,7 @@ _ASIDE: Final = "torch._dynamo.eval_frame"
 _TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
 # Our modes pass calls on.
 _OURS: Final = (__name__, __name__.replace("births", "threads"))
-_MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS = range(1, 6)
+_MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS, _COMPOSES = range(1, 7)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
@@ -215,7 +229,10 @@ def verdict(code: CodeType, module: object) -> int:
         return _KEEPS
     if module == "torch._utils":
         return _REBUILDS
-    return _PASSES if module.startswith(_PASSING) else _MAKES
+    if (module, code.co_name) in _COMPOSERS:
+        return _COMPOSES
+    is_passing = module.startswith(_PASSING) or (module, code.co_name) in _CALLED_BY_COMPOSERS
+    return _PASSES if is_passing else _MAKES
 
 
 def births_by_frames() -> bool:
@@ -356,9 +373,21 @@ def births_in(
         for item in fresh:
             # A result may be there twice.
             if id(item) not in LIVE:
-                born(item, SEAM.kind)
+                entry = born(item, SEAM.kind)
+                if _composes(frame):
+                    leave_birth_open(entry)
     _compose(result, _LEVELS)
     return None
+
+
+def _composes(frame: FrameType | None) -> bool:
+    """Return whether a call in a frame is one of the code that puts a composite together."""
+    while frame is not None:
+        code = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if code not in _CALLED_BY_COMPOSERS:
+            return code in _COMPOSERS
+        frame = frame.f_back
+    return False
 
 
 def _compose(tree: Any, levels: int) -> None:

@@ -180,14 +180,18 @@ register(Working())
 try:
     with ds.dispose_scope():
         raise AssertionError("the block ran")
-except OSError:
-    pass
+except OSError as error:
+    [said] = error.__notes__
+assert said.startswith("scopes do not own what a_library makes: "), said
 with ds.dispose_scope():
     pass
 assert len(installed) == 1
+with ds.LeakDetector() as detector:
+    pass
+assert detector.report().unwatched == ("a_library: what it makes",), detector.report().unwatched
 """
 
 
-def test_one_that_raises_does_so_once_and_keeps_no_other_from_being_installed() -> None:
+def test_one_that_raises_says_once_what_scopes_are_without_and_keeps_no_other_from_being_installed() -> None:
     done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

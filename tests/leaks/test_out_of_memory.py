@@ -32,6 +32,31 @@ def test_it_gets_the_largest_live_lines_as_a_note(error: Exception) -> None:
     assert second.startswith("  80 bytes in 1 Tensor on cpu:0 at ")
 
 
+def test_the_tensor_that_was_made_last_is_listed() -> None:
+    torch = pytest.importorskip("torch")
+    with LeakDetector():
+        with pytest.raises(MemoryError) as caught:
+            with ds.dispose_scope():
+                KEPT.append(torch.zeros(10))
+                KEPT.append(torch.zeros(500_000))
+                raise MemoryError
+        KEPT.clear()
+    [note] = caught.value.__notes__
+    first, second = note.splitlines()[1:]
+    assert first.startswith("  2.0 MB in 1 torch.Tensor on cpu:0 at ")
+    assert second.startswith("  40 bytes in 1 torch.Tensor on cpu:0 at ")
+
+
+def test_without_a_detector_a_member_that_has_outlived_its_composite_is_reported() -> None:
+    packed = ds.pack_sequence([ds.zeros(500_000)])
+    data = packed.data
+    del packed
+    with pytest.raises(MemoryError) as caught:
+        with ds.dispose_scope():
+            raise MemoryError
+    assert f"{data.nbytes / 1e6:.1f} MB in 1 Tensor " in caught.value.__notes__[0]
+
+
 def test_without_a_detector_the_kinds_are_reported() -> None:
     KEPT.append(ds.zeros(1_000_000))
     with pytest.raises(MemoryError) as caught:

@@ -58,6 +58,15 @@ def test_live_bytes_are_those_of_the_moment() -> None:
         assert after - before == kept.nbytes == 8_000_000
 
 
+def test_live_bytes_count_the_tensor_that_was_made_last() -> None:
+    torch = pytest.importorskip("torch")
+    with LeakDetector(timeline_s=60) as detector:
+        before = detector.timeline().samples[-1].live_nbytes.get("cpu:0", 0)
+        kept = torch.zeros(1_000_000)
+        after = detector.timeline().samples[-1].live_nbytes["cpu:0"]
+        assert after - before == kept.nbytes == 4_000_000
+
+
 def test_live_bytes_count_those_of_a_kind_of_the_users() -> None:
     class Table:
         pass

@@ -199,6 +199,11 @@ class Cards(Framework):
 
     def cached_nbytes(self):
         return self.cards.cached
+
+
+class Broken(Cards):
+    def install(self):
+        raise OSError("no card")
 """
 
 
@@ -390,15 +395,18 @@ def test_an_adapter_of_another_package_is_found_by_its_entry_point_once_its_libr
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("entry_point", ["cards_adapter:Missing", "nowhere:Cards", "cards_adapter:born"])
+@pytest.mark.parametrize(
+    "entry_point", ["cards_adapter:Missing", "nowhere:Cards", "cards_adapter:born", "cards_adapter:Broken"]
+)
 def test_an_adapter_that_fails_is_named_in_a_warning_and_the_program_goes_on(tmp_path, entry_point):
     installed(tmp_path, entry_point)
     ended = run(
         tmp_path,
         """
         import cards, disposescope as ds
-        with ds.dispose_scope():
-            array = cards.Array(3)
+        for _ in range(2):
+            with ds.dispose_scope():
+                array = cards.Array(3)
         print(array.count)
         """,
     )

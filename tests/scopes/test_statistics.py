@@ -72,12 +72,12 @@ class TestEveryStep:
             a, b = Toy(), Toy()
             assert counts() == {"created_in_scope": 2, "live": 2}
             packed = Packed(a, b)
-            assert counts() == {"created_in_scope": 3, "live": 1}
+            assert counts() == {"created_in_scope": 1, "live": 1}
             scope.detach(packed)
-            assert counts() == {"created_in_scope": 3, "live": 1, "detached": 1}
+            assert counts() == {"created_in_scope": 1, "live": 1, "detached": 1}
             scope.attach(b)
-            assert counts() == {"created_in_scope": 3, "live": 1, "detached": 1, "attached": 1}
-        assert counts() == {"created_in_scope": 3, "detached": 1, "attached": 1, "disposed_in_scope": 1}
+            assert counts() == {"created_in_scope": 1, "live": 1, "detached": 1, "attached": 1}
+        assert counts() == {"created_in_scope": 1, "detached": 1, "attached": 1, "disposed_in_scope": 1}
 
     def test_of_a_users_object_that_is_attached(self):
         with ds.dispose_scope() as scope:

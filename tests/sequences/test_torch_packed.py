@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import gc
@@ -10,14 +11,15 @@ import io
 import operator
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import disposescope as ds
 from disposescope.scopes.identity import DEAD, LIVE, SHARED
-from tests.scopes.toys import no_cyclic_garbage
+from tests.scopes.toys import no_cyclic_garbage, recorded
 
 torch = pytest.importorskip("torch")
 rnn = pytest.importorskip("torch.nn.utils.rnn")
@@ -125,6 +127,18 @@ converted_anyhow = pytest.mark.parametrize("convert", CONVERSIONS.values(), ids=
 
 def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+@contextlib.contextmanager
+def helper() -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Another thread, in the scope of this one, which does what it is given until the block ends."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda work: pool.submit(contextvars.copy_context().run, work).result()
+
+
+def run_on_a_thread(work: Callable[[], object]) -> None:
+    with helper() as run:
+        run(work)
 
 
 def members_of(packed: Any) -> list[Any]:
@@ -268,6 +282,187 @@ class TestHoweverItWasMade:
             assert len(outer) == 1
             assert rnn.unpack_sequence(whole)[1].shape == (4, 3)
         assert all(map(ds.is_disposed, packed))
+
+
+LENGTHS = torch.tensor([2, 4], dtype=torch.int32)
+# Of sequences, a padded batch and a packed one.
+BIRTHS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "pack_sequence": lambda sequences, padded, packed: rnn.pack_sequence(sequences, enforce_sorted=False),
+    "pack_sequence, sorted": lambda sequences, padded, packed: rnn.pack_sequence(sequences[::-1]),
+    "ds.pack_sequence": lambda sequences, padded, packed: ds.pack_sequence(sequences, enforce_sorted=False),
+    "pack_padded_sequence": lambda sequences, padded, packed: rnn.pack_padded_sequence(
+        padded, LENGTHS, enforce_sorted=False
+    ),
+    "pack_padded_sequence, lengths in a list": lambda sequences, padded, packed: rnn.pack_padded_sequence(
+        padded, [2, 4], enforce_sorted=False
+    ),
+    "constructor": lambda sequences, padded, packed: rnn.PackedSequence(*clones(packed)),
+    "constructor, without the inverse": lambda sequences, padded, packed: rnn.PackedSequence(*clones(packed[:3])),
+    "to": lambda sequences, padded, packed: packed.to(torch.float64),
+    "half": lambda sequences, padded, packed: packed.half(),
+    "_replace": lambda sequences, padded, packed: packed._replace(data=packed.data * 2),
+    "deepcopy": lambda sequences, padded, packed: copy.deepcopy(packed),
+    "pickle": lambda sequences, padded, packed: pickle.loads(pickle.dumps(packed)),
+}
+
+
+class TestOneBirth:
+    """Whatever was seen of its members first."""
+
+    @pytest.fixture
+    def given(self) -> tuple[Any, ...]:
+        return sequences(), torch.ones(4, 2, 3), pack(UNSORTED)
+
+    @pytest.fixture(autouse=True)
+    def begun(self, given: Any) -> None:
+        ds.reset_statistics()
+
+    @staticmethod
+    def counted(process: bool = False) -> tuple[int, int, int]:
+        now = ds.statistics(process=process)
+        return now.created_in_scope + now.created_unscoped, now.disposed_in_scope + now.disposed_unscoped, now.live
+
+    @pytest.mark.parametrize("detected", [False, True], ids=["alone", "detector"])
+    @pytest.mark.parametrize("make", BIRTHS.values(), ids=BIRTHS)
+    def test_is_counted_and_no_disposal(self, make: Any, detected: bool, given: Any) -> None:
+        with ds.LeakDetector() if detected else contextlib.nullcontext(), ds.dispose_scope() as scope:
+            packed = make(*given)
+            assert self.counted() == (1, 0, 1)
+            assert len(scope) == 1
+            del packed
+            assert self.counted() == (1, 1, 0)
+
+    def test_of_a_member_that_outlives_it(self, given: Any) -> None:
+        with ds.dispose_scope():
+            sizes = rnn.pack_sequence(given[0], enforce_sorted=False).batch_sizes
+            # The composite's life, which is over, and the member's own.
+            assert self.counted() == (2, 1, 1)
+            del sizes
+            assert self.counted() == (2, 2, 0)
+
+    def test_of_an_rnn_is_one_more_than_that_of_its_tensors(self, given: Any) -> None:
+        with torch.no_grad(), ds.dispose_scope() as scope:
+            result, hidden = torch.nn.GRU(3, 2)(given[2])
+            created, disposed, live = self.counted()
+            assert created - disposed == live == len(scope) == 2
+            assert [type(each) for each in (result, hidden)] == [rnn.PackedSequence, torch.Tensor]
+
+    def test_on_another_thread_counts_there(self, given: Any) -> None:
+        before = self.counted(process=True)
+        made: list[Any] = []
+
+        def work() -> None:
+            ds.reset_statistics()
+            made.append(rnn.pack_sequence(given[0], enforce_sorted=False))
+            made.append(self.counted())
+
+        with ds.dispose_scope():
+            run_on_a_thread(work)
+            assert made[1] == (1, 0, 1)
+            assert self.counted() == (0, 0, 0)
+            now = self.counted(process=True)
+            assert [one - other for one, other in zip(now, before, strict=True)] == [1, 0, 1]
+
+    @pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+    def test_around_the_tensors_of_another_thread_counts_here(self, ended: bool, given: Any) -> None:
+        before = self.counted(process=True)
+        made: list[Any] = []
+        with ds.dispose_scope():
+            with helper() as run:
+                run(lambda: made.extend(clones(given[2])))
+                if not ended:
+                    packed = rnn.PackedSequence(*made)
+            if ended:
+                packed = rnn.PackedSequence(*made)
+            assert self.counted() == (1, 0, 1)
+            now = self.counted(process=True)
+            assert [one - other for one, other in zip(now, before, strict=True)] == [1, 0, 1]
+            assert not ds.is_disposed(packed)
+
+    def test_after_a_reset_of_the_process_nothing_of_an_ended_thread_is_taken_back(self, given: Any) -> None:
+        made: list[Any] = []
+        with ds.dispose_scope():
+            run_on_a_thread(lambda: made.extend(clones(given[2])))
+            ds.reset_statistics(process=True)
+            packed = rnn.PackedSequence(*made)
+            assert self.counted(process=True)[:2] == (1, 0)
+            assert not ds.is_disposed(packed)
+
+    def test_is_heard_of_once(self, given: Any) -> None:
+        with ds.dispose_scope(), recorded() as recorder:
+            packed = rnn.pack_sequence(given[0], enforce_sorted=False)
+            made = torch.ones(3)
+            torch.ones(2)
+            births = [event[1] for event in recorder.events if event[0] == "born"]
+            assert births == ["torch.nn.utils.rnn.PackedSequence", "torch.Tensor"]
+            assert not ds.is_disposed([packed, made][0])
+
+    def test_is_one_record_of_a_detector(self, given: Any) -> None:
+        with ds.LeakDetector() as detector, ds.dispose_scope():
+            packed = rnn.pack_sequence(given[0], enforce_sorted=False)
+            [record] = detector.take_snapshot()
+            assert record.kind == "torch.nn.utils.rnn.PackedSequence"
+            assert record.nbytes == nbytes_of(packed)
+
+    def test_that_fails_leaves_what_was_made_to_the_scope(self, given: Any) -> None:
+        with ds.dispose_scope() as scope:
+            with pytest.raises(RuntimeError, match="sorted") as caught:
+                rnn.pack_sequence(given[0])
+            created, disposed, live = self.counted()
+            assert created - disposed == live == len(scope) == 2
+            held = scope.live
+        assert all(map(ds.is_disposed, held))
+        assert self.counted() == (created, created, 0)
+        del caught
+
+    @pytest.mark.parametrize("reset", [False, True])
+    def test_what_is_kept_of_the_way_counts_when_somebody_counts(
+        self, reset: bool, given: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = self.keep_padded(monkeypatch)
+        with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
+            packed = rnn.pack_sequence(given[0], enforce_sorted=False)
+            if reset:
+                ds.reset_statistics()
+            assert self.counted() == ((0, 0, 2) if reset else (2, 0, 2))
+            scope.move_to_outer(kept)
+            assert len(scope) == len(outer) == 1
+            kept.clear()
+            assert self.counted() == ((0, 1, 1) if reset else (2, 1, 1))
+            assert not ds.is_disposed(packed)
+
+    @pytest.mark.parametrize("verb", ["move_to_outer", "keep", "dispose"])
+    def test_what_is_kept_of_the_way_counts_as_it_leaves_its_scope(
+        self, verb: str, given: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = self.keep_padded(monkeypatch)
+        with ds.dispose_scope(), ds.dispose_scope():
+            rnn.pack_sequence(given[0], enforce_sorted=False)
+            getattr(ds, verb)(kept)
+            kept.clear()
+            assert self.counted() == (2, 2, 0)
+
+    @staticmethod
+    def keep_padded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        kept: list[Any] = []
+        pack = rnn._VF._pack_padded_sequence
+
+        def keeping(padded: Any, *options: Any) -> Any:
+            kept.append(padded)
+            return pack(padded, *options)
+
+        monkeypatch.setattr(rnn._VF, "_pack_padded_sequence", keeping, raising=False)
+        return kept
+
+    def test_what_the_user_calls_himself_counts_as_ever(self, given: Any) -> None:
+        order = torch.tensor([1, 0])
+        with ds.dispose_scope() as scope:
+            padded = rnn.pad_sequence(given[0])
+            assert self.counted() == (1, 0, 1)
+            inverse = rnn.invert_permutation(order)
+            created, disposed, live = self.counted()
+            assert created - disposed == live == len(scope) == 2
+            assert [padded in scope, inverse in scope] == [True, True]
 
 
 class TestSharedMembers:

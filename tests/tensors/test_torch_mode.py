@@ -34,6 +34,16 @@ def test_what_calls_return_is_born():
     assert all(ds.is_disposed(tensor) for tensor in made)
 
 
+def test_a_packed_sequence_is_one_birth():
+    given = [torch.ones(2), torch.ones(3)]
+    with ds.dispose_scope() as scope:
+        ds.reset_statistics()
+        packed = seen_by_the_mode(lambda: torch.nn.utils.rnn.pack_sequence(given, enforce_sorted=False))
+        now = ds.statistics()
+        assert (now.created_in_scope, now.disposed_in_scope, now.live) == (1, 0, 1)
+        assert packed in scope
+
+
 def test_what_was_there_is_not():
     x = torch.ones(3)
     weight = torch.ones(3, requires_grad=True)

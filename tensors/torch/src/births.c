@@ -11,7 +11,7 @@ BirthWatch *birth_watch;
 /* ------------------------------------------------------------------ what the code that runs is to births */
 
 /* In the order of the numbers in `births`. */
-enum verdict { UNKNOWN, MAKES, KEEPS, PASSES, ASKS, REBUILDS };
+enum verdict { UNKNOWN, MAKES, KEEPS, PASSES, ASKS, REBUILDS, COMPOSES };
 
 static PyObject *name_module;
 
@@ -43,9 +43,9 @@ static enum verdict judge(PyCodeObject *code, const struct walk *walk)
         return UNKNOWN;
     }
     long verdict = PyLong_Check(returned) ? PyLong_AsLong(returned) : UNKNOWN;
-    if (verdict <= UNKNOWN || verdict > REBUILDS) {
+    if (verdict <= UNKNOWN || verdict > COMPOSES) {
         PyErr_Format(PyExc_ValueError, "internal error: the verdict on the code of %U is %R, expected a number from %d to %d",
-                     code->co_qualname, returned, MAKES, REBUILDS);
+                     code->co_qualname, returned, MAKES, COMPOSES);
         verdict = UNKNOWN;
     }
     Py_DECREF(returned);
@@ -115,19 +115,24 @@ static int code_refuses_births(void)
     return made < 0 ? -1 : !made;
 }
 
-/* Whether the code that runs on this thread makes births. Likewise. */
+/* What a tensor is that is made now: no birth, one, or one that is left open, since the code puts a composite together. */
+enum birth { NO_BIRTH, BIRTH, OPEN_BIRTH };
+
+/* Which of these the code that runs on this thread makes. -1 with an error set. Can run Python code. */
 static int code_makes_births(void)
 {
     switch (verdict_here()) {
     case UNKNOWN:
         return -1;
     case KEEPS:
-        return 0;
+        return NO_BIRTH;
     case ASKS:
         return asked();
+    case COMPOSES:
+        return OPEN_BIRTH;
     default:
         /* Also where no code but PyTorch's is there at all. */
-        return 1;
+        return BIRTH;
     }
 }
 
@@ -225,11 +230,11 @@ static int summon_mode(void)
     return done == NULL ? -1 : 1;
 }
 
-/* Whether a tensor that is made now would be born in a scope. -1 with an error set. */
-static int is_birth(PyTypeObject *type)
+/* What a tensor that is made now would be in a scope: see `enum birth`. -1 with an error set. */
+static int birth_of(PyTypeObject *type)
 {
     if (runs_unborn() || descriptors_are_read() || libtorch_makes_no_births()) {
-        return 0;
+        return NO_BIRTH;
     }
     int answer = is_born(type);
     if (answer > 0) {
@@ -237,12 +242,12 @@ static int is_birth(PyTypeObject *type)
         answer = at_work < 0 ? -1 : at_work == 0;
     }
     answer = answer <= 0 ? answer : code_makes_births();
-    return answer > 0 && budgets_are_asked() ? summon_mode() : answer;
+    return answer > 0 && budgets_are_asked() && summon_mode() < 0 ? -1 : answer;
 }
 
-/* The scope that a tensor belongs to which is being made, a new reference; NULL for none, with or without an error set. Can run
- * any code, but none between a last look at the scope and the return. */
-static PyObject *owner(PyTypeObject *type)
+/* The scope that a tensor belongs to which is being made, a new reference, and whether that birth is left open; NULL for none, with
+ * or without an error set. Can run any code, but none between a last look at the scope and the return. */
+static PyObject *owner(PyTypeObject *type, bool *is_open)
 {
     PyObject *scope;
     if (PyContextVar_Get(scopes_api->current, Py_None, &scope) < 0) {
@@ -254,10 +259,12 @@ static PyObject *owner(PyTypeObject *type)
         Py_DECREF(scope);
         return NULL;
     }
-    if (scope == Py_None || is_birth(type) <= 0) {
+    int birth = scope == Py_None ? NO_BIRTH : birth_of(type);
+    if (birth <= 0) {
         Py_DECREF(scope);
         return NULL;
     }
+    *is_open = birth == OPEN_BIRTH;
     if (scope_is_direct((ScopeState *)scope) && !scope_is_closed((ScopeState *)scope)) {
         return scope;
     }
@@ -273,15 +280,15 @@ static PyObject *owner(PyTypeObject *type)
 }
 
 /* The same; an error is raised later. */
-static PyObject *owner_in_any_case(PyTypeObject *type)
+static PyObject *owner_in_any_case(PyTypeObject *type, bool *is_open)
 {
-    PyObject *scope = owner(type);
+    PyObject *scope = owner(type, is_open);
     if (scope != NULL || !PyErr_Occurred()) {
         return scope;
     }
     /* An interrupt is nothing of the tensor's: the second time it does not come. */
     PyObject *error = take_raised();
-    scope = owner(type);
+    scope = owner(type, is_open);
     if (scope == NULL && PyErr_Occurred()) {
         PyObject *again = take_raised();
         PyException_SetContext(again, error);
@@ -293,10 +300,13 @@ static PyObject *owner_in_any_case(PyTypeObject *type)
 
 /* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile: all it asks for is there, and
  * the collector of garbage waits. */
-static void record(PyObject *tensor, PyObject *scope, PyObject *place)
+static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *place)
 {
     int collects = PyGC_Disable();
     PyObject *entry = scopes_api->born_pending(tensor, birth_watch->kind, scope);
+    if (entry != NULL && is_open) {
+        scopes_api->leave_birth_open((Entry *)entry);
+    }
     if (entry == NULL || (budgets_are_asked() && thread_add_pending(entry) < 0) ||
         (PyList_GET_SIZE(scopes_api->listeners) != 0 && memory_add(birth_watch->memory, entry, place, LOOK_WHOLE) < 0)) {
         error_raise_later(take_raised());
@@ -410,9 +420,10 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     memory_look(birth_watch->memory);
     enum watch watch = memory_is_wanted(birth_watch->memory) ? watch_of(type) : UNWATCHED;
     PyObject *place = place_of(watch);
-    PyObject *scope = owner_in_any_case(type);
+    bool is_open = false;
+    PyObject *scope = owner_in_any_case(type, &is_open);
     if (scope != NULL) {
-        record(tensor, scope, place);
+        record(tensor, scope, is_open, place);
         Py_DECREF(scope);
     }
     else if (watch == KNOWN || place != NULL) {

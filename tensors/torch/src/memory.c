@@ -207,6 +207,10 @@ static int tell_listeners(PyObject *entry)
 static int report(const MemoryRecorder *recorder, const struct look *look, PyObject *tensor)
 {
     PyObject *entry = PyObject_TypeCheck(look->reference, scopes_api->entry) ? look->reference : NULL;
+    if (entry != NULL && (is_open_birth((Entry *)entry) || ((Entry *)entry)->unit != Py_None)) {
+        /* Listeners hear of the composite alone that it is, or will be, a member of. */
+        entry = NULL;
+    }
     int failed = 0;
     /* Of a resource that is sampled the log asks by itself. */
     if (recorder->log != NULL && recorder->log->is_open() && !(entry != NULL && recorder->log->samples())) {
