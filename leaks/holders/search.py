@@ -120,7 +120,7 @@ class Search:
         # What is not looked into; and whether further holders of memory are looked for.
         self._opaque = opaque
         self._finds_all = finds_all
-        # Whether the walks go on to their ends, also when everything is found.
+        # Whether all that variables lead to is met, also when everything is found before.
         self._meets_all = meets_all
         # How many references were looked at, and how many objects are met at most in this walk:
         # fewer than the limit once everything is found.
@@ -229,9 +229,10 @@ class Search:
         looked_at = self._looked_at
         self._bound = bound = self.object_limit
         complete = False
+        meets_all = self._meets_all and stage == EDGES_PLAIN
         while pending:
             node = pending.popleft()
-            if not (complete or wanted or wanted_memory or self._meets_all):
+            if not (complete or wanted or wanted_memory or meets_all):
                 # Everything is found: look for further holders only a little further.
                 complete = True
                 self._bound = bound = min(bound, max(len(met), looked_at // REFERENCES_PER_OBJECT) + _AFTER_THE_LAST)
