@@ -147,9 +147,9 @@ def settle_survivors(scope: ScopeState) -> EscapedError | None:
         What a scope with ``escapes="raise"`` raises.
     """
     if CLASSES.any_keeps:
-        kept = CLASSES.kept(list(scope._entries))
+        kept = _alive(CLASSES.kept(list(scope._entries)))
         if kept:
-            leave_to_keepers(scope, kept)
+            leave_to_keepers(scope, list(kept))
     option = scope.escapes
     if option == "dispose" or not scope._entries:
         return None
@@ -158,10 +158,16 @@ def settle_survivors(scope: ScopeState) -> EscapedError | None:
         return None
     if option == "raise":
         return _refusal(scope, held)
-    scope._escaped = (*scope._escaped, *held)
-    thread_ledger().escaped += len(held)
-    hand_over(scope, held, scope.outer, [])
+    alive = _alive(held)
+    scope._escaped = (*scope._escaped, *alive)
+    thread_ledger().escaped += len(alive)
+    hand_over(scope, list(alive), scope.outer, [])
     return None
+
+
+def _alive(entries: list[Entry]) -> dict[Entry, object]:
+    """Return entries with their resources, without those of which another thread has dropped the last reference."""
+    return {entry: resource for entry in entries if (resource := entry()) is not None}
 
 
 @final
@@ -201,9 +207,13 @@ def _refusal(scope: ScopeState, held: list[Entry]) -> EscapedError:
     nbytes: dict[Hashable, int] = {}
     rows: list[str] = []
     for entry, line, holder in zip(held, lines, holders, strict=True):
+        resource = entry()
+        if resource is None:
+            # Dropped since: by another thread, or by the collector of cycles.
+            continue
         storages_of(entry, nbytes)
         born = f", born at {line}" if line else ""
-        rows.append(f"\n  {entry.kind.describe(entry())}{born}{f', held by {holder}' if holder else ''}")
+        rows.append(f"\n  {entry.kind.describe(resource)}{born}{f', held by {holder}' if holder else ''}")
     if len(rows) > _SHOWN:
         rows[_SHOWN:] = [f"\n  and {len(rows) - _SHOWN} more"]
     return EscapedError(

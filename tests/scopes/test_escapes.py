@@ -17,6 +17,7 @@ import disposescope as ds
 from disposescope.leaks.detector.watching import is_watching
 from disposescope.scopes import keeping as keeping_module
 from disposescope.scopes.tree_walk import CLASSES, add_keepers
+from tests.scopes.toys import TOY, Toy
 
 
 @pytest.fixture(autouse=True)
@@ -517,6 +518,22 @@ def test_raise_adds_a_note_to_an_exception_on_its_way():
     assert ds.is_disposed(kept[0])
 
 
+def test_raise_passes_over_what_dies_while_it_is_described(monkeypatch):
+    kept = []
+
+    def drop_the_rest(toy):
+        # As another thread may do at any moment.
+        del kept[1:]
+        return f"Toy({toy.value!r})"
+
+    monkeypatch.setattr(TOY, "describe", drop_the_rest, raising=True)
+    with pytest.raises(ds.EscapedError, match=r"2 of the resources(.|\n)*Toy\(0\)") as caught:
+        with ds.dispose_scope(escapes="raise"):
+            kept.extend(Toy(number) for number in range(2))
+    assert caught.value.count == 2
+    assert "Toy(1)" not in str(caught.value)
+
+
 # Keepers
 
 
@@ -634,6 +651,23 @@ def test_a_scope_that_refuses_graphs_leaves_a_keeper_its_own():
     with ds.dispose_scope(graph="error"):
         average.update(torch.ones(2, requires_grad=True) * 2)
     assert average.total.requires_grad
+
+
+def test_what_a_keeper_drops_meanwhile_is_passed_over(monkeypatch):
+    ds.keeps(Average)
+    average = Average()
+
+    def drop_the_rest(toy):
+        assert isinstance(toy, Toy)
+        # As another thread may do at any moment.
+        del average.steps[1:]
+        return ()
+
+    monkeypatch.setattr(TOY, "inner", drop_the_rest, raising=True)
+    with ds.dispose_scope() as scope:
+        average.steps.extend(Toy(number) for number in range(2))
+    assert len(scope) == 0
+    assert [toy.value for toy in average.steps] == [0]
 
 
 @pytest.mark.parametrize("name", [1, None, b"x"])

@@ -380,6 +380,11 @@ def test_a_live_tensor_does_not_take_the_implementation_of_a_dead_one():
         live.data = tensor
     with pytest.raises((ds.DisposedError, RuntimeError)):
         live.grad = tensor
+    with ds.dispose_scope():
+        with pytest.raises(ds.DisposedError, match="has been disposed"):
+            live.data = tensor
+        with pytest.raises(RuntimeError, match="incompatible tensor type"):
+            live.data = torch.eye(3).to_sparse()
     assert live.tolist() == [1, 1, 1]
 
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../../../scopes/src/frames.h"
+#include "../../../scopes/src/raised.h"
 
 enum { AT_MOST = 8 };
 
@@ -77,7 +78,18 @@ static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
 static int set_data(PyObject *tensor, PyObject *value, void *closure)
 {
     memory_look(birth_watch->memory);
-    return data_attribute.before->set(tensor, value, closure);
+    int result = data_attribute.before->set(tensor, value, closure);
+    if (result < 0 && value != NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+        /* PyTorch takes a disposed tensor for one of another sort. Asked for anything, such a tensor raises what is to be said. */
+        PyObject *raised = take_raised();
+        PyObject *shape = PyObject_GetAttrString(value, "shape");
+        if (shape != NULL) {
+            put_raised(raised);
+            Py_DECREF(shape);
+        }
+        Py_XDECREF(raised);
+    }
+    return result;
 }
 
 static PyObject *call_set(PyObject *tensor, PyObject *args, PyObject *kwargs)
