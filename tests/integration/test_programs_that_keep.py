@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import concurrent.futures
 import contextlib
+import contextvars
 import copy
 import dataclasses
 import functools
 import queue
 import threading
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -387,6 +392,140 @@ def sorted_by_key_in_place(scope):
     return [score for score, _ in best]
 
 
+def tasks_that_hand_on(scope):
+    totals, kept = [], {}
+
+    async def produce(given):
+        for step in range(STEPS):
+            with scope():
+                await given.put(data(step)[0].mean(0))
+                await asyncio.sleep(0)
+        await given.put(None)
+
+    async def consume(given):
+        total = torch.zeros(4)
+        while (x := await given.get()) is not None:
+            with scope():
+                total = total + x
+                totals.append(total)
+                kept["last"] = x * 2
+                await asyncio.sleep(0)
+        return total
+
+    async def run():
+        given = asyncio.Queue(2)
+        return (await asyncio.gather(produce(given), consume(given)))[1]
+
+    return [asyncio.run(run()), *totals, kept["last"]]
+
+
+def futures_of_a_pool(scope):
+    futures = []
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for step in range(STEPS):
+            with scope():
+                x, y = data(step)
+                futures.append(pool.submit(torch.mul, x, len(y)))
+    return [future.result() for future in futures]
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE")
+
+
+def holders_of_many_sorts(scope):
+    contexts, finalized, suspended, coroutines, others = [], [], [], [], []
+
+    class Owner:
+        pass
+
+    def generate(x):
+        doubled = x * 2
+        yield 0
+        yield doubled + x
+
+    async def add_one(x):
+        return x + 1
+
+    for step in range(STEPS):
+        with scope():
+            x = data(step)[0].sum(0)
+            VARIABLE.set(x + 1)
+            contexts.append(contextvars.copy_context())
+            weakref.finalize(Owner(), finalized.append, x + 2)
+            suspended.append(generate(x + 3))
+            next(suspended[-1])
+            coroutines.append(add_one(x + 4))
+            others.append(types.MethodType(torch.neg, x + 5))
+            others.append(functools.partial(torch.abs, x + 6))
+            others.append(types.CellType(x + 7).__getattribute__)
+            others.append(types.MappingProxyType({"cell_contents": x + 8}).__getitem__)
+            others.append((x + 9).sum)
+    results = [context[VARIABLE] for context in contexts]
+    for coroutine in coroutines:
+        with pytest.raises(StopIteration) as returned:
+            coroutine.send(None)
+        results.append(returned.value.value)
+    for index, call in enumerate(others):
+        results.append(call("cell_contents") if index % 5 in (2, 3) else call())
+    return [*results, *finalized, *[next(generator) for generator in suspended]]
+
+
+class Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, least):
+        ctx.save_for_backward(x)
+        ctx.mask = x > least
+        ctx.others = [x * 2]
+        return x.clamp(min=least)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * ctx.mask * ctx.others[0] + x, None
+
+
+def backward_passes_after_the_loop(scope):
+    weight = data(0)[0].mean(0).requires_grad_()
+    losses, norms, seen = [], [], {}
+    for step in range(STEPS):
+        with scope():
+            out = Clamp.apply(weight * (step + 1), 0.1)
+            out.register_hook(lambda grad: norms.append(grad.norm()))
+            out.retain_grad()
+            seen[step] = out
+            losses.append(out.square().sum())
+    torch.stack(losses).sum().backward()
+    return [weight.grad, *losses, *norms, *[out.grad for out in seen.values()]]
+
+
+def steps_that_are_differentiated(scope):
+    weight = data(0)[0].mean(0).requires_grad_()
+    fast, losses = weight, []
+    for step in range(STEPS):
+        with scope():
+            loss = (data(step)[0] @ fast).tanh().square().mean()
+            (grad,) = torch.autograd.grad(loss, fast, create_graph=True)
+            fast = fast - 0.1 * grad
+            losses.append(loss)
+    (fast.sum() + torch.stack(losses).sum()).backward()
+    return [weight.grad, fast, *losses]
+
+
+def patterns_and_walruses(scope):
+    best, found, last = None, [], {}
+    for step in range(STEPS):
+        with scope():
+            x, y = data(step)
+            match ("pair", x) if step % 2 else {"x": x * 2, "y": y}:
+                case ("pair", given) if (norm := given.norm()) > 0:
+                    found.append(given)
+                    last["norm"] = norm
+                case {"x": given, **rest}:
+                    best = given if best is None else torch.maximum(best, given)
+                    last |= rest
+    return [best, *found, *last.values()]
+
+
 PROGRAMS = [
     running_counts,
     exponential_average_of_a_model,
@@ -413,6 +552,12 @@ PROGRAMS = [
     packed_batches,
     an_exception_that_is_kept,
     sorted_by_key_in_place,
+    tasks_that_hand_on,
+    futures_of_a_pool,
+    holders_of_many_sorts,
+    backward_passes_after_the_loop,
+    steps_that_are_differentiated,
+    patterns_and_walruses,
 ]
 
 
