@@ -277,6 +277,26 @@ def test_what_exit_functions_free_is_reported_and_said_to_be_freed(tmp_path: Pat
     assert "such as the arguments of atexit.register" in shown
 
 
+def test_what_is_kept_is_not_said_to_be_freed_where_another_kind_of_its_line_is(tmp_path: Path) -> None:
+    text = """import weakref
+import numpy as np
+import disposescope as ds
+
+class Handle:
+    pass
+
+handles, history = [], []
+for _ in range(60):
+    handles.append(Handle())
+    history.append(ds.ones((2000,))); weakref.finalize(handles[-1], len, np.ones(2000))
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    assert {row["holder"]: row["freed"] for row in written(tmp_path)["retainers"]} == {
+        "module weakref.finalize._registry": "by exit functions",
+        "module __main__.history": None,
+    }
+
+
 def test_what_threads_make_after_the_code_has_returned_is_reported_too(tmp_path: Path) -> None:
     text = """import threading
 import numpy as np
