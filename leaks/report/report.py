@@ -708,7 +708,9 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
 
 def _headline(leak: Leak) -> str:
     if leak.tensor is None:
-        return f"{leak.kind} ({leak.sure}): {_sentence(leak)}"
+        several = leak.kind == "native" and leak.count > 1
+        of_all = f", {leak.count:,} processes, {bytes_text(leak.nbytes)}" if several else ""
+        return f"{leak.kind} ({leak.sure}){of_all}: {_sentence(leak)}"
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"

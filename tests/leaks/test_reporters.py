@@ -198,6 +198,12 @@ def test_the_text_of_a_sum_of_losses_says_over_how_many_steps_its_graph_reaches(
     assert f"\n     {what}\n" in text_of(replace(Report(), leaks=tuple(rows), count=30))
 
 
+def test_the_text_of_native_growth_in_several_processes_has_the_bytes_of_all() -> None:
+    row = examples.leak(kind="native", sure="possible", tensor=None, count=4, nbytes=120_000_000, site=None)
+    text = text_of(replace(Report(), leaks=(row,), count=4))
+    assert "native (possible), 4 processes, 120.0 MB: It is there" in text
+
+
 def test_the_text_counts_steps_only_where_there_were_some() -> None:
     trend = replace(examples.trend(), over="births")
     rows = [examples.leak(kind="graph", carriers=("module __main__.total",), trend=trend)]
