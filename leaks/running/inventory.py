@@ -132,7 +132,7 @@ class Growing:
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
         self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
-        self._graphs: list[Leak] = []
+        self._graphs: dict[_Line, Leak] = {}
         self._last: dict[str, int] = {}
         self._is_looking = False
 
@@ -152,16 +152,28 @@ class Growing:
             self._look()
         return True
 
+    def look_at(self, report: Report) -> None:
+        """Take what grows from a report of what is there now, also from one that is written now and then.
+
+        While the main thread waits for others there is nothing else to look at.
+        """
+        met = [
+            leak
+            for leak in report.leaks
+            if leak.kind in _GROWING and not (leak.scopes != (None,) and OPENINGS.open_scopes())
+        ]
+        for leak in met:
+            if leak.trend is not None:
+                self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+            elif _has_long_graph(leak):
+                self._graphs[_line_of(leak)] = leak
+
     def _look(self) -> None:
         self._is_looking = True
         try:
-            in_scope = bool(OPENINGS.open_scopes())
             report = self._make()
-            met = [leak for leak in report.leaks if leak.kind in _GROWING and not (in_scope and leak.scopes != (None,))]
-            self._graphs = [leak for leak in met if leak.trend is None and _has_long_graph(leak)]
-            for leak in met:
-                if leak.trend is not None:
-                    self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+            self._graphs.clear()
+            self.look_at(report)
         except Exception as error:
             # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks again.
             print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
@@ -208,8 +220,8 @@ class Growing:
             known = reported.keys() | {_line_of(leak) for leak in found}
             found += [
                 _told_freed_graph(leak, end)
-                for leak in self._graphs
-                if _line_of(leak) not in known and (end := _end_of(leak.holder)) is not None
+                for line, leak in self._graphs.items()
+                if line not in known and (end := _end_of(leak.holder)) is not None
             ]
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()]
 

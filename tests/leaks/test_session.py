@@ -412,6 +412,34 @@ def test_what_grew_is_reported_although_a_function_freed_it_in_the_end(tmp_path:
     )
 
 
+def test_what_grew_on_a_thread_is_reported_although_the_main_thread_only_waited_for_it(tmp_path: Path) -> None:
+    text = """import threading
+from pathlib import Path
+import numpy as np
+
+def is_told(name):
+    return Path("leaks.json").exists() and name in Path("leaks.json").read_text()
+
+def work():
+    frames = []
+    while len(frames) < 500 or not is_told("local 'frames'"):
+        frames.append(np.ones(50))
+        for _ in range(10_000):
+            pass
+
+def main():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+main()
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["kind"], leak["sure"], leak["freed"]) == ("growth", "possible", "when work() returned")
+    assert leak["holders"][0].endswith("work() on thread 'Thread-1 (work)': local 'frames'[0]")
+
+
 def test_what_grew_in_an_object_that_a_cycle_keeps_is_reported_as_grown(tmp_path: Path) -> None:
     text = f"""{IN_MAIN}
 import gc
