@@ -323,6 +323,13 @@ class Framework:
     def record_pending(self) -> object:
         """Record the births that were seen and are not in the log yet."""
 
+    def only_records(self, code: CodeType, /) -> bool:
+        """Return whether code of the adapter does nothing but call the library and record births.
+
+        What lives may be looked at while such code is running: it has no lock, and has begun nothing.
+        """
+        return False
+
     def anchor_of(self, entry: Entry, /) -> object | None:
         """Return what the log knows the memory of a live resource by; None where the resource itself is known."""
         return None

@@ -19,6 +19,7 @@ __all__ = [
     "add_judge",
     "add_library",
     "called_by",
+    "is_in_comprehension",
     "is_inside",
     "mark_of",
     "name_of_call",
@@ -297,3 +298,25 @@ def name_of_call(code: CodeType, last: int) -> str | None:
         instructions = _until_callee(instructions)
     is_name = opname.startswith((*CALLS, "LOAD_ATTR", "LOAD_METHOD"))
     return _loaded_name(instructions) if is_name else None
+
+
+_ADDS: Final = ("LIST_APPEND", "SET_ADD", "MAP_ADD")
+
+
+def is_in_comprehension(code: CodeType, instruction: int) -> bool:
+    """Return whether an instruction makes an element of a list, set or dict comprehension.
+
+    Since Python 3.12 that is no function of its own, but a loop in the code around it.
+    """
+    instructions = list(dis.get_instructions(code))
+    loops: list[tuple[int, int]] = [(one.offset, one.argval) for one in instructions if one.opname == "FOR_ITER"]
+
+    def innermost(offset: int) -> tuple[int, int] | None:
+        return max((loop for loop in loops if loop[0] < offset < loop[1]), default=None)
+
+    around = innermost(instruction)
+    # A display with a star, ``[*rows, row]``, adds to what lies on top of the stack: one below the
+    # iterator is a comprehension's.
+    return around is not None and any(
+        one.opname in _ADDS and (one.arg or 0) > 1 and innermost(one.offset) == around for one in instructions
+    )

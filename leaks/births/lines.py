@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from ...scopes.sites import Site, site_of
+from ...scopes.sites import Mark, Site, site_of
 from ..report.live import LiveSite
 from .log import LOG, Row, Sites
 
@@ -79,6 +79,12 @@ class Births:
         """Return the name of the function of the line, or ``""``."""
         site = None if self.site_number is None else self._sites(self.site_number).site
         return "" if site is None else site.function
+
+    @property
+    def mark(self) -> Mark | None:
+        """Return the code and the instruction of the line; None where they are not known any more."""
+        places = LOG.site(self.site_number)[3] if self.site_number is not None and self.is_known_still else ()
+        return places[0] if places else None
 
     @property
     def live(self) -> float:

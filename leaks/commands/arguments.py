@@ -98,6 +98,8 @@ def report_in(file: str, parser: argparse.ArgumentParser) -> Report:
 
     A file that cannot be read ends the program with one line.
     """
+    if file == REPORT and not os.path.exists(file):
+        parser.error(f"there is no {REPORT} in this folder: leak-report run PROGRAM makes one, or name a FILE")
     try:
         return read_report(file)
     except ReportFileError as error:

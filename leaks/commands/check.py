@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 from ...scopes.process import bytes_text
 from ..report.report import text_of, undecided_of
 from ..reporters.github import github_of
-from ..reporters.json_report import ReportFileError, read_report
 from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline
 from ..saved.settings_file import SettingsError, find_settings, suppressed_by, suppressions_of
-from .arguments import add_report_argument, growth_of_text, reader_may_leave
+from .arguments import add_report_argument, growth_of_text, reader_may_leave, report_in
 from .run import UNDECIDED, parse_kinds
 
 if TYPE_CHECKING:
@@ -73,12 +72,12 @@ class Check:
         settings = find_settings(Path.cwd()) if options.config is None else Path(options.config)
         baseline = None if options.baseline is None else Path(options.baseline)
         known: tuple[Known, ...] = ()
+        report = report_in(options.file, parser)
         try:
-            report = read_report(options.file)
             report = suppressed_by(report, () if settings is None else suppressions_of(settings))
             if baseline is not None and (baseline.exists() or not options.update_baseline):
                 known = read_baseline(baseline)
-        except (ReportFileError, SettingsError) as error:
+        except SettingsError as error:
             parser.error(str(error))
         leaks = [
             leak

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -107,8 +108,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"{words[0]!r} is a program; to run it: leak-report run {shlex.join(words)}")
         # The name of a report alone means `show`.
         words.insert(0, "show")
-    options = parser.parse_args(words)
+    if words and words[0].startswith("-"):
+        _refuse([word for word in words[:1] if word.partition("=")[0] not in _options_of(parser)], parser)
+    elif words and words[0] not in VERBS:
+        parser.error(f"invalid choice: {words[0]!r}{_near_to(words[0], VERBS)} (choose from {', '.join(VERBS)})")
+    options, unknown = parser.parse_known_args(words)
     verb, verb_parser = parsers[options.verb]
+    _refuse(unknown, verb_parser)
     if options.verb in _WITH_SETTINGS:
         given = getattr(options, "config", None)
         file = find_settings(Path.cwd()) if given is None else Path(given)
@@ -118,6 +124,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         except SettingsError as error:
             verb_parser.error(str(error))
     return verb.run(options, verb_parser)
+
+
+def _refuse(unknown: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """End the program if there are arguments that a verb does not have."""
+    if unknown:
+        near = _near_to(unknown[0].partition("=")[0], _options_of(parser))
+        parser.error(f"unrecognized arguments: {shlex.join(unknown)}{near}")
+
+
+def _options_of(parser: argparse.ArgumentParser) -> list[str]:
+    return [
+        name for action in _actions_of(parser) if action.help != argparse.SUPPRESS for name in action.option_strings
+    ]
+
+
+def _near_to(word: str, known: Iterable[str]) -> str:
+    """Return a question whether another word was meant; empty where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class _Version(argparse.Action):

@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from ..report.retainer import text_by_holder
-from ..reporters.json_report import ReportFileError, json_of, read_report
+from ..reporters.json_report import json_of
 from ..reporters.tables import can_draw, print_report, print_table, print_tree
-from .arguments import ALL, add_report_argument, reader_may_leave
+from .arguments import ALL, add_report_argument, reader_may_leave, report_in
 
 __all__ = [
     "Show",
@@ -41,10 +41,7 @@ class Show:
         """Read the file, print the report, and return the exit status."""
         if (options.table or options.tree) and not can_draw():
             parser.error("--table and --tree need rich: pip install 'disposescope[report]'")
-        try:
-            report = read_report(options.file)
-        except ReportFileError as error:
-            parser.error(str(error))
+        report = report_in(options.file, parser)
         with reader_may_leave():
             if options.table:
                 print_table(report, sys.stdout)

@@ -55,22 +55,31 @@ class OwnPages:
     """The memory that this process has for itself. Made after the fork."""
 
     def __init__(self) -> None:
+        self._first: list[OwnMemory] = []
         self._points: Thinned[OwnMemory] = Thinned(_POINTS, _STRIDE)
         self._is_unknown = False
 
     def passed(self, name: str, count: int) -> None:
         """Read the memory at the end of a pass, if it is one of the chosen."""
-        if name == HANDED_OVER and not self._is_unknown and self._points.wants():
+        if name != HANDED_OVER or self._is_unknown:
+            return
+        is_chosen = self._points.wants()
+        if is_chosen or not self._first:
             own = own_nbytes()
             self._is_unknown = own is None
             if own is not None:
                 by_device = complete_log().live_nbytes()
                 live = sum(nbytes for device, nbytes in by_device.items() if device.startswith("cpu"))
-                self._points.append(OwnMemory(count, own, live + cached_nbytes(), anonymous_nbytes() or 0))
+                point = OwnMemory(count, own, live + cached_nbytes(), anonymous_nbytes() or 0)
+                if is_chosen:
+                    self._points.append(point)
+                else:
+                    # Most is copied at the first passes.
+                    self._first.append(point)
 
     def leaks(self) -> tuple[Leak, ...]:
         """Return its growth, if it grows steadily."""
-        return growth_of_own_memory(self._points.items())
+        return growth_of_own_memory([*self._first, *self._points.items()])
 
     def unwatched(self) -> tuple[str, ...]:
         """Return what is not seen because the system does not report it."""

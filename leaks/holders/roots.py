@@ -59,7 +59,7 @@ def user_roots() -> Iterator[Root]:
             yield from _variables(name, namespace)
     for thread, frame in _user_frames():
         where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
-        if thread != threading.get_ident():
+        if thread not in (threading.get_ident(), threading.main_thread().ident):
             where += f" on thread {_name_of_thread(thread)}"
         for name, value in locals_of(frame).items():
             yield f"{where}: local {name!r}", value

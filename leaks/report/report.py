@@ -691,7 +691,11 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
             f"{_INDENT}grows by {tensors}{bytes_text(round(trend.nbytes_per_pass))} per pass, "
             f"over {trend.passes} passes"
         )
-    steps = "" if leak.trend is None else f" ({_counted(leak.trend.passes, 'step')})"
+    if leak.kind == "graph" and leak.trend is None and not leak.carriers:
+        lines.append(f"{_INDENT}{_sentence(leak)}")
+    steps = ""
+    if leak.trend is not None and leak.trend.over == "passes":
+        steps = f" ({_counted(leak.trend.passes, 'step')})"
     lines += [f"{_INDENT}held by the graph of {text.removesuffix('.grad_fn')}{steps}" for text in leak.carriers]
     lines += [
         f"{_INDENT}holder {text}" if text.startswith("not found") else f"{_INDENT}held by {text}"
@@ -704,12 +708,18 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
 
 def _headline(leak: Leak) -> str:
     if leak.tensor is None:
-        what = leak.explanation.removesuffix(f": {leak.remedy}.") if leak.remedy else leak.explanation
-        return f"{leak.kind} ({leak.sure}): {what}"
+        several = leak.kind == "native" and leak.count > 1
+        of_all = f", {leak.count:,} processes, {bytes_text(leak.nbytes)}" if several else ""
+        return f"{leak.kind} ({leak.sure}){of_all}: {_sentence(leak)}"
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
     return f"{leak.kind} ({leak.sure}): {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
+
+
+def _sentence(leak: Leak) -> str:
+    """Return what happens, without what to do."""
+    return leak.explanation.partition(f": {leak.remedy}.")[0] if leak.remedy else leak.explanation
 
 
 def _rate(per_pass: float) -> str:

@@ -80,9 +80,9 @@ class Inventory:
             [_told_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
             for rows in (self.report.leaks, self.report.kept)
         )
-        sites = {site for site, _ in gone}
+        stay = {line for line, count in before.items() if count and line not in gone}
         retainers = [
-            replace(row, freed=when) if row.freed is None and row.sites and sites.issuperset(row.sites) else row
+            replace(row, freed=when) if row.freed is None and _is_freed(row, gone, stay) else row
             for row in self.report.retainers
         ]
         self.report = replace(self.report, leaks=tuple(leaks), kept=tuple(kept), retainers=tuple(retainers))
@@ -116,7 +116,9 @@ class Growing:
     It looks at passes 16, 32, 64 and so on, which bounds what that costs; in a program without passes
     at those births, where a line has grown until then. What grew until the last passes of the
     run and was then freed because a function returned, or a thread ended, is reported; what a scope
-    gives back, what the program clears, and what an earlier phase freed is by design.
+    gives back, what the program clears, and what an earlier phase freed is by design. A tensor whose
+    graph reaches over many passes, such as a sum of losses, is one tensor however long that is: it
+    counts as grown where the last look has found it.
 
     Parameters
     ----------
@@ -124,11 +126,12 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_is_looking", "_last", "_make", "_met")
+    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
         self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
+        self._graphs: dict[_Line, Leak] = {}
         self._last: dict[str, int] = {}
         self._is_looking = False
 
@@ -148,15 +151,28 @@ class Growing:
             self._look()
         return True
 
+    def look_at(self, report: Report) -> None:
+        """Take what grows from a report of what is there now, also from one that is written now and then.
+
+        While the main thread waits for others there is nothing else to look at.
+        """
+        met = [
+            leak
+            for leak in report.leaks
+            if leak.kind in _GROWING and not (leak.scopes != (None,) and OPENINGS.open_scopes())
+        ]
+        for leak in met:
+            if leak.trend is not None:
+                self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+            elif _has_long_graph(leak):
+                self._graphs[_line_of(leak)] = leak
+
     def _look(self) -> None:
         self._is_looking = True
         try:
-            in_scope = bool(OPENINGS.open_scopes())
             report = self._make()
-            for leak in report.leaks:
-                is_given_back = in_scope and leak.scopes != (None,)
-                if leak.kind in _GROWING and leak.trend is not None and not is_given_back:
-                    self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+            self._graphs.clear()
+            self.look_at(report)
         except Exception as error:
             # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks again.
             print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
@@ -199,14 +215,26 @@ class Growing:
                 if retainer is not None:
                     retained.setdefault(retainer, []).append(found[-1])
                 break
+        if names and names != [None]:
+            known = reported.keys() | {_line_of(leak) for leak in found}
+            found += [
+                _told_freed_graph(leak, end)
+                for line, leak in self._graphs.items()
+                if line not in known and (end := _end_of(leak.holder)) is not None
+            ]
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()]
 
 
 def _is_in_our_code() -> bool:
-    """Return whether code of this package is running, but for what runs the program."""
+    """Return whether code of this package is running, but for what runs the program or only records births."""
+    recording = FRAMEWORKS.with_own("only_records")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_inside(frame) and not str(frame.f_globals.get("__name__")).startswith(_RUNNING):
+        if (
+            is_inside(frame)
+            and not str(frame.f_globals.get("__name__")).startswith(_RUNNING)
+            and not any(framework.only_records(frame.f_code) for framework in recording)
+        ):
             return True
         frame = frame.f_back
     return False
@@ -256,6 +284,21 @@ def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak
         explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
         if trend.over == "passes"
         else f"It grew to {what}, freed {when}: {leak.remedy}.",
+    )
+
+
+def _has_long_graph(leak: Leak) -> bool:
+    """Return whether the graph of a leak, which is a tensor that is kept, reaches over many passes."""
+    return leak.kind == "graph" and leak.sure == "certain"
+
+
+def _told_freed_graph(leak: Leak, end: str) -> Leak:
+    return replace(
+        leak,
+        sure="likely",
+        freed=end,
+        holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
+        explanation=f"{leak.explanation} (It was freed at the end, {end}: a longer run needs more.)",
     )
 
 
@@ -316,6 +359,12 @@ def _line_of(leak: Leak) -> _Line:
 
 def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
     return [leak for leak in leaks if _line_of(leak) not in lines]
+
+
+def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
+    """Return whether all lines that a row is of have gone; a line may make tensors of several kinds."""
+    lines = {(site, kind) for site in row.sites for kind in row.kinds}
+    return not lines.isdisjoint(gone) and lines.isdisjoint(stay)
 
 
 def _told_freed(leak: Leak, when: str) -> Leak:

@@ -329,7 +329,9 @@ class Session:
 
     def _write_what_is_known(self) -> None:
         # The program waits meanwhile, so look for holders only near its variables.
-        self._write(self.report("running", None, object_limit=_OBJECTS_WHILE_RUNNING))
+        own = self._own_report("running", _OBJECTS_WHILE_RUNNING)
+        self._growing.look_at(own)
+        self._write(self._with_others(own, "running", None, None))
 
     def _write(self, report: Report) -> None:
         # A process may outlive the program that started it, whose report is made.

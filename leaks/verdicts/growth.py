@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from statistics import median
 from typing import Final, final
 
+from ...scopes.sites import is_in_comprehension
 from ..births.lines import Beginning, Births
 from ..births.log import LOG
 from ..report.leaks import Trend
@@ -284,7 +285,8 @@ class Evidence:
 
     def is_in_a_row(self, births: Births) -> bool:
         """Return whether a comprehension makes them: a table, which is filled once."""
-        return births.function.endswith(_COMPREHENSIONS)
+        mark = births.mark
+        return births.function.endswith(_COMPREHENSIONS) or (mark is not None and is_in_comprehension(*mark))
 
     def trend_of(self, births: Births, sizes: Sequence[int], *, have_parts: bool = False) -> Trend | None:
         """Return how a line grows, or None if it does not.

@@ -8,9 +8,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, cast, final
 
+from ...scopes.process import bytes_text
 from ...scopes.sites import Site, site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..report.leaks import Leak, LeakKind, Sureness, Trend, excerpt_of, fingerprint_of
@@ -152,6 +154,8 @@ def _running() -> set[tuple[int, CodeType]]:
 _WORTH_NBYTES: Final = 16_000_000
 _SHARE: Final = 0.05
 _SAMPLES: Final = 24
+_LARGE_STEPS: Final = 2
+_PARTS: Final = 4
 
 
 def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
@@ -247,7 +251,12 @@ class OwnMemory:
 
 
 def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
-    """Return the steady growth of what a forked process has for itself, beyond what is known of it."""
+    """Return the growth of what a forked process has for itself, beyond what is known of it.
+
+    It is steady, or it is copied from the parent, pass by pass. Where objects are read at random,
+    as a loader does that shuffles, ever fewer pages are left to copy; what comes at one or two
+    passes is a collection of garbage, or what the parent itself has written.
+    """
     if not points:
         return ()
     # What it has of its parent at the beginning is known to neither.
@@ -257,20 +266,39 @@ def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
         for point in points
     ]
     trend = trend_of(series)
-    grown = series[-1][2] - series[len(series) // 4][2]
-    if trend is None or grown < _WORTH_NBYTES:
+    if series[-1][2] - series[len(series) // 4][2] < _WORTH_NBYTES:
+        trend = None
+    copied = _copied_nbytes(points)
+    if trend is None and not _is_bit_by_bit(copied):
         return ()
-    nbytes = series[-1][2]
-    last = points[-1]
-    # A page that is copied was anonymous memory before.
-    copied = last.own_nbytes - first.own_nbytes - (last.anonymous_nbytes - first.anonymous_nbytes)
-    if copied * 2 >= nbytes:
+    nbytes = copied[-1] if trend is None else series[-1][2]
+    if copied[-1] * 2 >= nbytes:
         what = (
-            "A worker process copies the memory of its parent page by page, as the reference counts in Python objects "
-            "are written when they are read"
+            f"A worker process copies the memory of its parent page by page, {bytes_text(copied[-1])} until now, as "
+            "the reference counts in Python objects are written when they are read"
         )
         remedy = "keep what workers read in arrays (NumPy, PyTorch, PyArrow) instead of lists and dicts of objects"
     else:
         what = "The memory that a worker process has for itself grows, and neither tracked tensors nor caches do"
         remedy = "look for Python objects with tracemalloc, and for native code with a native profiler"
     return (leak_without_tensor("native", "possible", nbytes, what, remedy, trend=trend),)
+
+
+def _copied_nbytes(points: Sequence[OwnMemory]) -> list[int]:
+    """Return what had been copied at each point since the first: a page that is copied was anonymous memory before."""
+    first = points[0]
+    copied = (
+        point.own_nbytes
+        - first.own_nbytes
+        - max(point.anonymous_nbytes - first.anonymous_nbytes, point.known_nbytes - first.known_nbytes)
+        for point in points
+    )
+    # What is given back was no copy.
+    return list(accumulate(copied, max, initial=0))
+
+
+def _is_bit_by_bit(copied: Sequence[int]) -> bool:
+    """Return whether much was copied, and a good part of it besides the two largest steps."""
+    steps = sorted(after - before for before, after in pairwise(copied))
+    total = copied[-1]
+    return total >= _WORTH_NBYTES and sum(steps[:-_LARGE_STEPS]) * _PARTS >= total

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib import import_module
 from sys import _getframe
-from types import CodeType, FrameType
-from typing import Any, Final, final
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final, TypeVar, cast, final
 from weakref import ref
 
 from ...scopes.compiled import ENTERING, ScopeState
@@ -40,12 +40,16 @@ __all__ = [
     "look",
     "pass_over",
     "pass_over_aliases",
+    "recording",
     "see_births",
     "call_listeners",
+    "only_records",
     "uncover",
     "unknown_arrays",
     "wrap_ways",
 ]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 # The live arrays of JAX: those of the process, those that are known, and their addresses.
 
@@ -183,6 +187,20 @@ class _Births:
 BIRTHS: Final = _Births()
 
 
+_RECORDING: Final[set[CodeType]] = set()
+
+
+def recording(function: _F) -> _F:
+    """Mark a function that does nothing but call JAX and record births: see `Framework.only_records`."""
+    _RECORDING.add(cast("FunctionType", function).__code__)
+    return function
+
+
+def only_records(code: CodeType) -> bool:
+    """Return whether code is that of a function marked so."""
+    return code in _RECORDING
+
+
 class _Hook:
     """The hook that JAX calls after each cached call of compiled code.
 
@@ -194,6 +212,7 @@ class _Hook:
     def __init__(self) -> None:
         self.before: Callable[..., object] | None = None
 
+    @recording
     def __call__(self, function: object, args: object, kwargs: object, result: Any) -> None:
         if self.before is not None:
             self.before(function, args, kwargs, result)
@@ -216,6 +235,7 @@ class _Hook:
             call_listeners(arrays)
 
 
+@recording
 def call_listeners(arrays: list[Any]) -> None:
     """Have arrays that have just come into being born in the current scope, or seen outside of all.
 
@@ -353,6 +373,7 @@ def uncover() -> None:
 _Array: Final[Any] = import_module("jax").Array
 
 
+@recording
 def _see(results: Iterable[Any]) -> None:
     """Record the births of arrays among results, except constants."""
     fresh: list[Any] = []
@@ -379,6 +400,7 @@ def _see(results: Iterable[Any]) -> None:
 
 def _telling_of_calls(execute: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(execute)
+    @recording
     def recorded_call(*args: Any) -> Any:
         results = execute(*args)
         if BIRTHS.record is not None or CURRENT.get() is not None:
@@ -394,6 +416,7 @@ def _telling_of_calls(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(put)
+    @recording
     def recorded_call(*given: Any, **options: Any) -> Any:
         results = put(*given, **options)
         if BIRTHS.record is not None or CURRENT.get() is not None:

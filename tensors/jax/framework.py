@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import CodeType
 from typing import Any, Final, final
 from weakref import ref
 
@@ -18,7 +19,7 @@ from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
 from .adapter import KIND, array_in_key, install
-from .births import ARRAY, BIRTHS, entered, left, look, uncover
+from .births import ARRAY, BIRTHS, entered, left, look, only_records, recording, uncover
 
 __all__ = [
     "JaxFramework",
@@ -102,6 +103,10 @@ class JaxFramework(Framework):
         if collect is not None and BIRTHS.record is not None:
             collect()
 
+    def only_records(self, code: CodeType, /) -> bool:
+        """Return whether code does nothing but call JAX and record births."""
+        return only_records(code)
+
     def borrowed_addresses(self) -> Iterator[int]:
         """Return the blocks of NumPy's that are the whole memory of an array, as ``device_put`` makes it."""
         if self._log is None:
@@ -137,6 +142,7 @@ class JaxFramework(Framework):
         """Return the memory of an array."""
         return [] if thing.is_deleted() else [HeldMemory("", ("jax", id(thing)), thing.nbytes)]
 
+    @recording
     def _see(self, array: Any) -> None:
         """Record an array that no scope owns."""
         nbytes: int = array.nbytes

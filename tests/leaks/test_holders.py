@@ -250,6 +250,18 @@ def test_locals_of_other_threads_are_roots() -> None:
     assert group.holder.endswith(f" {work.__qualname__}() on thread 'loader': local 'batch'")
 
 
+def test_a_local_of_the_main_thread_is_called_so_whichever_thread_looks() -> None:
+    found: list[str] = []
+    with LeakDetector() as detector:
+        batch = tensor()
+        thread = threading.Thread(target=lambda: found.extend(leak.holder for leak in detector.report().leaks))
+        thread.start()
+        thread.join()
+    assert len(batch) == 3
+    [holder] = found
+    assert holder.endswith("_whichever_thread_looks(): local 'batch'")
+
+
 def test_looking_at_locals_does_not_lengthen_their_lives() -> None:
     with LeakDetector() as detector:
         batch = tensor()

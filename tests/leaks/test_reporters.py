@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from disposescope.leaks import (
 from disposescope.leaks.report.report import text_of
 from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
 from disposescope.scopes.process import bytes_text
+from tests.leaks import example_reports as examples
 
 SITE = Site("train.py", 31, "Trainer.step")
 
@@ -188,6 +190,24 @@ def test_the_text_is_this() -> None:
     left_over = "1 × Tensor float32 (1000, 1000), born at train.py:31 in Trainer.step(), named by module __main__.batch"
     assert left_over not in TEXT
     assert left_over in text_of(REPORT, everything=True)
+
+
+def test_the_text_of_a_sum_of_losses_says_over_how_many_steps_its_graph_reaches() -> None:
+    what, remedy = "Its graph reaches over 60 steps of an optimizer and grows with each", "add up loss.item()"
+    rows = [examples.leak(kind="graph", explanation=f"{what}: {remedy}.", remedy=remedy)]
+    assert f"\n     {what}\n" in text_of(replace(Report(), leaks=tuple(rows), count=30))
+
+
+def test_the_text_of_native_growth_in_several_processes_has_the_bytes_of_all() -> None:
+    row = examples.leak(kind="native", sure="possible", tensor=None, count=4, nbytes=120_000_000, site=None)
+    text = text_of(replace(Report(), leaks=(row,), count=4))
+    assert "native (possible), 4 processes, 120.0 MB: It is there" in text
+
+
+def test_the_text_counts_steps_only_where_there_were_some() -> None:
+    trend = replace(examples.trend(), over="births")
+    rows = [examples.leak(kind="graph", carriers=("module __main__.total",), trend=trend)]
+    assert "held by the graph of module __main__.total\n" in text_of(replace(Report(), leaks=tuple(rows), count=30))
 
 
 def test_the_text_of_a_report_without_leaks_is_two_words() -> None:

@@ -277,6 +277,26 @@ def test_what_exit_functions_free_is_reported_and_said_to_be_freed(tmp_path: Pat
     assert "such as the arguments of atexit.register" in shown
 
 
+def test_what_is_kept_is_not_said_to_be_freed_where_another_kind_of_its_line_is(tmp_path: Path) -> None:
+    text = """import weakref
+import numpy as np
+import disposescope as ds
+
+class Handle:
+    pass
+
+handles, history = [], []
+for _ in range(60):
+    handles.append(Handle())
+    history.append(ds.ones((2000,))); weakref.finalize(handles[-1], len, np.ones(2000))
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    assert {row["holder"]: row["freed"] for row in written(tmp_path)["retainers"]} == {
+        "module weakref.finalize._registry": "by exit functions",
+        "module __main__.history": None,
+    }
+
+
 def test_what_threads_make_after_the_code_has_returned_is_reported_too(tmp_path: Path) -> None:
     text = """import threading
 import numpy as np
@@ -390,6 +410,34 @@ def test_what_grew_is_reported_although_a_function_freed_it_in_the_end(tmp_path:
         r"born at program\.py:9; freed when collect\(\) returned\n",
         by_holder,
     )
+
+
+def test_what_grew_on_a_thread_is_reported_although_the_main_thread_only_waited_for_it(tmp_path: Path) -> None:
+    text = """import threading
+from pathlib import Path
+import numpy as np
+
+def is_told(name):
+    return Path("leaks.json").exists() and name in Path("leaks.json").read_text()
+
+def work():
+    frames = []
+    while len(frames) < 500 or not is_told("local 'frames'"):
+        frames.append(np.ones(50))
+        for _ in range(10_000):
+            pass
+
+def main():
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+main()
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["kind"], leak["sure"], leak["freed"]) == ("growth", "possible", "when work() returned")
+    assert leak["holders"][0].endswith("work() on thread 'Thread-1 (work)': local 'frames'[0]")
 
 
 def test_what_grew_in_an_object_that_a_cycle_keeps_is_reported_as_grown(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The site of a birth is the line of the user's code that a person would look at."""
 
+import dis
 import sys
 from dataclasses import dataclass, field
+from types import CodeType
 
 import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Site
-from disposescope.scopes.sites import mark_of, site_of
+from disposescope.scopes.sites import is_in_comprehension, mark_of, site_of
 
 
 def line_above() -> int:
@@ -99,3 +101,36 @@ def test_what_runs_a_program_is_no_part_of_its_stack(file: str, package: str | N
     assert with_command[0] == with_script[0] == __file__
     assert file not in with_command
     assert "/projects/train.py" in with_script
+
+
+def places(code: CodeType) -> list[tuple[CodeType, int]]:
+    """The calls of ``make`` in code, and in the code of its functions and comprehensions."""
+    found: list[tuple[CodeType, int]] = []
+    is_next = False
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_") and instruction.argval == "make":
+            is_next = True
+        elif is_next and instruction.opname == "CALL":
+            found.append((code, instruction.offset))
+            is_next = False
+        elif isinstance(instruction.argval, CodeType):
+            found += places(instruction.argval)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[make(x) for x in y]", True),
+        ("{x: make(x) for x in y}", True),
+        ("{make(x) for z in y for x in z if x}", True),
+        ("for x in y:\n    rows.append(make(x))", False),
+        ("for x in y:\n    rows = [*rows, make(x)]", False),
+        ("for x in y:\n    rows.append(make([z for z in x]))", False),
+        ("[x for x in make(y)]", False),
+        ("make(y)", False),
+    ],
+)
+def test_an_element_of_a_comprehension_is_recognised_by_its_instructions(text: str, expected: bool) -> None:
+    [place] = places(compile(text, "program.py", "exec"))
+    assert is_in_comprehension(*place) is expected

@@ -173,10 +173,21 @@ def test_pages_that_a_worker_copies_from_pass_to_pass_are_native_growth() -> Non
     assert "tracemalloc" in allocated.remedy
 
 
+def test_pages_that_a_worker_copies_at_random_are_told_although_ever_fewer_are_left() -> None:
+    [copied] = growth_of_own_memory(own_memory([round(40_000_000 * (1 - 0.7**number)) for number in range(40)]))
+    assert (copied.kind, copied.sure, copied.nbytes, copied.trend) == ("native", "possible", 39_999_964, None)
+    assert "copies the memory of its parent page by page, 40.0 MB until now" in copied.explanation
+
+
 def test_pages_that_a_worker_copies_once_are_no_growth() -> None:
     steady = [number * 1_000_000 for number in range(40)]
     assert growth_of_own_memory(own_memory([0, *[60_000_000] * 39])) == ()
-    assert growth_of_own_memory(own_memory([min(nbytes, 20_000_000) for nbytes in steady])) == ()
+    assert (
+        growth_of_own_memory(own_memory([0, 30_000_000, 32_000_000, *[60_000_000 + n * 50_000 for n in range(40)]]))
+        == ()
+    )
+    rests = [min(nbytes, 20_000_000) for nbytes in steady]
+    assert growth_of_own_memory(own_memory(rests, rests)) == (), "its own, and it has come to rest"
     assert growth_of_own_memory(own_memory([nbytes // 10 for nbytes in steady])) == ()
     assert growth_of_own_memory(own_memory(steady[:10])) == ()
     assert growth_of_own_memory([]) == ()
