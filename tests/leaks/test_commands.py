@@ -154,7 +154,8 @@ def test_folders_and_zip_files_run_as_with_python(tmp_path: Path) -> None:
         "import sys\ndef hook(*a):\n    raise KeyError('in the hook')\nsys.excepthook = hook\nraise ValueError",
         "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit()",
         "import atexit, sys\natexit.register(print, 'at exit')\natexit.register(sys.stderr.write, 'err\\n')\nprint(1)",
-        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint(1)",
+        "from threading import *\ngo = Event()\nThread(target=lambda: (go.wait(), print('thread'))).start()\n"
+        "import threading\nthreading._register_atexit(go.set)\nprint(1)",
         "import sys\nsys.stdout.write('no newline')",
         "import os\nprint('lost?', flush=True)\nos._exit(4)",
         "import warnings\nwarnings.warn('here')",

@@ -91,16 +91,16 @@ def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: 
 
 
 CHILDREN = """\
-import multiprocessing, os, signal, sys, time
+import json, multiprocessing, os, pathlib, signal, sys, time
 import disposescope as ds
 KEPT = []
 
 def work(ending):
+    folder = pathlib.Path(os.environ["FOLDER"])
     KEPT.append(ds.zeros((1000, 10))[:1])
     if ending == "killed":
-        while not [name for name in os.listdir(os.environ["FOLDER"]) if name.startswith(str(os.getpid()))]:
+        while not any(json.loads(file.read_text())["leaks"] for file in folder.glob(f"{os.getpid()}*.json")):
             time.sleep(0.05)
-        time.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -182,9 +182,13 @@ def test_a_run_fails_on_the_kinds_that_are_named(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_lines_show_the_live_view(tmp_path: Path) -> None:
-    name = program(tmp_path, VIEW + "import time\ntime.sleep(6)\n")
-    done = report(tmp_path, "run", "--live", name)
-    first = done.stderr.splitlines()[0]
+    command = [*COMMANDS, "run", "--live", program(tmp_path, VIEW + "input()\n")]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.communicate("\n")
     assert re.match(r"leak-report: \d+ s, ", first)
     assert "1 live tensors" in first
     assert "program.py:2" in first
