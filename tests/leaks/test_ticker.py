@@ -21,7 +21,7 @@ def test_it_calls_until_it_is_stopped() -> None:
 
     ticker = Ticker(tick, 0.001)
     ticker.start()
-    assert called.wait(10)
+    called.wait()
     ticker.stop()
     ticker.stop()
     assert "leak-report" not in [thread.name for thread in threading.enumerate()]
@@ -37,7 +37,7 @@ def test_a_failure_ends_the_calls_and_is_kept() -> None:
 
     ticker = Ticker(tick, 0.001)
     ticker.start()
-    assert failed.wait(10)
+    failed.wait()
     ticker.stop()
     assert isinstance(ticker.failure, ValueError)
 
@@ -58,7 +58,7 @@ def test_the_process_has_one_thread_while_it_forks_and_the_child_none_of_it() ->
             os._exit(threading.active_count() - 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         called.clear()
-        assert called.wait(10)
+        called.wait()
     finally:
         ticker.stop()
     assert threading.active_count() == before

@@ -131,7 +131,7 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=500)
     assert errors == "python -m disposescope plan: error: interrupted; nothing was written\n"
     assert process.returncode == 2
     assert not planned.exists()
