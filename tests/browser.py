@@ -127,7 +127,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def wait_for(self, condition: str, timeout_s: float = 30.0) -> None:
+    def wait_for(self, condition: str, timeout_s: float = 100.0) -> None:
         """Ask until a condition is true."""
         end = time.monotonic() + timeout_s
         while not self.js(f"Boolean({condition})"):

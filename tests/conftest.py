@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -21,10 +22,15 @@ from disposescope.scopes.identity import LIVE, release
 
 SEARCH_LIMITS = {"object_limit": 10**8}
 
-# How long an example takes is a matter of the machine, and asserted nowhere.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is a matter of the machine, and asserted nowhere. The examples are the same in each run,
+# and what an earlier run found is no part of them.
+settings.register_profile(
+    "any machine", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 # For a second run of what has been tested with many: --hypothesis-profile=few
 settings.register_profile("few", settings.get_profile("any machine"), max_examples=10)
+# For a search that goes on where the last one ended: --hypothesis-profile=others
+settings.register_profile("others", deadline=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
 # What a search for holders finds does not depend on how fast the machine is, nor on what else the
@@ -86,9 +92,17 @@ def no_other_thread_computes() -> None:
             }
 
         pending._stacks_of_others = without_the_runner
-    until = time.monotonic() + 5
-    while pending.Operations().in_flight() and time.monotonic() < until:
+    operations = pending.Operations()
+    until = time.monotonic() + 300
+    while in_flight := operations.in_flight():
+        assert time.monotonic() < until, f"a thread of an earlier test still computes: {where(in_flight)}"
         time.sleep(0.001)
+
+
+def where(threads: Iterable[int]) -> str:
+    """The line that each of some threads is at."""
+    frames = sys._current_frames()
+    return "".join("".join(traceback.format_stack(frames[thread])[-1:]) for thread in threads if thread in frames)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,6 @@ def run_program(code: str, **environment: str) -> str:
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout

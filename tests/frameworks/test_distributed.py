@@ -29,7 +29,7 @@ def test_programs_of_several_processes_run_unchanged(world: int, tmp_path: Path)
         for rank in range(world)
     ]
     try:
-        said = [process.communicate(timeout=100)[0] for process in processes]
+        said = [process.communicate(timeout=500)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -73,7 +73,6 @@ def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
     )
 

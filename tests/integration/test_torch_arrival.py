@@ -148,7 +148,6 @@ assert not wrong
 """
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each place is tried in a child of its own")
 def test_an_interrupt_anywhere_in_the_installation_is_made_up_for_by_the_next_scope():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)

@@ -14,7 +14,7 @@ pytest.importorskip("expecttest")
 
 import disposescope as ds
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def tensors_in(tree):

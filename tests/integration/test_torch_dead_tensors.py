@@ -105,7 +105,7 @@ def run(folder, program):
     path = folder / "program.py"
     path.write_text(program)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=110, env=environment)
+    return subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment)
 
 
 def outcomes(folder, context):

@@ -32,7 +32,7 @@ def report_of(folder: Path, *commands: list[str], **options: object) -> tuple[Re
     printed = []
     with Session(("main.py",), False, Settings(), folder / "leaks.json") as session:
         for command in commands:
-            done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60, **options)
+            done = subprocess.run(command, capture_output=True, text=True, cwd=folder, **options)
             assert (done.returncode, done.stderr) == (0, "")
             printed.append(done.stdout)
         return session.finish("exit", 0), printed
@@ -94,7 +94,7 @@ def test_the_environment_and_the_sitecustomize_of_a_program_are_its_own(tmp_path
 def test_a_program_that_ends_by_an_exception_has_no_leak_for_its_traceback(tmp_path: Path) -> None:
     code = "import numpy\ndef run():\n    batch = numpy.zeros(5000)\n    raise ValueError('no')\nrun()"
     with Session(("main.py",), False, Settings(), tmp_path / "leaks.json") as session:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         report = session.finish("exit", 0)
     assert "ValueError: no" in done.stderr
     assert of_children(report) == []
@@ -171,7 +171,7 @@ def test_a_forked_process_that_becomes_another_program_is_watched_before_and_aft
 def test_a_program_that_becomes_another_one_leaves_its_report_and_the_verdict_is_undecided(tmp_path: Path) -> None:
     code = f"import os\nos.execv({sys.executable!r}, ['python', '-c', 'print(1)'])"
     command = [sys.executable, "-m", "disposescope", "run", "-o", "leaks.json", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert f"undecided: not watched: the process `{sys.executable} -c 'print(1)'`: run it" in done.stderr
 

@@ -32,7 +32,7 @@ def environment() -> dict[str, str]:
 
 def execute(folder: Path, command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False, **options
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, **options
     )
 
 
@@ -154,7 +154,8 @@ def test_folders_and_zip_files_run_as_with_python(tmp_path: Path) -> None:
         "import sys\ndef hook(*a):\n    raise KeyError('in the hook')\nsys.excepthook = hook\nraise ValueError",
         "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit()",
         "import atexit, sys\natexit.register(print, 'at exit')\natexit.register(sys.stderr.write, 'err\\n')\nprint(1)",
-        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint(1)",
+        "from threading import *\ngo = Event()\nThread(target=lambda: (go.wait(), print('thread'))).start()\n"
+        "import threading\nthreading._register_atexit(go.set)\nprint(1)",
         "import sys\nsys.stdout.write('no newline')",
         "import os\nprint('lost?', flush=True)\nos._exit(4)",
         "import warnings\nwarnings.warn('here')",
@@ -179,7 +180,7 @@ def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=500)
     assert process.returncode == -signal.SIGINT
     assert stderr.count("KeyboardInterrupt") == 1
     assert "_program.py" not in stderr

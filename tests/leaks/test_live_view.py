@@ -38,7 +38,7 @@ def shown(stream: io.StringIO, words: str, monkeypatch: pytest.MonkeyPatch) -> s
         more = [ds.zeros(size) for size in range(1, 3)]
         with ds.dispose_scope("epoch"), ds.dispose_scope("step"):
             view.start(detector)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 500
             while words not in stream.getvalue() and time.monotonic() < deadline:
                 time.sleep(0.01)
             view.stop()

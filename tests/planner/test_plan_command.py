@@ -106,10 +106,12 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
         + "".join(f"{i},{i % 37},{i % 37 + 5 + i * i % 23},{100 + 37 * i % 991}\n" for i in range(120))
     )
     code = """if True:
-        import sys, types
+        import signal, sys, types
         import disposescope.planner.plan as module
         from disposescope.__main__ import main
 
+        # As a shell's foreground job: the tests themselves may run where the signal is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         compiled = module.compiled
 
         def plan(*arguments):
@@ -129,7 +131,7 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=500)
     assert errors == "python -m disposescope plan: error: interrupted; nothing was written\n"
     assert process.returncode == 2
     assert not planned.exists()

@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 import threading
-import time
 import types
 
 import pytest
@@ -85,8 +84,24 @@ def awaited(monkeypatch):
     process.AWAITED.pop(name, None)
 
 
-def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited):
+class Lock:
+    """A lock that counts who asks for it."""
+
+    def __init__(self, lock):
+        self.lock, self.asked = lock, threading.Semaphore(0)
+
+    def __enter__(self):
+        self.asked.release()
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        return self.lock.__exit__(*error)
+
+
+def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited, monkeypatch):
     begun, go_on, order = threading.Event(), threading.Event(), []
+    lock = Lock(process._installing)
+    monkeypatch.setattr(process, "_installing", lock)
 
     def teach():
         begun.set()
@@ -103,8 +118,9 @@ def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited):
     threads = [threading.Thread(target=enter, args=(name,)) for name in ("first", "second")]
     threads[0].start()
     assert begun.wait(60)
+    assert lock.asked.acquire(timeout=60)
     threads[1].start()
-    threads[1].join(0.05)
+    assert lock.asked.acquire(timeout=60)
     assert order == []
     go_on.set()
     for thread in threads:
@@ -131,11 +147,11 @@ def test_a_framework_that_cannot_be_taught_is_not_tried_again(awaited):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_can_be_taught_that_was_forked_while_another_thread_taught(awaited):
-    begun = threading.Event()
+    begun, forking = threading.Event(), threading.Event()
 
     def teach():
         begun.set()
-        time.sleep(0.05)
+        assert forking.wait(60)
 
     def enter():
         with ds.dispose_scope():
@@ -145,7 +161,11 @@ def test_a_child_can_be_taught_that_was_forked_while_another_thread_taught(await
     thread = threading.Thread(target=enter)
     thread.start()
     assert begun.wait(60)
-    child = os.fork()
+    process.at_forks(before=forking.set)
+    try:
+        child = os.fork()
+    finally:
+        process._FORKS.before.remove(forking.set)
     if child == 0:
         with ds.dispose_scope():
             os._exit(int(awaited in process.AWAITED))

@@ -18,7 +18,7 @@ from tests.programs import run_program
 FORK = """
 import faulthandler, gc, os, sys, threading, types, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(500, exit=True)
 import disposescope as ds
 """
 

@@ -6,7 +6,6 @@ import contextvars
 import copy
 import gc
 import pickle
-import sys
 import threading
 import traceback
 import weakref
@@ -29,7 +28,6 @@ from tests.scopes.toys import (
     fails,
     no_cyclic_garbage,
     owned_by,
-    tables_are_sound,
 )
 
 
@@ -848,121 +846,6 @@ class TestThreads:
             made = [job.result() for job in jobs]
             assert len(scope) == 100
         assert all(toy.releases == 1 for toy in made)
-
-    def test_hammering_one_scope_loses_nothing_and_releases_nothing_twice(self):
-        switching = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            made: list[Toy] = []
-            with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
-
-                def work(seed):
-                    kept = []
-                    for step in range(400):
-                        toy = Toy(step)
-                        kept.append(toy)
-                        match (step + seed) % 6:
-                            case 0:
-                                scope.move_to_outer(toy)
-                            case 1:
-                                ds.dispose(toy)
-                            case 2:
-                                scope.detach(toy)
-                                outer.attach(toy)
-                            case 3:
-                                kept.pop()
-                                del toy
-                            case 4:
-                                scope.move_to(outer, [toy])
-                                scope.attach(toy)
-                    made.extend(kept)
-
-                threads = [threading.Thread(target=contextvars.copy_context().run, args=(work, n)) for n in range(4)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                assert tables_are_sound()
-                alive = [toy for toy in made if toy.value is not None]
-                assert len(outer) + len(scope) == len(alive)
-            assert [toy.releases for toy in made] == [1] * len(made)
-            total = ds.statistics(process=True)
-            assert total.live == 0
-        finally:
-            sys.setswitchinterval(switching)
-
-    @pytest.mark.parametrize("seed", range(3))
-    def test_the_same_resources_pulled_about_by_threads_have_one_owner_in_the_end(self, seed):
-        switching = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            pool = [Toy(index) for index in range(30)]
-            with ds.dispose_scope("a") as a, ds.dispose_scope("b") as b, ds.dispose_scope("c") as c:
-                scopes = [a, b, c]
-
-                def work(number):
-                    state = number * 7919 + seed
-                    for _ in range(1500):
-                        state = (state * 1103515245 + 12345) % 2**31
-                        toy = pool[state // 8 % len(pool)]
-                        scope = scopes[state // 1024 % 3]
-                        match state // 65536 % 8:
-                            case 0 | 1 | 2:
-                                with suppress(ds.DisposedError):
-                                    scope.attach(toy)
-                            case 3 | 4:
-                                scope.move_to_outer(toy)
-                            case 5 | 6:
-                                scope.detach(toy)
-                            case 7:
-                                if state % 97 == 0:
-                                    ds.dispose(toy)
-
-                threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-                for toy in pool:
-                    holders = [scope for scope in scopes if any(toy is other for other in scope.live)]
-                    owner = ds.owner_of(toy)
-                    assert holders == ([] if owner is None else [owner])
-                    assert toy.releases == ds.is_disposed(toy)
-                assert sum(len(scope) for scope in scopes) == sum(ds.owner_of(toy) is not None for toy in pool)
-            assert all(toy.releases <= 1 for toy in pool)
-        finally:
-            sys.setswitchinterval(switching)
-
-    def test_a_scope_closed_while_others_bear_children_in_it_keeps_none_of_them(self):
-        switching = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        try:
-            for _ in range(30):
-                made: list[Toy] = []
-                with ds.dispose_scope() as outer:
-                    inner = ds.dispose_scope()
-                    with inner:
-                        started = threading.Barrier(3)
-
-                        def work(started=started, made=made):
-                            started.wait()
-                            for index in range(60):
-                                made.append(Toy(index))
-
-                        threads = [
-                            threading.Thread(target=contextvars.copy_context().run, args=(work,)) for _ in range(2)
-                        ]
-                        for thread in threads:
-                            thread.start()
-                        started.wait()
-                        inner.close()
-                    for thread in threads:
-                        thread.join()
-                    assert len(inner) == 0
-                    assert all((toy in outer) != ds.is_disposed(toy) for toy in made)
-                assert [toy.releases for toy in made] == [1] * len(made)
-        finally:
-            sys.setswitchinterval(switching)
 
 
 class TestComposites:

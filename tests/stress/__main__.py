@@ -35,6 +35,7 @@ class Scenario:
 
 SCENARIOS = {
     "torch_tensors": Scenario("torch_tensors", "torch"),
+    "scopes": Scenario("scopes", balance=("created",)),
     "text": Scenario("text"),
     "tensors": Scenario("tensors"),
     "packs": Scenario("packed", balance=()),

@@ -77,7 +77,6 @@ with ds.dispose_scope():
         env=os.environ | {"DISPOSESCOPE_ARENA_DEBUG": "1"},
         capture_output=True,
         text=True,
-        timeout=100,
     )
     assert process.returncode < 0
     assert message in process.stderr

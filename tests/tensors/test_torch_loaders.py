@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,14 +10,19 @@ import disposescope as ds
 
 
 class Late(torch.utils.data.Dataset):
-    """The first batch comes after the others."""
+    """The first batch comes after the second one: its worker waits until the other one is at the fourth."""
+
+    def __init__(self):
+        self.is_second_done = torch.multiprocessing.get_context("fork").Event()
 
     def __len__(self):
         return 4
 
     def __getitem__(self, index):
         if index == 0:
-            time.sleep(0.3)
+            assert self.is_second_done.wait(60)
+        if index == 3:
+            self.is_second_done.set()
         return torch.full((3,), float(index))
 
 

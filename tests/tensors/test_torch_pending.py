@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import textwrap
 import threading
 import warnings
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -324,12 +324,34 @@ def test_what_a_verb_exchanges_stays_as_long_as_an_operation_may_read_it(verb):
         assert PENDING.batches == []
 
 
+@contextmanager
+def waiting(count):
+    """Threads that wait, and have come as far as that."""
+    go = queue.SimpleQueue()
+
+    def wait():
+        go.get()
+
+    threads = [threading.Thread(target=wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+        # On its way there it calls other things that wait.
+        while sys._current_frames()[thread.ident].f_code is not wait.__code__:
+            pass
+    try:
+        yield
+    finally:
+        for _ in threads:
+            go.put(None)
+        for thread in threads:
+            thread.join()
+
+
 def test_a_scope_of_many_looks_at_other_threads_once(monkeypatch):
     looks = []
     stacks = _torch_in_flight._stacks_of_others
     monkeypatch.setattr(_torch_in_flight, "_stacks_of_others", lambda: looks.append(1) or stacks())
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()
+    with waiting(1):
         with ds.dispose_scope():
             tensors = [torch.ones(2) for _ in range(100)]
             memories = [memory_of(tensor) for tensor in tensors]
@@ -339,24 +361,13 @@ def test_a_scope_of_many_looks_at_other_threads_once(monkeypatch):
 
 
 def test_threads_that_wait_keep_nothing():
-    go = threading.Event()
-    waiting = [threading.Thread(target=go.wait) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    operations = _torch_in_flight.Operations()
-    while operations.in_flight():
-        pass
-    try:
+    with waiting(3):
         with ds.dispose_scope():
             tensor = torch.ones(2)
             memory = memory_of(tensor)
         assert ds.is_disposed(tensor)
         assert memory() is None
         assert PENDING.batches == []
-    finally:
-        go.set()
-        for thread in waiting:
-            thread.join()
 
 
 def test_tensors_that_are_disposed_while_memory_is_given_back_are_done_as_well():
@@ -477,7 +488,6 @@ def test_a_scope_that_ends_while_a_thread_computes_crashes_nothing(tmp_path):
         [sys.executable, program],
         capture_output=True,
         text=True,
-        timeout=110,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr[-2000:]
