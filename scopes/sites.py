@@ -20,9 +20,11 @@ __all__ = [
     "add_library",
     "called_by",
     "is_inside",
+    "line_of",
     "mark_of",
     "name_of_call",
     "rank_of",
+    "shown",
     "site_of",
 ]
 
