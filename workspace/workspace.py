@@ -335,7 +335,7 @@ class Workspace:
     ...     with workspace.run():
     ...         total = step(np.ones((64, 64)))
     >>> found = workspace.statistics()
-    >>> found.passes, found.hits > 0, found.misses, found.ratio
+    >>> found.passes, found.hits > 0, found.misses, round(found.ratio, 2)
     (3, True, 0, 1.0)
     """
 
