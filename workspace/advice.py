@@ -18,6 +18,7 @@ of the result is what is told. The changes are
 from __future__ import annotations
 
 import dis
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -49,6 +50,7 @@ class _Code:
     def __init__(self, code: CodeType) -> None:
         self.code = code
         self.instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+        self.offsets = [each.offset for each in self.instructions]
         self.positions = {each.offset: number for number, each in enumerate(self.instructions)}
 
     def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
@@ -65,8 +67,9 @@ class _Code:
 
     def _after(self, offset: int) -> int | None:
         """Return what gets the value that is made at an offset; None where that is not known."""
-        number = self.positions.get(offset)
-        if number is None:
+        # The place of a frame that has called another one may be in what follows its instruction.
+        number = bisect_right(self.offsets, offset) - 1
+        if number < 0:
             return None
         # A call is two instructions in Python 3.11, and either may be the one that runs.
         number += 1 + (self.instructions[number].opname == "PRECALL")

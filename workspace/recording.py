@@ -44,6 +44,8 @@ class Outcome(IntEnum):
         It is the new place of a block that was given another size.
     ELSEWHERE
         It was born on another thread than the one that entered the pass.
+    NOTED
+        It is memory of PyTorch's.
     """
 
     RECORDED = 0
@@ -54,6 +56,7 @@ class Outcome(IntEnum):
     IN_USE = 5
     RESIZED = 6
     ELSEWHERE = 7
+    NOTED = 8
 
 
 _MISSES: Final = (Outcome.UNKNOWN, Outcome.LARGER, Outcome.IN_USE)
@@ -92,7 +95,7 @@ class Birth:
     @property
     def is_planned(self) -> bool:
         """Return whether a plan has a slot for it."""
-        return self.nbytes > 0 and self.outcome not in (Outcome.RESIZED, Outcome.ELSEWHERE)
+        return self.nbytes > 0 and self.outcome not in (Outcome.RESIZED, Outcome.ELSEWHERE, Outcome.NOTED)
 
 
 @final

@@ -36,6 +36,7 @@ from ..tensors.arena.extension import ARENA
 from .advice import advise
 from .recording import Birth, Outcome, Recording, line_of_birth, room_of
 from .results import LinePeak, Peak, Replan, WorkspaceStatistics
+from .torch_recording import TorchRecorder, record_torch
 
 __all__ = ["Run", "Workspace"]
 
@@ -205,7 +206,7 @@ class _Thread:
 class Run:
     """A pass of a workspace, as a context manager; entering it gives the scope."""
 
-    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_thread", "_works", "_workspace")
+    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_thread", "_torch", "_works", "_workspace")
 
     def __init__(self, workspace: Workspace, key: Hashable, escapes: str) -> None:
         self._workspace = workspace
@@ -215,6 +216,7 @@ class Run:
         self._thread: _Thread | None = None
         self._course: _Course | None = None
         self._pass: Any = None
+        self._torch: TorchRecorder | None = None
         self._works = False
 
     def __enter__(self) -> DisposeScope:
@@ -230,6 +232,10 @@ class Run:
             scope.__enter__()
             try:
                 self._pass.begin(scope)
+                if self._works and self._is_first():
+                    self._torch = record_torch(self._pass)
+                    if self._torch is not None:
+                        self._torch.start()
             except BaseException as error:
                 scope.__exit__(type(error), error, error.__traceback__)
                 raise
@@ -244,7 +250,11 @@ class Run:
         assert self._scope is not None, "a pass was left that was not entered"
         is_whole = False
         try:
-            self._scope.__exit__(kind, error, traceback)
+            try:
+                if self._torch is not None:
+                    self._torch.stop()
+            finally:
+                self._scope.__exit__(kind, error, traceback)
             is_whole = kind is None
         finally:
             refusal = self._end(is_whole)
@@ -271,6 +281,9 @@ class Run:
             except MemoryError:
                 # No memory for a slab: the pool serves.
                 course.served = None
+
+    def _is_first(self) -> bool:
+        return self._course is not None and self._course.recording is None
 
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""

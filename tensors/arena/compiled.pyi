@@ -84,12 +84,18 @@ class Pass:
     def end(self) -> int:
         """Record no more; returns how many blocks of the slab are in use."""
 
+    def note(self, nbytes: int, /) -> int | None:
+        """Record memory of another library; returns the number of its birth, None after the end."""
+
+    def note_death(self, birth: int, /) -> None:
+        """Record that what was noted is freed; does nothing after the end."""
+
     def births(self) -> list[tuple[int, int, int, int, tuple[tuple[CodeType, int], ...]]]:
         """Return bytes, death, outcome, slot and places of each birth; only after the end.
 
         The death is the number of births before it, and -1 while the block is in use. Outcomes are those of
         `workspace.recording`. The slot is -1 for none. The places are the frames at the birth, innermost first, at most
-        eight, and none where the slab served it.
+        16, and none where the slab served it.
         """
 
 def set_tie_types(types: tuple[type, ...], /) -> None:

@@ -349,12 +349,13 @@ enum outcome {
     LARGER,        /* than the next slot of that place */
     IN_USE,        /* bytes of its slot are */
     RESIZED,       /* it is the new place of a block that was given another size */
-    ELSEWHERE      /* it was born on another thread */
+    ELSEWHERE,     /* it was born on another thread */
+    NOTED          /* it is memory of another library, that Python has noted */
 };
 
 #define ALIVE UINT32_MAX
 #define NO_SLOT UINT32_MAX
-#define PLACES 8
+#define PLACES 16
 #define LOOKAHEAD 64
 #define MOST_BIRTHS ((uint32_t)1 << 24)
 
@@ -740,6 +741,38 @@ static PyObject *pass_end(struct pass_object *self, PyObject *ignored)
     return PyLong_FromUnsignedLong(close_pass(self->pass));
 }
 
+static PyObject *pass_note(struct pass_object *self, PyObject *size)
+{
+    struct pass *pass = self->pass;
+    size_t nbytes = PyLong_AsSize_t(size);
+    if (nbytes == (size_t)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!pass->is_open) {
+        Py_RETURN_NONE;
+    }
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, sizeof *pass->births)) {
+        return PyErr_NoMemory();
+    }
+    struct birth *birth = &pass->births[pass->births_count];
+    *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT, .outcome = NOTED};
+    record_places(pass, birth);
+    return PyLong_FromUnsignedLong(pass->births_count++);
+}
+
+static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
+{
+    struct pass *pass = self->pass;
+    size_t birth = PyLong_AsSize_t(number);
+    if (birth == (size_t)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (pass->is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED) {
+        pass->births[birth].died = pass->births_count;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *places_of(const struct pass *pass, const struct birth *birth)
 {
     PyObject *places = PyTuple_New(birth->places);
@@ -804,6 +837,8 @@ static PyMethodDef pass_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))pass_begin, METH_O, NULL},
     {"end", (PyCFunction)(void (*)(void))pass_end, METH_NOARGS, NULL},
     {"births", (PyCFunction)(void (*)(void))pass_births, METH_NOARGS, NULL},
+    {"note", (PyCFunction)(void (*)(void))pass_note, METH_O, NULL},
+    {"note_death", (PyCFunction)(void (*)(void))pass_note_death, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
