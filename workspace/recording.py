@@ -20,9 +20,18 @@ ALIGNMENT: Final = 64
 """Blocks in a slab begin at multiples of it."""
 
 
+_SPREAD_FROM: Final = 32 << 10
+_SPREAD: Final = 9 * ALIGNMENT
+
+
 def room_of(nbytes: int, verified: bool) -> int:
-    """Return how many bytes a block has in a slab: whole multiples of `ALIGNMENT`, and guard bytes if verified."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT * verified
+    """Return how many bytes a plan leaves for a block: whole multiples of `ALIGNMENT`, and guard bytes if verified.
+
+    Large blocks have a little more, as they begin at different places in the pool: those of one expression
+    would otherwise lie at one distance, a power of two, and contend for the same sets of the caches.
+    """
+    spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT * verified + spread
 
 
 @final

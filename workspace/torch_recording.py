@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any, Final, final
 
 __all__ = ["TorchRecorder", "record_torch"]
@@ -70,14 +70,15 @@ class TorchRecorder:
         if key in self._known:
             return
         nbytes = storage.nbytes()
-        number = served.note(nbytes) if served is not None and nbytes else None
+        number: int | None = served.note(nbytes) if served is not None and nbytes else None
+        note_death: Callable[[], object] | None = None if number is None else partial(served.note_death, number)
         known = self._known
 
         def died(reference: object) -> None:
             if known.get(key) is reference:
                 del known[key]
-            if number is not None:
-                served.note_death(number)
+            if note_death is not None:
+                note_death()
 
         known[key] = weakref.ref(storage, died)
 
@@ -90,7 +91,7 @@ def _mode_class(torch: Any) -> Any:
         """Hands each operation to a recorder."""
 
         def __init__(self, recorder: TorchRecorder) -> None:
-            super().__init__()
+            base.__init__(self)
             self.recorder = recorder
 
         @classmethod

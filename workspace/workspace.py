@@ -225,7 +225,10 @@ class Run:
                 f"a pass of workspace {self._workspace.name!r} is entered once: write run() in each with statement",
                 scope=repr(self._scope),
             )
-        scope = DisposeScope(self._workspace.name, escapes=self._escapes)  # type: ignore[arg-type]
+        if self._escapes == "dispose":
+            scope = DisposeScope(self._workspace.name)
+        else:
+            scope = DisposeScope(self._workspace.name, escapes=self._escapes)  # type: ignore[arg-type]
         self._begin()
         self._scope = scope
         try:

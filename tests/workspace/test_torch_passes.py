@@ -34,7 +34,7 @@ def test_the_peak_of_tensors_is_found_with_its_lines() -> None:
     assert peak.nbytes == pytest.approx(3 * N * 4, rel=0.01)
     first = work.__code__.co_firstlineno
     assert f"test_torch_passes.py:{first + 3}" in peak.line
-    assert len([row for row in peak.living if row.nbytes == N * 4]) == 3
+    assert len([row for row in peak.living if row.nbytes >= N * 4]) == 3
 
 
 def test_views_and_in_place_operations_are_no_births() -> None:

@@ -279,9 +279,8 @@ static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct 
 static inline void give(void *ptr, struct block *block)
 {
     if (__builtin_expect(block_is(block, TRACKED), 0)) {
-        struct tracked *tracked = tracked_find(ptr);
-        bool is_planned = tracked->slab != NULL;
-        pass_block_died(tracked);
+        bool is_planned = slab_of(ptr) != NULL;
+        pass_block_died(is_planned ? tracked_of(block) : tracked_find(ptr));
         if (is_planned) {
             return;
         }

@@ -34,7 +34,7 @@ struct slab {
 };
 
 struct tracked {
-    struct block block; /* of a block in a slab; for another one the pool has it */
+    struct block block; /* of a block in a slab; for another one the pool has it. The first: see tracked_of() */
     void *address;
     size_t room;       /* in a slab: the bytes that it may have there, with the guard */
     struct slab *slab; /* NULL: it is the pool's */
@@ -44,6 +44,9 @@ struct tracked {
     uint32_t birth;    /* its number in that pass */
     uint32_t slot;     /* in a slab: its number in the plan of that pass */
 };
+
+/* The tracked block of a block in a slab. */
+static inline struct tracked *tracked_of(struct block *block) { return (struct tracked *)block; }
 
 /* How many bytes a block of nbytes has in a slab: a multiple of ARENA_ALIGNMENT. */
 size_t slab_room(size_t nbytes, bool verified);
