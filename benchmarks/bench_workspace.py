@@ -9,6 +9,7 @@ inference, an image pyramid, k-means, a training step of an MLP, and a chain of 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import statistics
 import subprocess
@@ -62,7 +63,7 @@ def pyramid() -> Program:
             x = levels[-1]
             blurred = (x[:-1:2] + x[1::2])[:, ::2] * np.float32(0.5)
             levels.append(blurred)
-        for fine, coarse in zip(levels, levels[1:], strict=False):
+        for fine, coarse in itertools.pairwise(levels):
             up = np.repeat(np.repeat(coarse, 2, axis=0), 2, axis=1)
             total += float(np.abs(fine - up).sum())
         return total

@@ -7,6 +7,8 @@ import contextlib
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -525,6 +527,28 @@ def test_a_forked_child_begins_anew_and_the_parent_goes_on() -> None:
     assert workspace.statistics().hits > 0
 
 
+def test_a_leak_detector_and_budgets_see_what_the_slab_serves() -> None:
+    workspace = ds.Workspace("watched", verify=True)
+    kept: list[Array] = []
+    with ds.LeakDetector() as detector:
+        for value in range(4):
+            with workspace.run() as scope:
+                step(np.ones((30, 20)))
+                assert scope.nbytes == 0
+                (lambda v: kept.append(np.full(3000, v)) if v == 3 else np.full(3000, v).sum())(value)
+                assert (len(kept), scope.nbytes) in ((0, 0), (1, 24_000))
+                assert not kept or kept[0] in scope
+        assert [record.nbytes for record in ds.live_tensors() if record.nbytes == 24_000] == [24_000]
+        detector.report()
+    assert (kept[0] == 3).all()
+    for _ in range(3):
+        with ds.dispose_scope(budget="100 kB"), workspace.run(key="budget"):
+            step(np.ones((30, 20)))
+            with pytest.raises(MemoryError):
+                np.ones(20_000)
+    assert workspace.statistics().misses == 0
+
+
 # The rest of the surface
 
 
@@ -574,3 +598,12 @@ def test_slabs_go_with_their_workspace() -> None:
     del workspace
     gc.collect()
     assert (held[0] == 7.0).all()
+
+
+def test_the_example_program_is_served_as_planned() -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "numpy_transformer.py"
+    done = subprocess.run([sys.executable, example, "--passes", "9"], check=True, capture_output=True, text=True)
+    assert ", 0 missed, 9 escapes\n" in done.stdout
+    assert "peak of passes with key 192 2.6 MB at " in done.stdout
+    refused = subprocess.run([sys.executable, example, "--limit", "2MB"], check=False, capture_output=True, text=True)
+    assert "MemoryError: workspace 'inference' has a limit of 2.0 MB, which a pass exceeds: peak" in refused.stderr
