@@ -20,7 +20,7 @@ from __future__ import annotations
 import dis
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Final, final
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..scopes.sites import Mark, line_of, shown
-from .recording import Birth, Recording, user_place
+from .recording import Recording, user_place
 from .results import Advice
 
 __all__ = ["advise"]
@@ -127,19 +127,8 @@ _code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)
 
 _Variable = tuple[CodeType, str, int]
 """Code, the name of a variable in it, and the instruction that binds it."""
-
-
-@lru_cache(maxsize=4096)
-def _variable_of(places: tuple[Mark, ...]) -> _Variable | None:
-    """Return the variable that a birth is bound to: in its function, or in a caller to which it is returned."""
-    for code, offset in places[user_place(places) :]:
-        known = _code_of(code)
-        bound = known.variable_bound_at(offset)
-        if bound is not None:
-            return code, *bound
-        if not known.returns_at(offset):
-            return None
-    return None
+_Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Lower, upper and bytes of each."""
 
 
 def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
@@ -152,125 +141,136 @@ def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
     fixed_nbytes : int, default 0
         What lives all the time, and counts for the peak too.
     """
-    time, peak = recording.peak()
+    peak = recording.peak()[1]
     if not peak:
         return ()
-    groups: dict[tuple[CodeType, int], list[int]] = defaultdict(list)
-    for number in recording.living_at(time):
-        birth = recording.births[number]
-        if birth.places:
-            code, offset = birth.places[user_place(birth.places)]
-            groups[code, offset].append(number)
-    largest = sorted(groups.values(), key=lambda numbers: -sum(recording.births[n].nbytes for n in numbers))
     found: list[Advice] = []
     seen: set[str] = set()
-    for numbers in largest[:_LINES_AT_MOST]:
-        for text, lives in _changes(recording, numbers, time):
-            if text in seen:
-                continue
-            seen.add(text)
-            after = int(recording.live_nbytes(lives).max())
-            if (peak - after) * _LEAST_SHARE >= peak:
-                found.append(Advice(text, peak - after, after + fixed_nbytes))
+    for text, lives in _Replay(recording).changes():
+        if text in seen:
+            continue
+        seen.add(text)
+        after = int(recording.live_nbytes(lives).max())
+        if (peak - after) * _LEAST_SHARE >= peak:
+            found.append(Advice(text, peak - after, after + fixed_nbytes))
     return tuple(sorted(found, key=lambda each: (-each.saved_nbytes, each.text)))
 
 
-_Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Lower, upper and bytes of each."""
+@final
+class _Replay:
+    """A recording, and the changes of lives that are tried."""
 
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.groups, self.frames = recording.groups()
+        self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
+        self.variables = [self._variable_of(frames) for frames in self.frames]
+        self.peak = recording.peak()[0]
 
-def _changes(recording: Recording, numbers: list[int], peak: int) -> Iterable[tuple[str, _Lives]]:
-    births = recording.births
-    variable = _variable_of(births[numbers[0]].places)
-    if variable is not None:
-        yield from _changes_of_variable(recording, variable, numbers[0], peak)
-    in_place = _in_place(recording, numbers)
-    if in_place is not None:
-        yield in_place
+    def changes(self) -> Iterator[tuple[str, _Lives]]:
+        """Return the changes for what lives at the peak, that of the lines with the most bytes first."""
+        living = self.recording.living_at(self.peak)
+        by_place: dict[tuple[int, int], tuple[int, int]] = {}
+        for group, (_, nbytes) in living.items():
+            place = self.places[group]
+            if place is not None:
+                key = id(place[0]), place[1]
+                first, total = by_place.get(key, (group, 0))
+                by_place[key] = first, total + nbytes
+        for group, _ in sorted(by_place.values(), key=lambda item: -item[1])[:_LINES_AT_MOST]:
+            variable = self.variables[group]
+            if variable is not None:
+                yield from self._changes_of_variable(variable)
+            yield from self._in_place(group)
 
-
-def _changes_of_variable(
-    recording: Recording, variable: _Variable, example: int, peak: int
-) -> Iterable[tuple[str, _Lives]]:
-    code, name, bound = variable
-    known = _code_of(code)
-    uses = known.uses_of(name, bound)
-    if uses is None:
-        return
-    file = shown(code.co_filename)
-    last = max(uses, default=line_of(code, known.instructions[bound].offset))
-    all_bound = [n for n, birth in enumerate(recording.births) if _variable_of(birth.places) == variable]
-    upper = recording.upper.copy()
-    for number in all_bound:
-        upper[number] = min(upper[number], _time_after(recording, code, number, last))
-    yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
-    earlier = [line for line in uses if line < last]
-    if not earlier:
-        return
-    upper = recording.upper.copy()
-    again: list[tuple[int, int, int]] = []
-    for number in all_bound:
-        end = _time_after(recording, code, number, max(earlier))
-        begin = _time_of_line(recording, code, number, last)
-        if end <= peak < begin < upper[number]:
-            again.append((begin, int(upper[number]), int(recording.sizes[number])))
-            upper[number] = end
-    if again:
-        begins, ends, sizes = np.array(again, np.int64).T
-        yield (
-            f"recompute {name} before {file}:{last} (checkpoint)",
-            (
-                np.concatenate([recording.lower, begins]),
-                np.concatenate([upper, ends]),
-                np.concatenate([recording.sizes, sizes]),
-            ),
-        )
-
-
-def _line_in(birth: Birth, code: CodeType) -> int | None:
-    """Return the line at which a function was during a birth; None where it was not running."""
-    for each, offset in birth.places:
-        if each is code:
-            return line_of(code, offset)
-    return None
-
-
-def _time_after(recording: Recording, code: CodeType, born: int, line: int) -> int:
-    """Return when a function has left a line that it reaches after a birth: the time of the next birth elsewhere."""
-    first = _line_in(recording.births[born], code)
-    for number in range(born + 1, len(recording.births)):
-        now = _line_in(recording.births[number], code)
-        if now is None or now > line or (first is not None and now < first):
-            return number
-    return len(recording.births)
-
-
-def _time_of_line(recording: Recording, code: CodeType, born: int, line: int) -> int:
-    """Return the time of the first birth at or below a line of a function, after a birth."""
-    for number in range(born + 1, len(recording.births)):
-        now = _line_in(recording.births[number], code)
-        if now is not None and now >= line:
-            return number
-    return len(recording.births)
-
-
-def _in_place(recording: Recording, numbers: list[int]) -> tuple[str, _Lives] | None:
-    """Return the change where what was born at the line could have had the block of what dies at the next birth."""
-    births = recording.births
-    code, offset = births[numbers[0]].places[user_place(births[numbers[0]].places)]
-    upper = recording.upper.copy()
-    changed = False
-    ends: dict[int, list[int]] = defaultdict(list)
-    for number in range(len(births)):
-        ends[int(upper[number])].append(number)
-    for number, birth in enumerate(births):
-        if not birth.places or birth.places[user_place(birth.places)] != (code, offset):
-            continue
-        for dying in ends.get(number + 1, ()):
-            if dying < number and births[dying].nbytes == birth.nbytes:
-                upper[dying] = number
-                changed = True
-                break
-    if not changed:
+    def _variable_of(self, frames: tuple[Mark, ...]) -> _Variable | None:
+        """Return the variable that a birth is bound to: in its function, or in a caller to which it is returned."""
+        for code, offset in frames[user_place(frames) :] if frames else ():
+            known = _code_of(code)
+            bound = known.variable_bound_at(offset)
+            if bound is not None:
+                return code, *bound
+            if not known.returns_at(offset):
+                return None
         return None
-    return f"in place at {shown(code.co_filename)}:{line_of(code, offset)}", (recording.lower, upper, recording.sizes)
+
+    def _births_of(self, wanted: Callable[[int], bool]) -> NDArray[np.int64]:
+        """Return the births whose frames, by their number, are wanted."""
+        chosen = np.array([wanted(group) for group in range(len(self.frames))], bool)
+        births: NDArray[np.int64] = np.flatnonzero(chosen[self.groups])
+        return births
+
+    def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
+        """Return the line at which a function was during each birth; -1 where it was not running."""
+        by_group = [
+            next((line_of(code, offset) for each, offset in frames if each is code), -1) for frames in self.frames
+        ]
+        lines: NDArray[np.int64] = np.array(by_group, np.int64)[self.groups]
+        return lines
+
+    def _next(self, condition: NDArray[np.bool_], births: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the time of the first birth after each that meets a condition; the end where none does."""
+        times = np.append(np.flatnonzero(condition), len(condition))
+        found: NDArray[np.int64] = times[np.searchsorted(times, births, side="right").clip(max=len(times) - 1)]
+        return found
+
+    def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
+        code, name, bound = variable
+        known = _code_of(code)
+        uses = known.uses_of(name, bound)
+        if uses is None:
+            return
+        recording, file = self.recording, shown(code.co_filename)
+        first = line_of(code, known.instructions[bound].offset)
+        last = max(uses, default=first)
+        births = self._births_of(lambda group: self.variables[group] == variable)
+        lines = self._lines_in(code)
+
+        def left(line: int) -> NDArray[np.int64]:
+            # The function has returned, is below the line, or in another round of a loop.
+            return self._next((lines < first) | (lines > line), births)
+
+        upper = recording.upper.copy()
+        upper[births] = np.minimum(upper[births], left(last))
+        yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
+        earlier = [line for line in uses if line < last]
+        if not earlier:
+            return
+        ends, begins = left(max(earlier)), self._next(lines >= last, births)
+        is_cut = (ends <= self.peak) & (self.peak < begins) & (begins < recording.upper[births])
+        if is_cut.any():
+            upper = recording.upper.copy()
+            upper[births[is_cut]] = ends[is_cut]
+            yield (
+                f"recompute {name} before {file}:{last} (checkpoint)",
+                (
+                    np.concatenate([recording.lower, begins[is_cut]]),
+                    np.concatenate([upper, recording.upper[births[is_cut]]]),
+                    np.concatenate([recording.sizes, recording.sizes[births[is_cut]]]),
+                ),
+            )
+
+    def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
+        """Return the change where what was born at a line could have had the block of what dies at the next birth."""
+        recording, place = self.recording, self.places[group]
+        assert place is not None
+        code, offset = place
+        births = self._births_of(lambda other: _is(self.places[other], place))
+        ends: dict[int, list[int]] = defaultdict(list)
+        for number, end in enumerate(recording.upper.tolist()):
+            ends[end].append(number)
+        upper = recording.upper.copy()
+        changed = False
+        for number in births.tolist():
+            for dying in ends.get(number + 1, ()):
+                if dying < number and recording.sizes[dying] == recording.sizes[number]:
+                    upper[dying] = number
+                    changed = True
+                    break
+        if changed:
+            line = line_of(code, offset)
+            yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
+
+
+def _is(one: Mark | None, other: Mark) -> bool:
+    return one is not None and one[0] is other[0] and one[1] == other[1]

@@ -120,7 +120,7 @@ class Recording:
         of the pass as its upper.
     """
 
-    __slots__ = ("births", "lower", "sizes", "upper")
+    __slots__ = ("_groups", "births", "lower", "sizes", "upper")
 
     births: tuple[Birth, ...]
     lower: NDArray[np.int64]
@@ -134,6 +134,23 @@ class Recording:
         deaths = [end if birth.died is None else birth.died for birth in self.births]
         self.upper = np.maximum(np.array(deaths, np.int64), self.lower + 1)
         self.sizes = np.array([birth.nbytes for birth in self.births], np.int64)
+        self._groups: tuple[NDArray[np.int64], list[tuple[Mark, ...]]] | None = None
+
+    def groups(self) -> tuple[NDArray[np.int64], list[tuple[Mark, ...]]]:
+        """Return for each birth the number of its frames, and the frames by that number: equal ones have one."""
+        if self._groups is None:
+            numbers: dict[tuple[int, ...], int] = {}
+            frames: list[tuple[Mark, ...]] = []
+            of_births = np.zeros(len(self.births), np.int64)
+            for number, birth in enumerate(self.births):
+                # Not by the code objects themselves: their hash is that of all that is in them.
+                key = tuple(each for code, offset in birth.places for each in (id(code), offset))
+                group = numbers.setdefault(key, len(frames))
+                if group == len(frames):
+                    frames.append(birth.places)
+                of_births[number] = group
+            self._groups = of_births, frames
+        return self._groups
 
     def live_nbytes(self, lives: tuple[NDArray[np.int64], ...] | None = None) -> NDArray[np.int64]:
         """Return the bytes that live at each time, with the recorded lives or with given ones: lower, upper, bytes."""
@@ -153,10 +170,15 @@ class Recording:
         at = int(live.argmax())
         return at, int(live[at])
 
-    def living_at(self, time: int) -> list[int]:
-        """Return the numbers of the births that live at a time."""
+    def living_at(self, time: int) -> dict[int, tuple[int, int]]:
+        """Return number and bytes of the births that live at a time, by the number of their frames."""
         alive = (self.lower <= time) & (time < self.upper) & (self.sizes > 0)
-        return [int(number) for number in np.flatnonzero(alive)]
+        of_births = self.groups()[0][alive]
+        found: dict[int, tuple[int, int]] = {}
+        for group, nbytes in zip(of_births.tolist(), self.sizes[alive].tolist(), strict=True):
+            count, total = found.get(group, (0, 0))
+            found[group] = count + 1, total + nbytes
+        return found
 
 
 # Which of the frames is the user's.

@@ -70,8 +70,10 @@ class TorchRecorder:
         if key in self._known:
             return
         nbytes = storage.nbytes()
-        number: int | None = served.note(nbytes) if served is not None and nbytes else None
-        note_death: Callable[[], object] | None = None if number is None else partial(served.note_death, number)
+        note_death: Callable[[], object] | None = None
+        if served is not None and nbytes:
+            number: int | None = served.note(nbytes)
+            note_death = None if number is None else partial(served.note_death, number)
         known = self._known
 
         def died(reference: object) -> None:

@@ -536,11 +536,11 @@ class Workspace:
         fixed = self._persistent_nbytes()
         time, nbytes = recording.peak()
         by_line: dict[str, tuple[int, int]] = {}
-        for number in recording.living_at(time):
-            birth = recording.births[number]
-            line = str(line_of_birth(birth.places) or "<unknown>")
+        frames = recording.groups()[1]
+        for group, (more, added) in recording.living_at(time).items():
+            line = str(line_of_birth(frames[group]) or "<unknown>")
             count, total = by_line.get(line, (0, 0))
-            by_line[line] = count + 1, total + birth.nbytes
+            by_line[line] = count + more, total + added
         rows = [LinePeak(line, total, count) for line, (count, total) in by_line.items()]
         if fixed:
             rows.append(LinePeak("persistent arrays", fixed, len(self._persistent)))
