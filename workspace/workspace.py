@@ -351,8 +351,8 @@ class Workspace:
     ...     with workspace.run():
     ...         total = step(np.ones((64, 64)))
     >>> found = workspace.statistics()
-    >>> found.passes, found.hits > 0, found.misses, round(found.ratio, 2)
-    (3, True, 0, 1.0)
+    >>> found.passes, found.hits > 0, found.misses, found.ratio < 1.05
+    (3, True, 0, True)
     """
 
     def __init__(
