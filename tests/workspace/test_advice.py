@@ -97,6 +97,58 @@ def returned_by_a_function_then_deleted() -> float:
     return float(third.sum())
 
 
+def cast() -> float:
+    wide = np.ones(N)
+    narrow = wide.astype(np.float32)
+    squared = narrow * narrow
+    cubed = squared * narrow
+    return float(cubed.sum())
+
+
+def cast_then_deleted() -> float:
+    wide = np.ones(N)
+    narrow = wide.astype(np.float32)
+    del wide
+    squared = narrow * narrow
+    cubed = squared * narrow
+    return float(cubed.sum())
+
+
+def held_over_a_loop() -> float:
+    table = np.ones(N)
+    first = float(table[0])
+    for _ in range(3):
+        a = np.ones(N)
+        b = a + first
+        first = float(b.sum())
+        del a, b
+    return first
+
+
+def deleted_before_the_loop() -> float:
+    table = np.ones(N)
+    first = float(table[0])
+    del table
+    for _ in range(3):
+        a = np.ones(N)
+        b = a + first
+        first = float(b.sum())
+        del a, b
+    return first
+
+
+def clipped() -> float:
+    a = np.ones(N)
+    a = np.clip(a, 0.0, 1.0)
+    return float(a.sum())
+
+
+def clipped_in_place() -> float:
+    a = np.ones(N)
+    np.clip(a, 0.0, 1.0, out=a)
+    return float(a.sum())
+
+
 @pytest.mark.parametrize(
     ("before", "advised", "after"),
     [
@@ -104,6 +156,9 @@ def returned_by_a_function_then_deleted() -> float:
         (copied, "in place at", written_in_place),
         (held_for_later, "recompute gate before", made_again),
         (returned_by_a_function, "del first after", returned_by_a_function_then_deleted),
+        (cast, "del wide after", cast_then_deleted),
+        (held_over_a_loop, "del table after", deleted_before_the_loop),
+        (clipped, "in place at", clipped_in_place),
     ],
 )
 def test_advice_lowers_the_peak_by_what_it_says(
