@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ScopeClosedError,
         ScopeNestingError,
         UnknownKindError,
+        WorkspaceError,
     )
     from .scopes.functions import (
         DeviceStatistics,
@@ -64,10 +65,13 @@ if TYPE_CHECKING:
     from .tensors.tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
     from .tensors.tensor.tensor import ExportedStorage, Tensor, exported_storages
     from .tensors.torch.graph import GraphOp, GraphSummary, ModelAudit, Recorder, audit, graph_nbytes, graph_summary
+    from .workspace.results import Advice, Peak, WorkspaceStatistics
+    from .workspace.workspace import Workspace
 
     __version__: str
 
 __all__ = [
+    "Advice",
     "ArenaStatistics",
     "ArenaUse",
     "AssertFreed",
@@ -87,6 +91,7 @@ __all__ = [
     "ModelAudit",
     "NotOwnedError",
     "PackedSequence",
+    "Peak",
     "Plan",
     "Record",
     "Recorder",
@@ -98,6 +103,9 @@ __all__ = [
     "Tensor",
     "UnknownKindError",
     "WhyAlive",
+    "Workspace",
+    "WorkspaceError",
+    "WorkspaceStatistics",
     "arange",
     "arena_statistics",
     "asarray",
@@ -151,7 +159,7 @@ _MODULES = {
     "planner.plan": "Plan plan",
     "scopes.errors": (
         "DeviceMismatchError DisposeScopeError DisposedError EscapedError GraphRetainedError LeakError LeakWarning "
-        "NotOwnedError ScopeClosedError ScopeNestingError UnknownKindError"
+        "NotOwnedError ScopeClosedError ScopeNestingError UnknownKindError WorkspaceError"
     ),
     "scopes.functions": (
         "DeviceStatistics Statistics attach check_alive current_scope detach dispose is_disposed keep "
@@ -170,6 +178,8 @@ _MODULES = {
     "tensors.tensor.constructors": "arange asarray empty from_dlpack full ones tensor zeros",
     "tensors.tensor.tensor": "ExportedStorage Tensor exported_storages",
     "tensors.torch.graph": "GraphOp GraphSummary ModelAudit Recorder audit graph_nbytes graph_summary",
+    "workspace.results": "Advice Peak WorkspaceStatistics",
+    "workspace.workspace": "Workspace",
 }
 # Refuses an interpreter that is not the main one.
 _import_module(".scopes", __name__)
@@ -180,7 +190,7 @@ def _open_witness() -> _Any:
 
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-_ROOMS = frozenset({"leaks", "planner", "scopes", "sequences", "tensors"})
+_ROOMS = frozenset({"leaks", "planner", "scopes", "sequences", "tensors", "workspace"})
 
 
 def _bind(name: str) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "ScopeClosedError",
     "ScopeNestingError",
     "UnknownKindError",
+    "WorkspaceError",
 ]
 
 
@@ -191,6 +192,10 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
         self.site = site
         self.module = module
         self.leaf = leaf
+
+
+class WorkspaceError(DisposeScopeError, RuntimeError):
+    """A pass of a strict workspace was not as planned, or bytes of a verified one were written that are nobody's."""
 
 
 class LeakError(DisposeScopeError, RuntimeError):

@@ -21,9 +21,11 @@ __all__ = [
     "called_by",
     "is_in_comprehension",
     "is_inside",
+    "line_of",
     "mark_of",
     "name_of_call",
     "rank_of",
+    "shown",
     "site_of",
 ]
 

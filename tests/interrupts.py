@@ -23,7 +23,7 @@ from disposescope.tensors.arena.budgets import BUDGETS
 
 ROOMS = [
     str(Path(importlib.import_module(f"disposescope.{room}").__path__[0]).resolve())
-    for room in ("scopes", "leaks", "planner", "sequences", "tensors")
+    for room in ("scopes", "leaks", "planner", "sequences", "tensors", "workspace")
 ]
 
 handler_name: Any = np._core.multiarray.get_handler_name

@@ -6,7 +6,7 @@ Importing it raises ImportError where this NumPy is another one than it knows. E
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Final, ParamSpec, TypeVar, final
+from typing import Any, Final, ParamSpec, Self, TypeVar, final
 
 from ...scopes.compiled import ScopeState
 
@@ -19,6 +19,84 @@ debug: Final[bool]
 @final
 class Account:
     """What a scope has in use, as the scope holds it."""
+
+@final
+class Slab:
+    """One piece of memory from the system, from which the blocks of passes are served as a plan says.
+
+    What is in use in it stays when the object goes: the memory lives as long as its last block. With `verified` dead
+    bytes are poisoned, and blocks have guard bytes behind them.
+    """
+
+    def __new__(cls, nbytes: int, verified: bool = False) -> Self: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def live_blocks(self) -> int: ...
+    @property
+    def live_nbytes(self) -> int: ...
+    @property
+    def fault(self) -> tuple[str, int] | None:
+        """What was found wrong with bytes first, and at which offset; only with `verified`."""
+
+    def abandon(self) -> None:
+        """Serve nothing from it any more, and give the pages in which no block is in use back to the system."""
+
+@final
+class PassPlan:
+    """The births of a pass in their order, and where the block of each lies in a slab.
+
+    A slot is the innermost code and instruction at the birth, the most bytes that fit, and the offset, a multiple of
+    64; -1 where the pool shall serve it.
+    """
+
+    def __new__(cls, slots: list[tuple[CodeType | None, int, int, int]], verified: bool = False) -> Self: ...
+    @property
+    def height(self) -> int:
+        """The bytes of a slab that it fits."""
+
+    def exclude(self, slot: int, /) -> None:
+        """Have the pool serve a slot from now on."""
+
+@final
+class Pass:
+    """A recording of what is born and freed in a scope, whose blocks a slab serves where there is a plan.
+
+    A plan, and a slab, serve one open pass at a time.
+    """
+
+    def __new__(cls, plan: PassPlan | None = None, slab: Slab | None = None) -> Self: ...
+    @property
+    def hits(self) -> int:
+        """How many births the slab has served."""
+
+    @property
+    def misses(self) -> int:
+        """How many births it should have served, and has not."""
+
+    @property
+    def escaped(self) -> int:
+        """How many blocks were in use at the end."""
+
+    def begin(self, scope: ScopeState, /) -> None:
+        """Record the births in a scope that has been entered, and in the scopes that are opened inside."""
+
+    def end(self) -> int:
+        """Record no more; returns how many blocks of the slab are in use."""
+
+    def note(self, nbytes: int, /) -> int | None:
+        """Record memory of another library; returns the number of its birth, None after the end."""
+
+    def note_death(self, birth: int, /) -> None:
+        """Record that what was noted is freed; does nothing after the end."""
+
+    def births(self) -> list[tuple[int, int, int, int, tuple[tuple[CodeType, int], ...]]]:
+        """Return bytes, death, outcome, slot and places of each birth; only after the end.
+
+        The death is the number of births before it, and -1 while the block is in use. Outcomes are those of
+        `workspace.recording`. The slot is -1 for none. The places are the frames at the birth, innermost first, at most
+        16, and none where the slab served it.
+        """
 
 def set_tie_types(types: tuple[type, ...], /) -> None:
     """Name the types of objects that stand between an array and the one it shares memory with, as their ``base``."""

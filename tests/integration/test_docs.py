@@ -136,7 +136,7 @@ def text_of(node: ast.expr) -> str:
 def messages_in_the_source() -> list[tuple[str, str]]:
     """All texts of the source, each after the name of the class that is made of it, or "" for none."""
     found: list[tuple[str, str]] = []
-    for room in ("scopes", "tensors", "sequences", "leaks", "planner"):
+    for room in ("scopes", "tensors", "sequences", "leaks", "planner", "workspace"):
         for path in (DOOR / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and node.args:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 DOOR = Path(disposescope.__file__).parent
 ROOMS = {
     room: Path(importlib.import_module(f"disposescope.{room}").__path__[0])
-    for room in ("scopes", "leaks", "planner", "sequences", "tensors")
+    for room in ("scopes", "leaks", "planner", "sequences", "tensors", "workspace")
 }
 SOURCES = {
     f"{room}/{source.relative_to(folder)}": source

@@ -4,7 +4,7 @@
 
 #include "../../../scopes/src/raised.h"
 #include "functions.h"
-#include "pool.h"
+#include "passes.h"
 
 /* Its reference is never dropped. */
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
@@ -77,6 +77,9 @@ void account_release(struct account *account)
                 due = dead->owner;
                 if (dead->serial != 0) {
                     forget_limited(dead);
+                }
+                if (dead->pass != NULL) {
+                    pass_release(dead->pass);
                 }
                 free(dead);
             }
@@ -280,6 +283,7 @@ static struct account *make_account(ScopeState *scope)
         return NULL;
     }
     account->records = scope_is_strict(scope);
+    account->pass = pass_around(scope);
     account->owner = held;
     held->account = account;
     Py_SETREF(scope->account, (PyObject *)held);
@@ -440,7 +444,7 @@ static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
 {
     bool result = false;
     if (PyDict_Contains(table, key) == 1) {
-        struct block *block = pool_block_at(PyLong_AsVoidPtr(key));
+        struct block *block = block_at(PyLong_AsVoidPtr(key));
         *nbytes = block->nbytes;
         struct account *account = account_now(block_account(block));
         result = wanted == NULL || account == wanted;

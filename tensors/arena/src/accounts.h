@@ -24,6 +24,8 @@
 /* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with an exception. */
 int accounts_make(void);
 
+struct pass;
+
 struct account {
     size_t references;
     size_t live_blocks, live_nbytes;       /* what its scope owns now; 0 once it is closed */
@@ -40,6 +42,7 @@ struct account {
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
     void *owner;                           /* the Python object that stands for it, or NULL */
+    struct pass *pass;                     /* of a workspace, that records its births while it is open; a reference, or NULL */
 };
 
 /* Totals over all accounts. */

@@ -5,7 +5,7 @@
 #include "../../../scopes/src/birth_log.h"
 #include "accounts.h"
 #include "functions.h"
-#include "pool.h"
+#include "passes.h"
 
 /* ================================================================== NumPy */
 
@@ -142,7 +142,7 @@ void *arrays_block_of(PyObject *array)
         if (place == NULL) {
             PyErr_Clear();
         }
-        return pool_find(place);
+        return block_find(place);
     }
     PyObject *owner = arrays_owner_of(array);
     return owner == NULL ? NULL : ((struct numpy_array *)owner)->data;
@@ -151,7 +151,7 @@ void *arrays_block_of(PyObject *array)
 PyObject *arrays_storage(PyObject *owner)
 {
     void *address = ((struct numpy_array *)owner)->data;
-    size_t nbytes = pool_block_at(address)->nbytes;
+    size_t nbytes = block_at(address)->nbytes;
     if (nbytes == 1) {
         /* NumPy asks for one byte where there are no elements. */
         PyObject *value = PyObject_GetAttrString(owner, "nbytes");
@@ -180,7 +180,7 @@ bool arrays_holds_alone(PyObject *array, Py_ssize_t references)
 
 bool arrays_move(void *address, struct account *source, struct account *target)
 {
-    struct block *block = pool_block_at(address);
+    struct block *block = block_at(address);
     struct account *account = block_account(block);
     if (account_now(account) != source) {
         return false;
@@ -251,6 +251,43 @@ static inline bool is_attached(void)
 #endif
 }
 
+/* Memory for a block of nbytes, from the slab of a pass or from the pool; NULL where there is none. `resized`: it is the new place of
+ * another one. */
+static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct block **block, bool *dirty)
+{
+    if (__builtin_expect(pass == NULL, 1) || !pass_is_open(pass)) {
+        return pool_take(nbytes, block, dirty);
+    }
+    struct tracked *planned;
+    uint32_t birth = pass_born(pass, nbytes, resized, &planned);
+    if (planned != NULL) {
+        *block = &planned->block;
+        *dirty = true;
+        return planned->address;
+    }
+    void *address = pool_take(nbytes, block, dirty);
+    if (address == NULL) {
+        pass_take_back(pass, birth);
+    }
+    else {
+        pass_track(pass, birth, address, *block);
+    }
+    return address;
+}
+
+/* Give the memory of a block back, which is charged to nobody any more. */
+static inline void give(void *ptr, struct block *block)
+{
+    if (__builtin_expect(block_is(block, TRACKED), 0)) {
+        bool is_planned = slab_of(ptr) != NULL;
+        pass_block_died(is_planned ? tracked_of(block) : tracked_find(ptr));
+        if (is_planned) {
+            return;
+        }
+    }
+    pool_give(ptr);
+}
+
 /* A block of nbytes for the current scope; NULL where a budget or the system refuses it. */
 static void *serve(size_t nbytes, bool zeroed)
 {
@@ -265,7 +302,7 @@ static void *serve(size_t nbytes, bool zeroed)
         return NULL;
     }
     uint64_t misses = pool_misses;
-    void *address = pool_take(nbytes, &block, &dirty);
+    void *address = take(account->pass, nbytes, false, &block, &dirty);
     if (address == NULL) {
         return NULL;
     }
@@ -320,7 +357,7 @@ static void serve_free(void *ctx, void *ptr, size_t size)
     if (ptr == NULL) {
         return;
     }
-    struct block *block = pool_block_at(ptr);
+    struct block *block = block_at(ptr);
     if (block_is(block, RECORDED)) {
         sites_forget(ptr);
     }
@@ -328,20 +365,20 @@ static void serve_free(void *ctx, void *ptr, size_t size)
         log_of_blocks->block_died(ptr);
     }
     account_drop(block_account(block), block->nbytes);
-    pool_give(ptr);
+    give(ptr, block);
 }
 
 /* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL where there is no memory. */
 static void *serve_elsewhere(void *ptr, size_t before, size_t after)
 {
-    struct block *block, *fresh;
+    struct block *block = block_at(ptr), *fresh;
     bool dirty;
-    void *address = pool_take(after, &fresh, &dirty);
+    const struct tracked *tracked = block_is(block, TRACKED) ? tracked_find(ptr) : NULL;
+    void *address = take(tracked == NULL ? NULL : tracked->pass, after, true, &fresh, &dirty);
     if (address == NULL) {
         return NULL;
     }
     memcpy(address, ptr, after < before ? after : before);
-    block = pool_block_at(ptr);
     bool recorded = block_is(block, RECORDED), logged = block_is(block, LOGGED);
     /* First: the tables know addresses, and another thread may get this one. */
     if (recorded) {
@@ -352,7 +389,7 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     }
     block_charge(fresh, block_account(block));
     account_resize(block_account(fresh), before, after);
-    pool_give(ptr);
+    give(ptr, block);
     block_note(fresh, LOGGED, logged);
     if (recorded) {
         block_note(fresh, RECORDED, sites_record(address));
@@ -370,8 +407,8 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
         return serve(new_size, false);
     }
     new_size += new_size == 0;
-    struct block *block = pool_block_at(ptr);
-    size_t before = block->nbytes, room = pool_room(ptr);
+    struct block *block = block_at(ptr);
+    size_t before = block->nbytes, room = block_room(ptr);
     struct account *account = block_account(block);
     struct account *limit = new_size > before ? account_refusing(account_now(account), new_size - before) : NULL;
     bool fits = new_size <= room && new_size >= room / 2;
@@ -382,7 +419,10 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     }
     if (fits) {
         account_resize(account, before, new_size);
-        pool_resize(ptr, new_size);
+        block_resize(ptr, new_size);
+        if (block_is(block, TRACKED)) {
+            pass_block_resized(tracked_find(ptr), new_size);
+        }
         if (block_is(block, LOGGED)) {
             log_of_blocks->block_moved(ptr, ptr, new_size);
         }
@@ -392,7 +432,7 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     if (address == NULL && new_size <= room) {
         /* Memory is short, and what shrinks can stay where it is. */
         account_resize(block_account(block), before, new_size);
-        pool_resize(ptr, new_size);
+        block_resize(ptr, new_size);
         address = ptr;
     }
     return address;

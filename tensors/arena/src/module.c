@@ -7,7 +7,7 @@
 #include "../../../scopes/src/module.h"
 #include "accounts.h"
 #include "handler.h"
-#include "pool.h"
+#include "passes.h"
 
 /* ================================================================== the module */
 
@@ -99,7 +99,7 @@ static int try_it(void)
     }
     size_t live = account_totals.live_blocks;
     void *found = arrays_block_of(array);
-    bool whole = live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 && pool_block_at(found)->nbytes == 800;
+    bool whole = live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 && block_at(found)->nbytes == 800;
     Py_DECREF(array);
     if (!whole || account_totals.live_blocks != 0) {
         PyErr_SetString(PyExc_ImportError, "this NumPy does not use its memory handler as the arena expects");
@@ -116,7 +116,7 @@ static int fill(PyObject *module)
     }
     const char *debug = getenv("DISPOSESCOPE_ARENA_DEBUG");
     guards_wanted = debug != NULL && strcmp(debug, "") != 0 && strcmp(debug, "0") != 0;
-    if (accounts_make() < 0 || numpy_install() < 0 || handler_make() < 0 || try_it() < 0) {
+    if (accounts_make() < 0 || numpy_install() < 0 || handler_make() < 0 || passes_make(module) < 0 || try_it() < 0) {
         return -1;
     }
     is_made = PyModule_AddObjectRef(module, "debug", guards_wanted ? Py_True : Py_False) == 0;

@@ -7,14 +7,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#define HIDE(address, nbytes) ASAN_POISON_MEMORY_REGION(address, nbytes)
-#define SHOW(address, nbytes) ASAN_UNPOISON_MEMORY_REGION(address, nbytes)
-#else
-#define HIDE(address, nbytes) ((void)(address), (void)(nbytes))
-#define SHOW(address, nbytes) ((void)(address), (void)(nbytes))
-#endif
+#include "poison.h"
 
 /* ================================================================== regions */
 

@@ -33,7 +33,8 @@ struct block {
 enum block_note {
     RECORDED = 1, /* its birth site is in the table of sites */
     LOGGED = 2,   /* its birth is in the log of births of a leak detector */
-    BLOCK_NOTES = 3
+    TRACKED = 4,  /* it is in the table of tracked blocks: see tracked.h */
+    BLOCK_NOTES = 7
 };
 
 static inline struct account *block_account(const struct block *block)

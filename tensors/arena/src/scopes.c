@@ -2,7 +2,7 @@
 #include "accounts.h"
 #include "functions.h"
 #include "handler.h"
-#include "pool.h"
+#include "tracked.h"
 
 /* ================================================================== contexts */
 
@@ -218,7 +218,7 @@ PyObject *arena_owner(PyObject *module, PyObject *array)
     if (address == NULL) {
         Py_RETURN_NONE;
     }
-    return account_scope(account_now(block_account(pool_block_at(address))));
+    return account_scope(account_now(block_account(block_at(address))));
 }
 
 PyObject *arena_escaped(PyObject *module, PyObject *address)
@@ -231,7 +231,7 @@ PyObject *arena_escaped(PyObject *module, PyObject *address)
     if (!handler_has_logged(start)) {
         Py_RETURN_FALSE;
     }
-    bool is_closed = block_account(pool_block_at(start))->forward != NULL;
+    bool is_closed = block_account(block_at(start))->forward != NULL;
     return PyBool_FromLong(is_closed);
 }
 

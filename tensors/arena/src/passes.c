@@ -1,0 +1,874 @@
+#include "passes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../scopes/src/frames.h"
+#include "accounts.h"
+#include "functions.h"
+
+/* ================================================================== a slab, as Python has it */
+
+struct slab_object {
+    PyObject_HEAD
+    struct slab *slab;
+};
+
+static PyObject *slab_make(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    static char *parameters[] = {"nbytes", "verified", NULL};
+    Py_ssize_t nbytes;
+    int verified = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "n|p:Slab", parameters, &nbytes, &verified)) {
+        return NULL;
+    }
+    if (nbytes <= 0 || nbytes > PY_SSIZE_T_MAX / 2) {
+        PyErr_Format(PyExc_ValueError, "Slab: %zd is no number of bytes", nbytes);
+        return NULL;
+    }
+    struct slab_object *self = (struct slab_object *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->slab = slab_new((size_t)nbytes, verified);
+    if (self->slab == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+static void slab_dealloc(struct slab_object *self)
+{
+    if (self->slab != NULL) {
+        slab_release(self->slab);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *slab_give_up(struct slab_object *self, PyObject *ignored)
+{
+    (void)ignored;
+    slab_abandon(self->slab);
+    Py_RETURN_NONE;
+}
+
+static PyObject *slab_get_nbytes(struct slab_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(self->slab->nbytes);
+}
+
+static PyObject *slab_get_live_blocks(struct slab_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(self->slab->live_blocks);
+}
+
+static PyObject *slab_get_live_nbytes(struct slab_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(self->slab->live_nbytes);
+}
+
+static PyObject *slab_get_fault(struct slab_object *self, void *closure)
+{
+    (void)closure;
+    if (self->slab->fault == NULL) {
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("sn", self->slab->fault, (Py_ssize_t)self->slab->fault_offset);
+}
+
+static PyMethodDef slab_methods[] = {
+    {"abandon", (PyCFunction)(void (*)(void))slab_give_up, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef slab_fields[] = {
+    {"nbytes", (getter)slab_get_nbytes, NULL, NULL, NULL},
+    {"live_blocks", (getter)slab_get_live_blocks, NULL, NULL, NULL},
+    {"live_nbytes", (getter)slab_get_live_nbytes, NULL, NULL, NULL},
+    {"fault", (getter)slab_get_fault, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject slab_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.Slab",
+    .tp_basicsize = sizeof(struct slab_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = slab_make,
+    .tp_dealloc = (destructor)slab_dealloc,
+    .tp_methods = slab_methods,
+    .tp_getset = slab_fields,
+};
+
+/* ================================================================== plans */
+
+#define BY_POOL SIZE_MAX /* an offset: the slot is no block of the slab */
+
+struct slot {
+    PyCodeObject *code; /* a reference; NULL where there was no frame */
+    int instruction;
+    size_t nbytes; /* the most that fits */
+    size_t offset;
+    uint32_t first, spans; /* of the spans of bytes that it has, where it is in the slab */
+};
+
+/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts: whether the block that was
+ * given it in this pass is alive. What a block takes at its birth are the spans of its slot. */
+struct plan_object {
+    PyObject_HEAD
+    struct slot *slots;
+    uint32_t count;
+    size_t *cuts;
+    uint32_t cuts_count;
+    uint64_t *used;
+    size_t height;
+    bool verified;
+    bool serves; /* for an open pass */
+};
+
+static int by_size_t(const void *one, const void *other)
+{
+    size_t a = *(const size_t *)one, b = *(const size_t *)other;
+    return (a > b) - (a < b);
+}
+
+/* The number of the last cut that is not above an offset; 0 where none is. */
+static uint32_t cut_below(const struct plan_object *plan, size_t offset)
+{
+    uint32_t low = 0, high = plan->cuts_count;
+    while (low + 1 < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (plan->cuts[middle] <= offset) {
+            low = middle;
+        }
+        else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Cut the slab where slots begin and end. 0, or -1 with an exception. */
+static int cut(struct plan_object *plan)
+{
+    plan->cuts = PyMem_Calloc((size_t)plan->count * 2 + 1, sizeof *plan->cuts);
+    if (plan->cuts == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        const struct slot *slot = &plan->slots[i];
+        if (slot->offset != BY_POOL) {
+            size_t end = slot->offset + slab_room(slot->nbytes, plan->verified);
+            plan->cuts[count++] = slot->offset;
+            plan->cuts[count++] = end;
+            plan->height = end > plan->height ? end : plan->height;
+        }
+    }
+    qsort(plan->cuts, count, sizeof *plan->cuts, by_size_t);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (kept == 0 || plan->cuts[kept - 1] != plan->cuts[i]) {
+            plan->cuts[kept++] = plan->cuts[i];
+        }
+    }
+    plan->cuts_count = kept;
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct slot *slot = &plan->slots[i];
+        if (slot->offset != BY_POOL) {
+            slot->first = cut_below(plan, slot->offset);
+            slot->spans = cut_below(plan, slot->offset + slab_room(slot->nbytes, plan->verified)) - slot->first;
+        }
+    }
+    plan->used = PyMem_Calloc((size_t)kept / 64 + 1, sizeof *plan->used);
+    if (plan->used == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
+
+static int read_slot(struct slot *slot, PyObject *row)
+{
+    PyObject *code;
+    Py_ssize_t nbytes, offset;
+    if (!PyTuple_Check(row) || !PyArg_ParseTuple(row, "Oinn", &code, &slot->instruction, &nbytes, &offset)) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "PassPlan: a slot is a tuple of code, instruction, bytes and offset");
+        }
+        return -1;
+    }
+    if ((code != Py_None && !PyCode_Check(code)) || nbytes <= 0 || nbytes > PY_SSIZE_T_MAX / 4 || offset < -1 ||
+        offset > PY_SSIZE_T_MAX / 4 || (offset != -1 && (size_t)offset % ARENA_ALIGNMENT != 0)) {
+        PyErr_SetString(PyExc_ValueError, "PassPlan: a slot has code or None, some bytes, and an aligned offset or -1");
+        return -1;
+    }
+    slot->code = code == Py_None ? NULL : (PyCodeObject *)Py_NewRef(code);
+    slot->nbytes = (size_t)nbytes;
+    slot->offset = offset == -1 ? BY_POOL : (size_t)offset;
+    return 0;
+}
+
+static PyObject *plan_make(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    static char *parameters[] = {"slots", "verified", NULL};
+    PyObject *rows;
+    int verified = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "O!|p:PassPlan", parameters, &PyList_Type, &rows, &verified)) {
+        return NULL;
+    }
+    struct plan_object *self = (struct plan_object *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->verified = verified;
+    Py_ssize_t count = PyList_GET_SIZE(rows);
+    self->slots = count > UINT32_MAX / 4 ? NULL : PyMem_Calloc((size_t)count + 1, sizeof *self->slots);
+    if (self->slots == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    for (Py_ssize_t i = 0; i < count && i < PyList_GET_SIZE(rows); i++) {
+        if (read_slot(&self->slots[i], PyList_GET_ITEM(rows, i)) < 0) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        self->count++;
+    }
+    if (cut(self) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void plan_dealloc(struct plan_object *self)
+{
+    for (uint32_t i = 0; i < self->count; i++) {
+        Py_XDECREF(self->slots[i].code);
+    }
+    PyMem_Free(self->slots);
+    PyMem_Free(self->cuts);
+    PyMem_Free(self->used);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *plan_exclude(struct plan_object *self, PyObject *number)
+{
+    Py_ssize_t slot = PyLong_AsSsize_t(number);
+    if (slot == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (slot < 0 || slot >= (Py_ssize_t)self->count) {
+        PyErr_Format(PyExc_IndexError, "exclude: the plan has no slot %zd", slot);
+        return NULL;
+    }
+    if (self->serves) {
+        PyErr_SetString(PyExc_RuntimeError, "exclude: the plan serves a pass");
+        return NULL;
+    }
+    self->slots[slot].offset = BY_POOL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *plan_get_height(struct plan_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(self->height);
+}
+
+static PyMethodDef plan_methods[] = {
+    {"exclude", (PyCFunction)(void (*)(void))plan_exclude, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef plan_fields[] = {
+    {"height", (getter)plan_get_height, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject plan_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.PassPlan",
+    .tp_basicsize = sizeof(struct plan_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = plan_make,
+    .tp_dealloc = (destructor)plan_dealloc,
+    .tp_methods = plan_methods,
+    .tp_getset = plan_fields,
+};
+
+/* ------------------------------------------------------------------ spans */
+
+enum spans_verb { LOOK, TAKE, GIVE };
+
+/* Take or give some spans, or look at them; whether all of them were dead before. */
+static bool spans_do(struct plan_object *plan, enum spans_verb verb, uint32_t first, uint32_t count)
+{
+    bool dead = true;
+    uint32_t end = first + count;
+    for (uint32_t at = first, stop; at < end; at = stop) {
+        uint32_t word = at / 64;
+        stop = (word + 1) * 64 < end ? (word + 1) * 64 : end;
+        uint64_t mask = (~UINT64_C(0) << (at % 64)) & (~UINT64_C(0) >> (63 - (stop - 1) % 64));
+        dead = dead && (plan->used[word] & mask) == 0;
+        if (verb == TAKE) {
+            plan->used[word] |= mask;
+        }
+        else if (verb == GIVE) {
+            plan->used[word] &= ~mask;
+        }
+    }
+    return dead;
+}
+
+/* Take the spans in which blocks of earlier passes are alive, for the whole of a pass: they may die in it. */
+static void take_what_lives(struct plan_object *plan, const struct slab *slab)
+{
+    memset(plan->used, 0, (plan->cuts_count / 64 + 1) * sizeof *plan->used);
+    if (plan->cuts_count < 2) {
+        return;
+    }
+    for (const struct tracked *tracked = slab->blocks; tracked != NULL; tracked = tracked->next) {
+        size_t begin = (size_t)((const char *)tracked->address - slab->base), end = begin + tracked->room;
+        uint32_t first = cut_below(plan, begin), last = cut_below(plan, end - 1);
+        spans_do(plan, TAKE, first, last - first + 1);
+    }
+}
+
+/* ================================================================== passes */
+
+enum outcome {
+    RECORDED_ONLY, /* there is no plan */
+    SERVED,        /* by the slab */
+    ESCAPES,       /* its slot is one that the pool serves */
+    UNKNOWN,       /* no slot of that place ahead */
+    LARGER,        /* than the next slot of that place */
+    IN_USE,        /* bytes of its slot are */
+    RESIZED,       /* it is the new place of a block that was given another size */
+    ELSEWHERE,     /* it was born on another thread */
+    NOTED          /* it is memory of another library, that Python has noted */
+};
+
+#define ALIVE UINT32_MAX
+#define NO_SLOT UINT32_MAX
+#define PLACES 16
+#define LOOKAHEAD 64
+#define MOST_BIRTHS ((uint32_t)1 << 24)
+
+struct birth {
+    size_t nbytes;
+    uint32_t died;  /* the number of births at its death */
+    uint32_t slot;
+    uint32_t trace; /* where its places are, and how many; none for what the slab served */
+    uint8_t places, outcome;
+};
+
+struct place {
+    PyCodeObject *code; /* a reference */
+    int instruction;
+};
+
+struct pass {
+    size_t references; /* of accounts, and of the object in Python */
+    bool is_open;
+    unsigned long thread;
+    struct plan_object *plan; /* references, while it is open; the plan may be NULL */
+    struct slab_object *slab;
+    uint32_t cursor;          /* the slot that is expected next */
+    struct birth *births;
+    uint32_t births_count, births_room;
+    struct place *places;
+    uint32_t places_count, places_room;
+    struct tracked *blocks; /* born in it and in use */
+    uint32_t hits, misses, escaped;
+};
+
+size_t passes_open;
+
+bool pass_is_open(const struct pass *pass) { return pass != NULL && pass->is_open; }
+
+void pass_release(struct pass *pass)
+{
+    if (--pass->references == 0) {
+        free(pass);
+    }
+}
+
+struct pass *pass_around(const ScopeState *scope)
+{
+    PyObject *outer = passes_open == 0 ? Py_None : scope->outer;
+    while (outer != Py_None) {
+        ScopeState *around = (ScopeState *)outer;
+        struct account *account = account_of(around, false);
+        if (account != NULL) {
+            struct pass *pass = account_now(account)->pass;
+            if (!pass_is_open(pass)) {
+                return NULL;
+            }
+            pass->references++;
+            return pass;
+        }
+        outer = around->outer;
+    }
+    return NULL;
+}
+
+/* ------------------------------------------------------------------ recording */
+
+/* Room for one more; false where there is no memory. */
+static bool has_room(void **items, uint32_t count, uint32_t *room, size_t item_nbytes)
+{
+    if (count < *room) {
+        return true;
+    }
+    uint32_t wanted = *room == 0 ? 64 : *room + *room / 2;
+    void *larger = wanted > MOST_BIRTHS ? NULL : realloc(*items, wanted * item_nbytes);
+    if (larger == NULL) {
+        return false;
+    }
+    *items = larger;
+    *room = wanted;
+    return true;
+}
+
+/* Record where a birth is: the frames of this thread, innermost first. */
+static void record_places(struct pass *pass, struct birth *birth)
+{
+    struct walk walk;
+    birth->trace = pass->places_count;
+    walk_begin(&walk);
+    while (!walk_ended(&walk) && birth->places < PLACES &&
+           has_room((void **)&pass->places, pass->places_count, &pass->places_room, sizeof *pass->places)) {
+        pass->places[pass->places_count++] = (struct place){
+            .code = (PyCodeObject *)Py_NewRef((PyObject *)walk_code(&walk)),
+            .instruction = walk_instruction(&walk),
+        };
+        birth->places++;
+        walk_out(&walk);
+    }
+    walk_end(&walk);
+}
+
+/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and which of them is running depends
+ * on how often it ran: the compiler specializes the former, which then does the work of both. */
+static inline bool is_of(const struct slot *slot, const PyCodeObject *code, int instruction)
+{
+    if (slot->code != code) {
+        return false;
+    }
+#if PY_VERSION_HEX < 0x030C0000
+    int distance = slot->instruction - instruction;
+    return distance == 0 || distance == 4 || distance == -4;
+#else
+    return slot->instruction == instruction;
+#endif
+}
+
+/* The slot that a birth takes, and what comes of it. */
+static uint32_t find_slot(struct pass *pass, size_t nbytes, uint8_t *outcome)
+{
+    struct plan_object *plan = pass->plan;
+    struct walk walk;
+    walk_begin(&walk);
+    PyCodeObject *code = walk_ended(&walk) ? NULL : walk_code(&walk);
+    int instruction = walk_ended(&walk) ? 0 : walk_instruction(&walk);
+    walk_end(&walk);
+    uint32_t end = plan->count - pass->cursor > LOOKAHEAD ? pass->cursor + LOOKAHEAD : plan->count;
+    uint32_t too_small = NO_SLOT;
+    for (uint32_t i = pass->cursor; i < end; i++) {
+        const struct slot *slot = &plan->slots[i];
+        if (!is_of(slot, code, instruction)) {
+            continue;
+        }
+        if (nbytes <= slot->nbytes) {
+            pass->cursor = i + 1;
+            if (slot->offset == BY_POOL) {
+                *outcome = ESCAPES;
+            }
+            else {
+                *outcome = spans_do(plan, LOOK, slot->first, slot->spans) ? SERVED : IN_USE;
+            }
+            return i;
+        }
+        if (too_small == NO_SLOT) {
+            too_small = i;
+        }
+    }
+    *outcome = too_small == NO_SLOT ? UNKNOWN : LARGER;
+    if (too_small == pass->cursor && too_small != NO_SLOT) {
+        pass->cursor++;
+    }
+    return too_small;
+}
+
+static void link_block(struct pass *pass, struct tracked *tracked, uint32_t birth)
+{
+    tracked->pass = pass;
+    tracked->birth = birth;
+    tracked->earlier = NULL;
+    tracked->later = pass->blocks;
+    if (pass->blocks != NULL) {
+        pass->blocks->earlier = tracked;
+    }
+    pass->blocks = tracked;
+}
+
+static void unlink_block(struct tracked *tracked)
+{
+    if (tracked->later != NULL) {
+        tracked->later->earlier = tracked->earlier;
+    }
+    if (tracked->earlier != NULL) {
+        tracked->earlier->later = tracked->later;
+    }
+    else {
+        tracked->pass->blocks = tracked->later;
+    }
+    tracked->pass = NULL;
+}
+
+uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned)
+{
+    *planned = NULL;
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, sizeof *pass->births)) {
+        return NO_BIRTH;
+    }
+    uint32_t number = pass->births_count++;
+    struct birth *birth = &pass->births[number];
+    *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT};
+    if (PyThread_get_thread_ident() != pass->thread) {
+        birth->outcome = ELSEWHERE;
+    }
+    else if (resized) {
+        birth->outcome = RESIZED;
+    }
+    else if (pass->plan != NULL) {
+        birth->slot = find_slot(pass, nbytes, &birth->outcome);
+    }
+    if (birth->outcome == SERVED) {
+        const struct slot *slot = &pass->plan->slots[birth->slot];
+        struct tracked *tracked = slab_put(pass->slab->slab, slot->offset, nbytes);
+        if (tracked != NULL) {
+            tracked->slot = birth->slot;
+            spans_do(pass->plan, TAKE, slot->first, slot->spans);
+            link_block(pass, tracked, number);
+            pass->hits++;
+            *planned = tracked;
+            return number;
+        }
+        birth->outcome = UNKNOWN;
+    }
+    pass->misses += birth->outcome == UNKNOWN || birth->outcome == LARGER || birth->outcome == IN_USE;
+    record_places(pass, birth);
+    return number;
+}
+
+void pass_track(struct pass *pass, uint32_t birth, void *address, struct block *block)
+{
+    struct tracked *tracked = birth == NO_BIRTH ? NULL : tracked_add(address, block);
+    if (tracked != NULL) {
+        link_block(pass, tracked, birth);
+    }
+}
+
+void pass_take_back(struct pass *pass, uint32_t birth)
+{
+    if (birth != NO_BIRTH) {
+        /* Its number stays taken: it has no bytes, and is dead at once. */
+        pass->births[birth].nbytes = 0;
+        pass->births[birth].died = birth + 1;
+    }
+}
+
+void pass_block_died(struct tracked *tracked)
+{
+    struct pass *pass = tracked->pass;
+    if (pass != NULL) {
+        pass->births[tracked->birth].died = pass->births_count;
+        if (tracked->slab != NULL) {
+            const struct slot *slot = &pass->plan->slots[tracked->slot];
+            spans_do(pass->plan, GIVE, slot->first, slot->spans);
+        }
+        unlink_block(tracked);
+    }
+    tracked_remove(tracked);
+}
+
+void pass_block_resized(struct tracked *tracked, size_t nbytes)
+{
+    if (tracked->pass != NULL) {
+        struct birth *birth = &tracked->pass->births[tracked->birth];
+        birth->nbytes = nbytes > birth->nbytes ? nbytes : birth->nbytes;
+    }
+}
+
+/* ------------------------------------------------------------------ a pass, as Python has it */
+
+struct pass_object {
+    PyObject_HEAD
+    struct pass *pass;
+};
+
+/* The pass is over: what of it is in use is left to live on. Returns how many blocks of the slab that is. */
+static uint32_t close_pass(struct pass *pass)
+{
+    uint32_t escaped = 0;
+    if (!pass->is_open) {
+        return 0;
+    }
+    pass->is_open = false;
+    passes_open--;
+    while (pass->blocks != NULL) {
+        struct tracked *tracked = pass->blocks;
+        unlink_block(tracked);
+        pass->escaped++;
+        if (tracked->slab != NULL) {
+            escaped++;
+        }
+        else {
+            block_note(pool_block_at(tracked->address), TRACKED, false);
+            tracked_remove(tracked);
+        }
+    }
+    struct plan_object *plan = pass->plan;
+    struct slab_object *slab = pass->slab;
+    pass->plan = NULL;
+    pass->slab = NULL;
+    if (plan != NULL) {
+        plan->serves = false;
+        slab->slab->serves = false;
+    }
+    Py_XDECREF(plan);
+    Py_XDECREF(slab);
+    return escaped;
+}
+
+static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *names)
+{
+    static char *parameters[] = {"plan", "slab", NULL};
+    PyObject *plan = Py_None, *slab = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "|OO:Pass", parameters, &plan, &slab)) {
+        return NULL;
+    }
+    if ((plan == Py_None) != (slab == Py_None) || (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
+        PyErr_SetString(PyExc_TypeError, "Pass: give a PassPlan and a Slab, or neither");
+        return NULL;
+    }
+    struct pass_object *self = (struct pass_object *)type->tp_alloc(type, 0);
+    if (self == NULL) {
+        return NULL;
+    }
+    self->pass = calloc(1, sizeof *self->pass);
+    if (self->pass == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->pass->references = 1;
+    if (plan != Py_None) {
+        self->pass->plan = (struct plan_object *)Py_NewRef(plan);
+        self->pass->slab = (struct slab_object *)Py_NewRef(slab);
+    }
+    return (PyObject *)self;
+}
+
+static void pass_dealloc(struct pass_object *self)
+{
+    struct pass *pass = self->pass;
+    if (pass != NULL) {
+        if (pass->is_open) {
+            close_pass(pass);
+        }
+        Py_CLEAR(pass->plan);
+        Py_CLEAR(pass->slab);
+        uint32_t count = pass->places_count;
+        pass->places_count = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            Py_DECREF(pass->places[i].code);
+        }
+        /* Accounts may refer to it for long. */
+        free(pass->births);
+        free(pass->places);
+        pass->births = NULL;
+        pass->places = NULL;
+        pass_release(pass);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyObject *pass_begin(struct pass_object *self, PyObject *object)
+{
+    struct pass *pass = self->pass;
+    ScopeState *scope = scope_argument(object);
+    struct account *account = scope == NULL ? NULL : account_of(scope, true);
+    if (account == NULL) {
+        return NULL;
+    }
+    account = account_now(account);
+    struct plan_object *plan = pass->plan;
+    if (pass->is_open || pass->births_count != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "begin: a pass begins once");
+        return NULL;
+    }
+    if (plan != NULL) {
+        struct slab *slab = pass->slab->slab;
+        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes || slab->abandoned) {
+            PyErr_SetString(PyExc_ValueError, "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
+            return NULL;
+        }
+        take_what_lives(plan, slab);
+        plan->serves = true;
+        slab->serves = true;
+    }
+    pass->thread = PyThread_get_thread_ident();
+    pass->is_open = true;
+    passes_open++;
+    struct pass *before = account->pass;
+    pass->references++;
+    account->pass = pass;
+    if (before != NULL) {
+        pass_release(before);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *pass_end(struct pass_object *self, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLong(close_pass(self->pass));
+}
+
+static PyObject *pass_note(struct pass_object *self, PyObject *size)
+{
+    struct pass *pass = self->pass;
+    size_t nbytes = PyLong_AsSize_t(size);
+    if (nbytes == (size_t)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (!pass->is_open) {
+        Py_RETURN_NONE;
+    }
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, sizeof *pass->births)) {
+        return PyErr_NoMemory();
+    }
+    struct birth *birth = &pass->births[pass->births_count];
+    *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT, .outcome = NOTED};
+    record_places(pass, birth);
+    return PyLong_FromUnsignedLong(pass->births_count++);
+}
+
+static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
+{
+    struct pass *pass = self->pass;
+    size_t birth = PyLong_AsSize_t(number);
+    if (birth == (size_t)-1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (pass->is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED) {
+        pass->births[birth].died = pass->births_count;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *places_of(const struct pass *pass, const struct birth *birth)
+{
+    PyObject *places = PyTuple_New(birth->places);
+    for (uint32_t i = 0; places != NULL && i < birth->places; i++) {
+        const struct place *place = &pass->places[birth->trace + i];
+        PyObject *pair = Py_BuildValue("Oi", place->code, place->instruction);
+        if (pair == NULL) {
+            Py_CLEAR(places);
+        }
+        else {
+            PyTuple_SET_ITEM(places, i, pair);
+        }
+    }
+    return places;
+}
+
+static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
+{
+    (void)ignored;
+    const struct pass *pass = self->pass;
+    if (pass->is_open) {
+        PyErr_SetString(PyExc_RuntimeError, "births: the pass is open");
+        return NULL;
+    }
+    PyObject *rows = PyList_New(pass->births_count);
+    for (uint32_t i = 0; rows != NULL && i < pass->births_count; i++) {
+        const struct birth *birth = &pass->births[i];
+        PyObject *places = places_of(pass, birth);
+        PyObject *row = places == NULL ? NULL
+                                       : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
+                                                       birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
+                                                       birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
+        if (row == NULL) {
+            Py_CLEAR(rows);
+        }
+        else {
+            PyList_SET_ITEM(rows, i, row);
+        }
+    }
+    return rows;
+}
+
+static PyObject *pass_get_hits(struct pass_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(self->pass->hits);
+}
+
+static PyObject *pass_get_misses(struct pass_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(self->pass->misses);
+}
+
+static PyObject *pass_get_escaped(struct pass_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(self->pass->escaped);
+}
+
+static PyMethodDef pass_methods[] = {
+    {"begin", (PyCFunction)(void (*)(void))pass_begin, METH_O, NULL},
+    {"end", (PyCFunction)(void (*)(void))pass_end, METH_NOARGS, NULL},
+    {"births", (PyCFunction)(void (*)(void))pass_births, METH_NOARGS, NULL},
+    {"note", (PyCFunction)(void (*)(void))pass_note, METH_O, NULL},
+    {"note_death", (PyCFunction)(void (*)(void))pass_note_death, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef pass_fields[] = {
+    {"hits", (getter)pass_get_hits, NULL, NULL, NULL},
+    {"misses", (getter)pass_get_misses, NULL, NULL, NULL},
+    {"escaped", (getter)pass_get_escaped, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject pass_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.Pass",
+    .tp_basicsize = sizeof(struct pass_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = pass_make,
+    .tp_dealloc = (destructor)pass_dealloc,
+    .tp_methods = pass_methods,
+    .tp_getset = pass_fields,
+};
+
+int passes_make(PyObject *module)
+{
+    static const struct {
+        const char *name;
+        PyTypeObject *type;
+    } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}

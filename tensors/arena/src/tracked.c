@@ -1,0 +1,385 @@
+#define _GNU_SOURCE
+#include "tracked.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "poison.h"
+
+/* ================================================================== the table */
+
+/* Open addressing with linear probing; what is taken out is closed by shifting those behind it back. Half of it is free. */
+static struct tracked **table;
+static size_t table_room, table_used; /* the room is a power of two, or 0 */
+
+static struct tracked *spare; /* a list, by `next` */
+
+static size_t home_of(const void *address)
+{
+    uint64_t hash = ((uint64_t)(uintptr_t)address >> 6) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(hash >> 32) & (table_room - 1);
+}
+
+static void place(struct tracked *tracked)
+{
+    size_t at = home_of(tracked->address);
+    while (table[at] != NULL) {
+        at = (at + 1) & (table_room - 1);
+    }
+    table[at] = tracked;
+}
+
+/* Whether there is room for one more. */
+static bool grow(void)
+{
+    if (table_used * 2 < table_room) {
+        return true;
+    }
+    struct tracked **before = table;
+    size_t count = table_room, wanted = count == 0 ? 256 : count * 2;
+    struct tracked **after = calloc(wanted, sizeof *after);
+    if (after == NULL) {
+        return false;
+    }
+    table = after;
+    table_room = wanted;
+    for (size_t i = 0; i < count; i++) {
+        if (before[i] != NULL) {
+            place(before[i]);
+        }
+    }
+    free(before);
+    return true;
+}
+
+struct tracked *tracked_find(const void *address)
+{
+    if (table_used == 0) {
+        return NULL;
+    }
+    size_t at = home_of(address);
+    while (table[at] != NULL && table[at]->address != address) {
+        at = (at + 1) & (table_room - 1);
+    }
+    return table[at];
+}
+
+static struct tracked *new_tracked(void *address)
+{
+    if (!grow()) {
+        return NULL;
+    }
+    struct tracked *tracked = spare;
+    if (tracked != NULL) {
+        spare = tracked->next;
+        memset(tracked, 0, sizeof *tracked);
+    }
+    else {
+        tracked = calloc(1, sizeof *tracked);
+        if (tracked == NULL) {
+            return NULL;
+        }
+    }
+    tracked->address = address;
+    place(tracked);
+    table_used++;
+    return tracked;
+}
+
+static void take_out(struct tracked *tracked)
+{
+    size_t at = home_of(tracked->address), mask = table_room - 1;
+    while (table[at] != tracked) {
+        at = (at + 1) & mask;
+    }
+    /* Move back what would not be found over the hole. */
+    for (size_t next = (at + 1) & mask; table[next] != NULL; next = (next + 1) & mask) {
+        size_t home = home_of(table[next]->address);
+        if (((next - home) & mask) >= ((next - at) & mask)) {
+            table[at] = table[next];
+            at = next;
+        }
+    }
+    table[at] = NULL;
+    table_used--;
+}
+
+struct tracked *tracked_add(void *address, struct block *block)
+{
+    struct tracked *tracked = new_tracked(address);
+    if (tracked != NULL) {
+        block_note(block, TRACKED, true);
+    }
+    return tracked;
+}
+
+/* ================================================================== slabs */
+
+#define PAGE ((size_t)4096)
+#define HUGE_PAGE ((size_t)2 << 20)
+#define HUGE_FROM ((size_t)4 << 20)
+#define GUARD_NBYTES ARENA_ALIGNMENT
+#define GUARD_BYTE 0xFD
+#define DEAD_BYTE 0xDD
+#define BORN_BYTE 0xCD
+
+static struct slab *all_slabs;
+uintptr_t slabs_begin, slabs_span;
+
+static void find_span(void)
+{
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+    for (struct slab *slab = all_slabs; slab != NULL; slab = slab->next) {
+        uintptr_t base = (uintptr_t)slab->base;
+        begin = base < begin ? base : begin;
+        end = base + slab->nbytes > end ? base + slab->nbytes : end;
+    }
+    slabs_begin = end == 0 ? 0 : begin;
+    slabs_span = end == 0 ? 0 : end - begin;
+}
+
+struct slab *slab_among_all(const void *address)
+{
+    struct slab *slab = all_slabs;
+    while (slab != NULL && (uintptr_t)address - (uintptr_t)slab->base >= slab->nbytes) {
+        slab = slab->next;
+    }
+    return slab;
+}
+
+size_t slab_room(size_t nbytes, bool verified)
+{
+    size_t room = (nbytes + ARENA_ALIGNMENT - 1) & ~(ARENA_ALIGNMENT - 1);
+    return room + (verified ? GUARD_NBYTES : 0);
+}
+
+struct slab *slab_new(size_t nbytes, bool verified)
+{
+    struct slab *slab = calloc(1, sizeof *slab);
+    if (slab == NULL) {
+        return NULL;
+    }
+    size_t alignment = nbytes >= HUGE_FROM ? HUGE_PAGE : PAGE;
+    nbytes = (nbytes + PAGE - 1) & ~(PAGE - 1);
+    char *start = mmap(NULL, nbytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (start == MAP_FAILED) {
+        free(slab);
+        return NULL;
+    }
+    char *base = (char *)(((uintptr_t)start + alignment - 1) & ~(alignment - 1));
+    if (base > start) {
+        munmap(start, (size_t)(base - start));
+    }
+    munmap(base + nbytes, (size_t)(start + alignment - base));
+#ifdef MADV_HUGEPAGE
+    if (alignment == HUGE_PAGE) {
+        madvise(base, nbytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
+    }
+#endif
+    if (verified) {
+        memset(base, DEAD_BYTE, nbytes);
+    }
+    HIDE(base, nbytes);
+    *slab = (struct slab){.references = 1, .base = base, .nbytes = nbytes, .verified = verified, .next = all_slabs};
+    if (all_slabs != NULL) {
+        all_slabs->previous = slab;
+    }
+    all_slabs = slab;
+    find_span();
+    return slab;
+}
+
+void slab_release(struct slab *slab)
+{
+    if (--slab->references != 0) {
+        return;
+    }
+    if (slab->next != NULL) {
+        slab->next->previous = slab->previous;
+    }
+    if (slab->previous != NULL) {
+        slab->previous->next = slab->next;
+    }
+    else {
+        all_slabs = slab->next;
+    }
+    find_span();
+    SHOW(slab->base, slab->nbytes);
+    munmap(slab->base, slab->nbytes);
+    free(slab);
+}
+
+static int by_address(const void *one, const void *other)
+{
+    const struct tracked *a = *(struct tracked *const *)one, *b = *(struct tracked *const *)other;
+    return (a->address > b->address) - (a->address < b->address);
+}
+
+static void give_pages(char *begin, char *end)
+{
+    char *first = (char *)(((uintptr_t)begin + PAGE - 1) & ~(PAGE - 1)), *last = (char *)((uintptr_t)end & ~(PAGE - 1));
+    if (first < last) {
+        madvise(first, (size_t)(last - first), MADV_DONTNEED);
+    }
+}
+
+void slab_abandon(struct slab *slab)
+{
+    slab->abandoned = true;
+    struct tracked **sorted = malloc((slab->live_blocks + 1) * sizeof *sorted);
+    if (sorted == NULL) {
+        return;
+    }
+    size_t count = 0;
+    for (struct tracked *tracked = slab->blocks; tracked != NULL; tracked = tracked->next) {
+        sorted[count++] = tracked;
+    }
+    qsort(sorted, count, sizeof *sorted, by_address);
+    char *begin = slab->base;
+    for (size_t i = 0; i < count; i++) {
+        give_pages(begin, sorted[i]->address);
+        begin = (char *)sorted[i]->address + sorted[i]->room;
+    }
+    give_pages(begin, slab->base + slab->nbytes);
+    free(sorted);
+}
+
+/* ------------------------------------------------------------------ poison and guards */
+
+static void found(struct slab *slab, const char *what, const void *address)
+{
+    if (slab->fault == NULL) {
+        slab->fault = what;
+        slab->fault_offset = (size_t)((const char *)address - slab->base);
+    }
+}
+
+static bool is_filled(const unsigned char *bytes, unsigned char byte, size_t nbytes)
+{
+    return nbytes == 0 || (bytes[0] == byte && memcmp(bytes, bytes + 1, nbytes - 1) == 0);
+}
+
+/* The bytes that a block may not write: what its room has behind it. */
+static void put_guard(struct tracked *tracked)
+{
+    size_t nbytes = tracked->block.nbytes;
+    char *behind = (char *)tracked->address + nbytes;
+    SHOW(tracked->address, tracked->room);
+    if (tracked->slab->verified) {
+        memset(behind, GUARD_BYTE, tracked->room - nbytes);
+    }
+    HIDE(behind, tracked->room - nbytes);
+}
+
+static void check_guard(struct tracked *tracked)
+{
+    SHOW(tracked->address, tracked->room);
+    size_t nbytes = tracked->block.nbytes;
+    if (tracked->slab->verified &&
+        !is_filled((unsigned char *)tracked->address + nbytes, GUARD_BYTE, tracked->room - nbytes)) {
+        found(tracked->slab, "written past the end of an array", tracked->address);
+    }
+}
+
+/* ------------------------------------------------------------------ blocks */
+
+struct tracked *slab_put(struct slab *slab, size_t offset, size_t nbytes)
+{
+    char *address = slab->base + offset;
+    struct tracked *tracked = new_tracked(address);
+    if (tracked == NULL) {
+        return NULL;
+    }
+    tracked->slab = slab;
+    tracked->room = slab_room(nbytes, slab->verified);
+    tracked->block = (struct block){.word = TRACKED, .nbytes = nbytes};
+    tracked->next = slab->blocks;
+    if (slab->blocks != NULL) {
+        slab->blocks->previous = tracked;
+    }
+    slab->blocks = tracked;
+    slab->references++;
+    slab->live_blocks++;
+    slab->live_nbytes += nbytes;
+    if (slab->verified) {
+        SHOW(address, tracked->room);
+        if (!is_filled((unsigned char *)address, DEAD_BYTE, tracked->room)) {
+            found(slab, "written after an array there was dead", address);
+        }
+        memset(address, BORN_BYTE, nbytes);
+    }
+    put_guard(tracked);
+    return tracked;
+}
+
+void tracked_remove(struct tracked *tracked)
+{
+    struct slab *slab = tracked->slab;
+    take_out(tracked);
+    if (slab != NULL) {
+        check_guard(tracked);
+        if (slab->verified) {
+            memset(tracked->address, DEAD_BYTE, tracked->room);
+        }
+        HIDE(tracked->address, tracked->room);
+        if (tracked->next != NULL) {
+            tracked->next->previous = tracked->previous;
+        }
+        if (tracked->previous != NULL) {
+            tracked->previous->next = tracked->next;
+        }
+        else {
+            slab->blocks = tracked->next;
+        }
+        slab->live_blocks--;
+        slab->live_nbytes -= tracked->block.nbytes;
+    }
+    tracked->next = spare;
+    spare = tracked;
+    if (slab != NULL) {
+        slab_release(slab);
+    }
+}
+
+/* ================================================================== blocks of either */
+
+struct block *block_at(void *address)
+{
+    return slab_of(address) == NULL ? pool_block_at(address) : &tracked_find(address)->block;
+}
+
+void *block_find(const void *address)
+{
+    struct slab *slab = slab_of(address);
+    if (slab == NULL) {
+        return pool_find(address);
+    }
+    struct tracked *tracked = slab->blocks;
+    while (tracked != NULL && (uintptr_t)address - (uintptr_t)tracked->address >= tracked->room) {
+        tracked = tracked->next;
+    }
+    return tracked == NULL ? NULL : tracked->address;
+}
+
+size_t block_room(void *address)
+{
+    if (slab_of(address) == NULL) {
+        return pool_room(address);
+    }
+    const struct tracked *tracked = tracked_find(address);
+    return tracked->room - (tracked->slab->verified ? GUARD_NBYTES : 0);
+}
+
+void block_resize(void *address, size_t nbytes)
+{
+    if (slab_of(address) == NULL) {
+        pool_resize(address, nbytes);
+        return;
+    }
+    struct tracked *tracked = tracked_find(address);
+    check_guard(tracked);
+    tracked->slab->live_nbytes += nbytes - tracked->block.nbytes;
+    tracked->block.nbytes = nbytes;
+    put_guard(tracked);
+}

@@ -1,0 +1,212 @@
+"""The peak of a pass, the lines of what lives there, and advice whose effect is what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import disposescope as ds
+
+N = 300_000
+"""Elements: arrays of 2.4 MB, which NumPy reuses for results where it may."""
+
+
+def peak_of(function: Callable[[], object]) -> ds.Peak:
+    workspace = ds.Workspace(function.__name__)
+    with workspace.run():
+        function()
+    return workspace.peak()
+
+
+# Pairs of programs: before, what is advised, and after following it by hand.
+
+
+def used_early() -> float:
+    hidden = np.ones(N)
+    total = float(hidden.sum())
+    a = np.ones(N)
+    b = a + 1.0
+    return total + float(b.sum())
+
+
+def used_early_then_deleted() -> float:
+    hidden = np.ones(N)
+    total = float(hidden.sum())
+    del hidden
+    a = np.ones(N)
+    b = a + 1.0
+    return total + float(b.sum())
+
+
+def copied() -> float:
+    a = np.ones(N)
+    b = a + 1.0
+    b = np.sqrt(b)
+    return float(b.sum())
+
+
+def written_in_place() -> float:
+    a = np.ones(N)
+    b = a + 1.0
+    np.sqrt(b, out=b)
+    return float(b.sum())
+
+
+def held_for_later() -> float:
+    gate = np.ones(N)
+    total = float(gate.sum())
+    a = np.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+def made_again() -> float:
+    gate = np.ones(N)
+    total = float(gate.sum())
+    del gate
+    a = np.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    gate = np.ones(N)
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+def make(n: int) -> np.ndarray:
+    return np.ones(n)
+
+
+def returned_by_a_function() -> float:
+    first = make(N)
+    second = first * 2.0
+    third = second * 2.0
+    return float(third.sum())
+
+
+def returned_by_a_function_then_deleted() -> float:
+    first = make(N)
+    second = first * 2.0
+    del first
+    third = second * 2.0
+    return float(third.sum())
+
+
+def cast() -> float:
+    wide = np.ones(N)
+    narrow = wide.astype(np.float32)
+    squared = narrow * narrow
+    cubed = squared * narrow
+    return float(cubed.sum())
+
+
+def cast_then_deleted() -> float:
+    wide = np.ones(N)
+    narrow = wide.astype(np.float32)
+    del wide
+    squared = narrow * narrow
+    cubed = squared * narrow
+    return float(cubed.sum())
+
+
+def held_over_a_loop() -> float:
+    table = np.ones(N)
+    first = float(table[0])
+    for _ in range(3):
+        a = np.ones(N)
+        b = a + first
+        first = float(b.sum())
+        del a, b
+    return first
+
+
+def deleted_before_the_loop() -> float:
+    table = np.ones(N)
+    first = float(table[0])
+    del table
+    for _ in range(3):
+        a = np.ones(N)
+        b = a + first
+        first = float(b.sum())
+        del a, b
+    return first
+
+
+def clipped() -> float:
+    a = np.ones(N)
+    a = np.clip(a, 0.0, 1.0)
+    return float(a.sum())
+
+
+def clipped_in_place() -> float:
+    a = np.ones(N)
+    np.clip(a, 0.0, 1.0, out=a)
+    return float(a.sum())
+
+
+@pytest.mark.parametrize(
+    ("before", "advised", "after"),
+    [
+        (used_early, "del hidden after", used_early_then_deleted),
+        (copied, "in place at", written_in_place),
+        (held_for_later, "recompute gate before", made_again),
+        (returned_by_a_function, "del first after", returned_by_a_function_then_deleted),
+        (cast, "del wide after", cast_then_deleted),
+        (held_over_a_loop, "del table after", deleted_before_the_loop),
+        (clipped, "in place at", clipped_in_place),
+    ],
+)
+def test_advice_lowers_the_peak_by_what_it_says(
+    before: Callable[[], float], advised: str, after: Callable[[], float]
+) -> None:
+    peak = peak_of(before)
+    advice = next(each for each in peak.advice if each.text.startswith(advised))
+    measured = peak_of(after)
+    assert advice.peak_nbytes == pytest.approx(measured.nbytes, rel=0.02)
+    assert advice.saved_nbytes == pytest.approx(peak.nbytes - measured.nbytes, rel=0.02)
+    assert "test_advice.py:" in advice.text
+
+
+def test_a_variable_that_the_next_round_uses_is_left_alone() -> None:
+    def rounds() -> float:
+        state = np.ones(N)
+        for _ in range(3):
+            state = state * 2.0
+        return float(state.sum())
+
+    assert not [each for each in peak_of(rounds).advice if each.text.startswith("del")]
+
+
+def test_a_variable_of_a_closure_is_left_alone() -> None:
+    def closure() -> float:
+        hidden = np.ones(N)
+
+        def later() -> float:
+            return float(hidden.sum())
+
+        a = np.ones(N)
+        b = a + 1.0
+        return float(b.sum()) + later()
+
+    assert not [each for each in peak_of(closure).advice if each.text.startswith("del hidden")]
+
+
+def test_the_peak_names_the_lines_of_what_lives_there() -> None:
+    peak = peak_of(used_early)
+    assert peak.nbytes == pytest.approx(3 * N * 8, rel=0.01)
+    first = used_early.__code__.co_firstlineno
+    lines = [row.line for row in peak.living if row.nbytes > N]
+    assert sorted(int(line.split(":")[1].split()[0]) - first for line in lines) == [1, 3, 4]
+    text = str(peak)
+    assert text.startswith("peak 7.2 MB at ")
+    assert "what would lower it:\n  del hidden after " in text
+
+
+def test_the_peak_of_nothing() -> None:
+    peak = peak_of(lambda: None)
+    assert (peak.nbytes, peak.line, peak.living, peak.advice) == (0, "<nothing>", (), ())

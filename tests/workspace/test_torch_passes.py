@@ -1,0 +1,120 @@
+"""PyTorch's CPU memory in passes: recorded for peak and advice, and never in the slab."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import disposescope as ds
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+N = 200_000
+
+
+def peak_of(function: Callable[[], object]) -> ds.Peak:
+    workspace = ds.Workspace(function.__name__)
+    for _ in range(2):
+        with workspace.run():
+            function()
+    found = workspace.statistics()
+    assert found.slab_nbytes < 10_000
+    return workspace.peak()
+
+
+def test_the_peak_of_tensors_is_found_with_its_lines() -> None:
+    def work() -> float:
+        hidden = torch.ones(N)
+        gate = hidden * 2.0
+        return float((hidden * gate).sum())
+
+    peak = peak_of(work)
+    assert peak.nbytes == pytest.approx(3 * N * 4, rel=0.01)
+    first = work.__code__.co_firstlineno
+    assert f"test_torch_passes.py:{first + 3}" in peak.line
+    assert len([row for row in peak.living if row.nbytes >= N * 4]) == 3
+
+
+def test_views_and_in_place_operations_are_no_births() -> None:
+    def work() -> float:
+        x = torch.ones(N)
+        x.add_(1.0)
+        y = x.view(2, -1)[0]
+        return float(y.sum())
+
+    assert peak_of(work).nbytes == pytest.approx(N * 4, rel=0.01)
+
+
+def test_advice_for_tensors_is_what_following_it_brings() -> None:
+    def before() -> float:
+        hidden = torch.ones(N)
+        total = float(hidden.sum())
+        a = torch.ones(N)
+        b = a + 1.0
+        return total + float(b.sum())
+
+    def after() -> float:
+        hidden = torch.ones(N)
+        total = float(hidden.sum())
+        del hidden
+        a = torch.ones(N)
+        b = a + 1.0
+        return total + float(b.sum())
+
+    peak = peak_of(before)
+    [advice] = [each for each in peak.advice if each.text.startswith("del hidden after")]
+    assert advice.peak_nbytes == pytest.approx(peak_of(after).nbytes, rel=0.02)
+
+
+def test_a_training_loop_learns_what_it_learns_without() -> None:
+    def train(run: Callable[[Callable[[], float]], float]) -> list[float]:
+        torch.manual_seed(0)
+        model: Any = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step() -> float:
+            loss = model(torch.ones(32, 20)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            return float(loss.item())
+
+        return [run(step) for _ in range(4)]
+
+    workspace = ds.Workspace("train")
+
+    def in_a_pass(step: Callable[[], float]) -> float:
+        with workspace.run():
+            return step()
+
+    assert train(in_a_pass) == train(lambda step: step())
+    assert all("step()" in row.line for row in workspace.peak().living)
+    assert workspace.peak().nbytes > 2 * (20 * 50 + 50) * 4
+
+
+def test_an_exception_in_the_recorded_pass_leaves_the_mode() -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    workspace = ds.Workspace("raises")
+    with pytest.raises(ZeroDivisionError), workspace.run():
+        torch.ones(3)
+        raise ZeroDivisionError
+    assert _get_current_dispatch_mode() is None
+
+
+def test_numpy_and_torch_are_in_one_recording() -> None:
+    import numpy as np
+
+    def work() -> float:
+        x = np.ones(N)
+        y = torch.ones(N)
+        return float(x.sum()) + float(y.sum())
+
+    workspace = ds.Workspace("both")
+    for _ in range(3):
+        with workspace.run():
+            work()
+    assert workspace.peak().nbytes == pytest.approx(N * 12, rel=0.01)
+    assert workspace.statistics().hits > 0

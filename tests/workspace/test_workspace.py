@@ -1,0 +1,609 @@
+"""A workspace records a pass, plans it, and serves later passes from one slab; what differs, the pool serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import disposescope as ds
+
+Array = NDArray[Any]
+
+
+def step(batch: Array) -> float:
+    hidden = np.maximum(batch @ batch.T, 0.0)
+    gate = hidden * 0.5
+    return float((hidden * gate).sum())
+
+
+def run_passes(workspace: ds.Workspace, count: int, rows: int = 100, key: object = None) -> None:
+    batch = np.arange(rows * 20.0).reshape(rows, 20)
+    for _ in range(count):
+        with workspace.run(key=key):
+            assert step(batch) == step_with_numpy(batch)
+
+
+def step_with_numpy(batch: Array) -> float:
+    with ds.dispose_scope(arena=False):
+        return step(batch)
+
+
+# Recording, plans, figures
+
+
+def test_the_first_pass_is_recorded_and_later_ones_are_served_from_one_slab() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    run_passes(workspace, 1)
+    first = workspace.statistics()
+    assert (first.passes, first.hits, first.misses, first.replans) == (1, 0, 0, ())
+    assert first.slab_nbytes >= first.bound_nbytes >= 3 * 100 * 100 * 8
+    run_passes(workspace, 5)
+    later = workspace.statistics()
+    assert later.misses == 0
+    assert later.hits >= 5 * 4
+    assert later.ratio < 1.05
+
+
+def test_a_smaller_input_fits_without_a_new_plan_and_a_larger_one_is_planned_for_once() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    run_passes(workspace, 2)
+    run_passes(workspace, 2, rows=60)
+    assert workspace.statistics().misses == 0
+    run_passes(workspace, 1, rows=120)
+    after = workspace.statistics()
+    assert after.misses > 0
+    assert len(after.replans) == 1
+    assert after.replans[0].number == 5
+    assert f"{120 * 120 * 8} > {100 * 100 * 8} bytes" in after.replans[0].reason
+    run_passes(workspace, 3, rows=120)
+    run_passes(workspace, 3, rows=100)
+    assert workspace.statistics().misses == after.misses
+
+
+def test_keys_have_plans_of_their_own_and_one_slab() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    for rows in (50, 100, 75):
+        run_passes(workspace, 1, rows, key=rows)
+    for rows in (50, 100, 75, 50, 100):
+        run_passes(workspace, 1, rows, key=rows)
+    found = workspace.statistics()
+    assert found.misses == 0
+    assert workspace.peak(key=50).nbytes < workspace.peak(key=75).nbytes < workspace.peak(key=100).nbytes
+    assert found.slab_nbytes < 1.05 * workspace.peak(key=100).nbytes
+    with pytest.raises(LookupError, match="no pass with key 3"):
+        workspace.peak(key=3)
+
+
+def test_branches_that_take_turns_are_right_and_are_planned_for_once_each() -> None:
+    def branching(flag: bool) -> float:
+        x = np.full(5000, 2.0)
+        if flag:
+            x = x * np.arange(5000.0)
+        y = x + 1.0
+        return float((y * 2.0).sum())
+
+    workspace = ds.Workspace("branches", verify=True)
+    for flag in (True, False, True, False, True, False):
+        with workspace.run():
+            found = branching(flag)
+        with ds.dispose_scope(arena=False):
+            assert found == branching(flag)
+    found_in_all = workspace.statistics()
+    assert found_in_all.hits > 20
+    assert len(found_in_all.replans) <= 2
+
+
+def test_a_plan_is_made_anew_at_most_once_for_each_reason() -> None:
+    def growing(n: int) -> float:
+        return float((np.ones(n) + 1.0).sum())
+
+    workspace = ds.Workspace("grows")
+    for n in range(1000, 1050):
+        with workspace.run():
+            assert growing(n) == 2.0 * n
+    replans = workspace.statistics().replans
+    assert len(replans) < 10
+    assert len({one.reason for one in replans}) == len(replans)
+
+
+# What lives on
+
+
+def test_what_outlives_its_pass_keeps_its_memory_and_is_planned_as_an_escape() -> None:
+    workspace = ds.Workspace("escapes", verify=True)
+    kept: list[Array] = []
+
+    def make(value: float, keeps: bool) -> None:
+        x = np.full(3000, value)
+        y = x * 2.0
+        if keeps:
+            kept.append(y)
+
+    for value in range(10):
+        with workspace.run():
+            make(float(value), value in (4, 7))
+        for array, expected in zip(kept, (8.0, 14.0), strict=False):
+            assert (array == expected).all()
+    found = workspace.statistics()
+    assert found.escapes == 2
+    assert len(found.replans) == 1
+    assert found.replans[0].reason.endswith("escaped")
+    assert found.misses == 0
+
+
+def test_what_is_moved_out_in_the_first_pass_is_never_in_the_slab() -> None:
+    workspace = ds.Workspace("moves", verify=True)
+    losses: list[Array] = []
+
+    def make(value: float) -> Array:
+        return np.full(3000, value) * 2.0
+
+    for value in range(6):
+        with workspace.run() as scope:
+            losses.append(scope.move_to_outer(make(float(value))))
+    for value, loss in enumerate(losses):
+        assert (loss == 2.0 * value).all()
+    found = workspace.statistics()
+    assert (found.misses, found.replans, found.escapes) == (0, (), 6)
+
+
+def test_a_view_that_escapes_keeps_all_that_it_shows() -> None:
+    workspace = ds.Workspace("views", verify=True)
+    views: list[Array] = []
+
+    def make(value: float) -> memoryview:
+        x = np.full(4000, value)
+        views.append(x[::2] if value % 2 else x[10:20])
+        return memoryview(x)  # exported
+
+    exported: list[memoryview] = []
+    for value in range(6):
+        with workspace.run():
+            exported.append(make(float(value)))
+    for value, (view, memory) in enumerate(zip(views, exported, strict=True)):
+        assert (view == value).all()
+        assert memory[0] == memory[-1] == value
+
+
+def test_an_escape_that_dies_gives_its_slab_back() -> None:
+    workspace = ds.Workspace("escapes", verify=True)
+    kept: list[Array] = []
+    for value in range(4):
+        with workspace.run():
+            (lambda v: kept.append(np.full(3000, v)) if v == 2 else float(np.full(3000, v).sum()))(float(value))
+    assert (kept[0] == 2.0).all()
+    kept.clear()
+    with workspace.run():
+        pass
+    assert workspace.statistics().escapes == 1
+
+
+def test_persistent_arrays_live_over_passes_and_are_in_no_plan() -> None:
+    workspace = ds.Workspace("mask", verify=True)
+    mask = workspace.persistent("mask", (50, 50), "f4")
+    assert mask.shape == (50, 50)
+    assert mask.dtype == np.float32
+    assert (mask == 0).all()
+    for value in range(4):
+        with workspace.run():
+            assert workspace.persistent("mask", (50, 50), "f4") is mask
+            inside = workspace.persistent(f"inside {value}", 7)
+            mask += float((np.full((50, 50), value) + inside[0]).mean())
+    assert (mask == 6).all()
+    assert workspace.statistics().persistent_nbytes == 50 * 50 * 4 + 4 * 7 * 8
+    with pytest.raises(ValueError, match=r"'mask' is an array of shape \(50, 50\) and dtype float32, not of \(3,\)"):
+        workspace.persistent("mask", 3)
+
+
+# The limit, strict, verify
+
+
+def test_a_pass_over_the_limit_is_refused_before_the_next_one_begins() -> None:
+    workspace = ds.Workspace("step", limit="100 kB")
+    run_passes(workspace, 1, rows=20)
+    run_passes(workspace, 1, rows=100, key="large")
+    run_passes(workspace, 1, rows=20)
+    entered = False
+    with pytest.raises(
+        MemoryError, match=r"limit of 100.0 kB, which a pass exceeds: peak.* at .*test_workspace\.py:\d+"
+    ):
+        with workspace.run(key="large"):
+            entered = True
+    assert not entered
+    assert ds.current_scope() is None
+
+
+def test_persistent_arrays_count_for_the_limit() -> None:
+    workspace = ds.Workspace("step", limit="100 kB")
+    workspace.persistent("cache", 12_000)
+    run_passes(workspace, 1, rows=50)
+    with pytest.raises(MemoryError, match=r"96\.0 kB in 1 at persistent arrays"):
+        workspace.run().__enter__()
+
+
+def test_a_strict_workspace_raises_at_the_end_of_a_pass_that_misses() -> None:
+    workspace = ds.Workspace("step", strict=True)
+    run_passes(workspace, 3)
+    with pytest.raises(ds.WorkspaceError, match=r"missed \d births:\n  \d times .*: 115200 > 80000 bytes"):
+        run_passes(workspace, 1, rows=120)
+    run_passes(workspace, 2, rows=120)
+    with pytest.raises(KeyError) as raised:
+        with workspace.run():
+            step(np.ones((130, 20)))
+            raise KeyError("first")
+    assert "missed" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(("offset", "what"), [(3000, "past the end"), (None, "was dead")])
+def test_verify_finds_what_is_written_past_an_array_or_after_its_death(offset: int | None, what: str) -> None:
+    import ctypes
+
+    workspace = ds.Workspace("verified", verify=True)
+
+    def damage(is_due: bool) -> None:
+        x = np.zeros(3000, np.uint8)
+        address = x.ctypes.data
+        if is_due and offset is not None:
+            ctypes.memset(address + offset, 7, 1)
+        del x
+        if is_due and offset is None:
+            ctypes.memset(address, 7, 1)
+
+    def use() -> None:
+        np.zeros(3000, np.uint8)
+
+    for _ in range(3):
+        with workspace.run():
+            damage(False)
+            use()
+    with pytest.raises(ds.WorkspaceError, match=what):
+        with workspace.run():
+            damage(True)
+            use()
+    with workspace.run():
+        damage(False)
+        use()
+
+
+# The ways in which a plan that was trusted went wrong
+
+
+def test_an_input_that_was_made_before_is_left_alone() -> None:
+    workspace = ds.Workspace("inputs", verify=True)
+    given = np.full(3000, 3.0)
+    for _ in range(4):
+        with workspace.run():
+            (lambda: (given * 2.0).sum())()
+        assert (given == 3.0).all()
+        given = given + 0.0
+
+
+def test_a_view_of_another_buffer_takes_no_bytes_and_is_left_alone() -> None:
+    workspace = ds.Workspace("views", verify=True)
+    buffer = bytearray(24_000)
+    for value in range(4):
+        with workspace.run():
+
+            def use(value: float) -> None:
+                over = np.frombuffer(buffer)
+                over[:] = value
+                halves = over.reshape(2, -1)[1]
+                (halves * 2.0).sum()
+
+            use(float(value))
+        assert (np.frombuffer(buffer) == value).all()
+
+
+def test_a_chunk_that_grows_while_the_total_stays_overwrites_nothing() -> None:
+    workspace = ds.Workspace("chunks", verify=True)
+
+    def chunks(first: int) -> list[float]:
+        one = np.full(first, 1.0)
+        two = np.full(4000 - first, 2.0)
+        sums = [float((one + 1.0).sum()), float((two + 1.0).sum())]
+        assert (one == 1.0).all()
+        assert (two == 2.0).all()
+        return sums
+
+    for first in (2000, 2000, 3000, 1000, 3999, 2000, 1):
+        with workspace.run():
+            assert chunks(first) == [first * 2.0, (4000 - first) * 3.0]
+
+
+def test_a_larger_shape_in_the_tenth_pass_is_right() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    run_passes(workspace, 9)
+    run_passes(workspace, 1, rows=300)
+    run_passes(workspace, 3)
+    assert len(workspace.statistics().replans) == 1
+
+
+# Exceptions, nesting, threads, tasks, generators, forks
+
+
+def test_an_exception_in_a_pass_leaves_the_plan_working() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), workspace.run():
+            step(np.ones((10, 20)))
+            raise ZeroDivisionError
+    with pytest.raises(LookupError, match="has recorded no pass"):
+        workspace.peak()
+    run_passes(workspace, 3)
+    hits = workspace.statistics().hits
+    held: Any = None
+    try:
+        with workspace.run():
+            held = np.full(5000, 4.0)
+            step(np.ones((100, 20)))
+            raise ZeroDivisionError
+    except ZeroDivisionError as error:
+        traceback = error
+    run_passes(workspace, 2)
+    assert (held == 4.0).all()
+    assert traceback is not None
+    found = workspace.statistics()
+    assert found.hits > hits
+    assert found.replans == ()
+
+
+def test_scopes_inside_a_pass_are_recorded_and_served() -> None:
+    workspace = ds.Workspace("nested", verify=True)
+
+    def inner(value: float) -> Array:
+        with ds.dispose_scope() as scope:
+            x = np.full(3000, value)
+            return scope.move_to_outer(x * 2.0)
+
+    for value in range(4):
+        with workspace.run():
+            assert (inner(float(value)) == 2.0 * value).all()
+    found = workspace.statistics()
+    assert found.misses == 0
+    assert found.hits >= 6
+
+
+def test_a_pass_inside_a_pass_is_served_by_the_pool() -> None:
+    workspace, other = ds.Workspace("outer", verify=True), ds.Workspace("inner", verify=True)
+    for _ in range(3):
+        with workspace.run():
+            with workspace.run(key="inside"):
+                step(np.ones((30, 20)))
+            with other.run():
+                step(np.ones((40, 20)))
+            step(np.ones((50, 20)))
+    assert workspace.statistics().passes == 3
+    assert other.statistics().hits > 0
+    assert ds.current_scope() is None
+
+
+def test_each_thread_has_its_own_plans_and_slab() -> None:
+    workspace = ds.Workspace("threads", verify=True)
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(3)
+
+    def work(rows: int) -> None:
+        try:
+            barrier.wait()
+            run_passes(workspace, 5, rows)
+            barrier.wait()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(rows,)) for rows in (40, 60, 80)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    found = workspace.statistics()
+    assert (found.passes, found.misses) == (15, 0)
+
+
+def test_what_another_thread_makes_in_the_scope_of_a_pass_is_served_by_the_pool() -> None:
+    import contextvars
+
+    workspace = ds.Workspace("threads", verify=True)
+    for value in range(4):
+        with workspace.run():
+            made: list[Array] = []
+            context = contextvars.copy_context()
+            thread = threading.Thread(target=context.run, args=(lambda v, m: m.append(np.full(3000, v)), value, made))
+            thread.start()
+            thread.join()
+            assert (made.pop() == value).all()
+            step(np.ones((30, 20)))
+    found = workspace.statistics()
+    assert found.misses == 0
+    assert found.hits > 0
+
+
+def test_tasks_that_have_passes_open_at_once_do_not_share_bytes() -> None:
+    workspace = ds.Workspace("tasks", verify=True)
+
+    async def work(value: float) -> None:
+        for _ in range(5):
+            with workspace.run():
+                x = np.full(3000, value)
+                await asyncio.sleep(0)
+                y = x * 2.0
+                await asyncio.sleep(0)
+                assert (x == value).all()
+                assert (y == 2.0 * value).all()
+                del x, y
+
+    async def main() -> None:
+        await asyncio.gather(*(work(float(value)) for value in range(4)))
+
+    asyncio.run(main())
+    assert workspace.statistics().hits > 0
+
+
+def test_a_generator_may_be_suspended_in_a_pass() -> None:
+    workspace = ds.Workspace("generators", verify=True)
+
+    def batches() -> Iterator[Array]:
+        for value in range(5):
+            with workspace.run():
+                yield np.full(3000, float(value))
+
+    for value, batch in enumerate(batches()):
+        mine = np.full(3000, 9.0)
+        assert (batch == value).all()
+        assert (mine == 9.0).all()
+    assert ds.current_scope() is None
+
+
+def test_an_array_that_is_resized_in_a_pass_keeps_its_contents() -> None:
+    workspace = ds.Workspace("resized", verify=True)
+
+    def work() -> None:
+        x = np.full(3000, 5.0)
+        x.resize(3001, refcheck=False)
+        assert (x[:3000] == 5.0).all()
+        x.resize(9000, refcheck=False)
+        assert (x[:3000] == 5.0).all()
+        assert (x[3000:] == 0.0).all()
+        x.resize(10, refcheck=False)
+        text = np.fromstring(" ".join("1" * 3000), sep=" ")
+        assert text.sum() == 3000
+
+    for _ in range(5):
+        with workspace.run():
+            work()
+
+
+def test_a_pass_can_be_left_crosswise_or_its_scope_closed_early() -> None:
+    workspace = ds.Workspace("crosswise", verify=True)
+    for _ in range(3):
+        with workspace.run() as scope:
+            step(np.ones((30, 20)))
+            scope.close()
+            step(np.ones((30, 20)))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(workspace.run())
+        step(np.ones((30, 20)))
+    run = workspace.run()
+    with run:
+        pass
+    with pytest.raises(ds.ScopeNestingError, match="is entered once"):
+        run.__enter__()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_begins_anew_and_the_parent_goes_on() -> None:
+    workspace = ds.Workspace("forks", verify=True)
+    run_passes(workspace, 2)
+    with workspace.run():
+        x = np.full(3000, 5.0)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                assert (x == 5.0).all()
+                step(np.ones((100, 20)))
+                assert workspace.statistics().passes == 0
+                x[:] = 6.0
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (x == 5.0).all()
+        del x
+    run_passes(workspace, 2)
+    assert workspace.statistics().hits > 0
+
+
+def test_a_leak_detector_and_budgets_see_what_the_slab_serves() -> None:
+    workspace = ds.Workspace("watched", verify=True)
+    kept: list[Array] = []
+    with ds.LeakDetector() as detector:
+        for value in range(4):
+            with workspace.run() as scope:
+                step(np.ones((30, 20)))
+                assert scope.nbytes == 0
+                (lambda v: kept.append(np.full(3000, v)) if v == 3 else np.full(3000, v).sum())(value)
+                assert (len(kept), scope.nbytes) in ((0, 0), (1, 24_000))
+                assert not kept or kept[0] in scope
+        assert [record.nbytes for record in ds.live_tensors() if record.nbytes == 24_000] == [24_000]
+        detector.report()
+    assert (kept[0] == 3).all()
+    for _ in range(3):
+        with ds.dispose_scope(budget="100 kB"), workspace.run(key="budget"):
+            step(np.ones((30, 20)))
+            with pytest.raises(MemoryError):
+                np.ones(20_000)
+    assert workspace.statistics().misses == 0
+
+
+# The rest of the surface
+
+
+def test_save_writes_a_table_that_the_planner_reads(tmp_path: Path) -> None:
+    workspace = ds.Workspace("step")
+    run_passes(workspace, 2)
+    workspace.save(tmp_path / "step.csv")
+    rows = (tmp_path / "step.csv").read_text().splitlines()
+    assert rows[0] == "id,lower,upper,size,offset"
+    buffers = [tuple(int(value) for value in row.split(","))[1:4] for row in rows[1:]]
+    found = ds.plan(buffers, time_limit=0.5)
+    assert workspace.statistics().slab_nbytes >= found.height
+
+
+def test_plan_looks_for_lower_plans_between_passes() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    run_passes(workspace, 2)
+    before = workspace.statistics().slab_nbytes
+    assert workspace.plan(time_limit=0.1).slab_nbytes <= before
+    run_passes(workspace, 2)
+    assert workspace.statistics().misses == 0
+    with workspace.run(), pytest.raises(RuntimeError, match="plan between passes"):
+        workspace.plan()
+
+
+def test_texts_say_what_was_found() -> None:
+    workspace = ds.Workspace("step")
+    run_passes(workspace, 2)
+    run_passes(workspace, 1, rows=150)
+    assert repr(workspace) == "<Workspace 'step', 3 passes>"
+    text = str(workspace.statistics())
+    assert text.startswith("3 passes: ")
+    assert "missed 1 times: " in text
+    assert "planned anew after pass 3" in text
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(workspace)
+    with pytest.raises(TypeError, match="name must be a str"):
+        ds.Workspace(3)  # type: ignore[arg-type]
+
+
+def test_slabs_go_with_their_workspace() -> None:
+    workspace = ds.Workspace("step", verify=True)
+    run_passes(workspace, 3)
+    held: list[Array] = []
+    with workspace.run():
+        (lambda: held.append(np.full(100, 7.0)))()
+    del workspace
+    gc.collect()
+    assert (held[0] == 7.0).all()
+
+
+def test_the_example_program_is_served_as_planned() -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "numpy_transformer.py"
+    done = subprocess.run([sys.executable, example, "--passes", "9"], check=True, capture_output=True, text=True)
+    assert ", 0 missed, 9 escapes\n" in done.stdout
+    assert "peak of passes with key 192 2.6 MB at " in done.stdout
+    refused = subprocess.run([sys.executable, example, "--limit", "2MB"], check=False, capture_output=True, text=True)
+    assert "MemoryError: workspace 'inference' has a limit of 2.0 MB, which a pass exceeds: peak" in refused.stderr

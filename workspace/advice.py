@@ -1,0 +1,276 @@
+"""What would lower the peak of a pass, found by replaying its recording with some lives changed.
+
+A recording says when memory is born and freed; it does not say when it is used last. That is read in
+the code: the instruction after the birth binds a variable, and the last instruction that loads this
+variable, before it is bound again or the function ends, is its last use. The time of a line is that of
+the next birth in the same function below it. So the advice is about variables of functions and modules;
+what attributes and containers hold is in the list of what lives at the peak, without advice.
+
+Each candidate is replayed: the lives that it changes are changed in all births of that line, and the peak
+of the result is what is told. The changes are
+
+* ``del x`` after the line of its last use: the life ends there;
+* in place: something of the same size dies at the next birth after this one, and so lived beside it for
+  nothing: ``out=``, or an operator such as ``+=``, has one block for both;
+* recompute: the variable is used early, and once more after the peak: its life is cut in two.
+"""
+
+from __future__ import annotations
+
+import dis
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..scopes.sites import Mark, line_of, shown
+from .recording import Recording, user_place
+from .results import Advice
+
+__all__ = ["advise"]
+
+_LINES_AT_MOST: Final = 24
+"""So many of the lines at the peak are looked at, those with the most bytes first."""
+_LEAST_SHARE: Final = 100
+"""Advice that saves less than one part in so many of the peak is not given."""
+_STORES: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
+_LOADS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST_CHECK")
+_RETURNS: Final = ("RETURN_VALUE",)
+
+
+@final
+class _Code:
+    """The instructions of a code object, as far as advice needs them."""
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+        self.offsets = [each.offset for each in self.instructions]
+        self.positions = {each.offset: number for number, each in enumerate(self.instructions)}
+
+    def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
+        """Return the variable that the value made at an offset is bound to, and where; None where it is another use."""
+        after = self._after(offset)
+        if after is None or self.instructions[after].opname not in _STORES:
+            return None
+        return self.instructions[after].argval, after
+
+    def returns_at(self, offset: int) -> bool:
+        """Return whether the value made at an offset is returned at once."""
+        after = self._after(offset)
+        return after is not None and self.instructions[after].opname in _RETURNS
+
+    def _after(self, offset: int) -> int | None:
+        """Return what gets the value that is made at an offset; None where that is not known."""
+        # The place of a frame that has called another one may be in what follows its instruction.
+        number = bisect_right(self.offsets, offset) - 1
+        if number < 0:
+            return None
+        # A call is two instructions in Python 3.11, and either may be the one that runs.
+        number += 1 + (self.instructions[number].opname == "PRECALL")
+        return number if number < len(self.instructions) else None
+
+    def uses_of(self, name: str, bound: int) -> list[int] | None:
+        """Return the lines that load a variable after it was bound, in the order of the code.
+
+        Ends where it is bound again. What a loop loads over and over has the last line of the loop. None
+        where nothing can be said: a closure has the variable, or the next round of a loop uses it.
+        """
+        if name in self.code.co_cellvars:
+            return None
+        lines: list[int] = []
+        for number in range(bound + 1, len(self.instructions)):
+            instruction = self.instructions[number]
+            if instruction.opname in _STORES and instruction.argval == name:
+                break
+            if instruction.opname in _LOADS and instruction.argval == name:
+                lines.append(self._line(self._end_of_loop(number, bound)))
+            start = self._start_of_loop(number)
+            if start is not None and start <= bound and self._is_loaded_first(name, start, bound):
+                return None
+        return lines
+
+    def _start_of_loop(self, number: int) -> int | None:
+        """Return the instruction to which a jump back leads; None for any other instruction."""
+        instruction = self.instructions[number]
+        return self.positions.get(instruction.argval) if "JUMP_BACKWARD" in instruction.opname else None
+
+    def _is_loaded_first(self, name: str, start: int, end: int) -> bool:
+        """Return whether a variable is loaded between two instructions, before it is bound there."""
+        for instruction in self.instructions[start : end + 1]:
+            if instruction.argval == name and instruction.opname in _LOADS:
+                return True
+            if instruction.argval == name and instruction.opname in _STORES:
+                return False
+        return False
+
+    def _end_of_loop(self, load: int, bound: int) -> int:
+        """Return the instruction after which a load is not run again: itself, or the jump back of its loop."""
+        end = load
+        for number in range(load + 1, len(self.instructions)):
+            start = self._start_of_loop(number)
+            # A loop that binds the variable itself has another value in each of its rounds.
+            if start is not None and bound < start <= load:
+                end = number
+        return end
+
+    def _line(self, number: int) -> int:
+        return line_of(self.code, self.instructions[number].offset)
+
+
+_code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)
+
+_Variable = tuple[CodeType, str, int]
+"""Code, the name of a variable in it, and the instruction that binds it."""
+_Lives = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Lower, upper and bytes of each."""
+
+
+def advise(recording: Recording, fixed_nbytes: int = 0) -> tuple[Advice, ...]:
+    """Return what would lower the peak of a pass, the most effective first.
+
+    Parameters
+    ----------
+    recording : Recording
+        The pass.
+    fixed_nbytes : int, default 0
+        What lives all the time, and counts for the peak too.
+    """
+    peak = recording.peak()[1]
+    if not peak:
+        return ()
+    found: list[Advice] = []
+    seen: set[str] = set()
+    for text, lives in _Replay(recording).changes():
+        if text in seen:
+            continue
+        seen.add(text)
+        after = int(recording.live_nbytes(lives).max())
+        if (peak - after) * _LEAST_SHARE >= peak:
+            found.append(Advice(text, peak - after, after + fixed_nbytes))
+    return tuple(sorted(found, key=lambda each: (-each.saved_nbytes, each.text)))
+
+
+@final
+class _Replay:
+    """A recording, and the changes of lives that are tried."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.groups, self.frames = recording.groups()
+        self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
+        self.variables = [self._variable_of(frames) for frames in self.frames]
+        self.peak = recording.peak()[0]
+
+    def changes(self) -> Iterator[tuple[str, _Lives]]:
+        """Return the changes for what lives at the peak, that of the lines with the most bytes first."""
+        living = self.recording.living_at(self.peak)
+        by_place: dict[tuple[int, int], tuple[int, int]] = {}
+        for group, (_, nbytes) in living.items():
+            place = self.places[group]
+            if place is not None:
+                key = id(place[0]), place[1]
+                first, total = by_place.get(key, (group, 0))
+                by_place[key] = first, total + nbytes
+        for group, _ in sorted(by_place.values(), key=lambda item: -item[1])[:_LINES_AT_MOST]:
+            variable = self.variables[group]
+            if variable is not None:
+                yield from self._changes_of_variable(variable)
+            yield from self._in_place(group)
+
+    def _variable_of(self, frames: tuple[Mark, ...]) -> _Variable | None:
+        """Return the variable that a birth is bound to: in its function, or in a caller to which it is returned."""
+        for code, offset in frames[user_place(frames) :] if frames else ():
+            known = _code_of(code)
+            bound = known.variable_bound_at(offset)
+            if bound is not None:
+                return code, *bound
+            if not known.returns_at(offset):
+                return None
+        return None
+
+    def _births_of(self, wanted: Callable[[int], bool]) -> NDArray[np.int64]:
+        """Return the births whose frames, by their number, are wanted."""
+        chosen = np.array([wanted(group) for group in range(len(self.frames))], bool)
+        births: NDArray[np.int64] = np.flatnonzero(chosen[self.groups])
+        return births
+
+    def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
+        """Return the line at which a function was during each birth; -1 where it was not running."""
+        by_group = [
+            next((line_of(code, offset) for each, offset in frames if each is code), -1) for frames in self.frames
+        ]
+        lines: NDArray[np.int64] = np.array(by_group, np.int64)[self.groups]
+        return lines
+
+    def _next(self, condition: NDArray[np.bool_], births: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the time of the first birth after each that meets a condition; the end where none does."""
+        times = np.append(np.flatnonzero(condition), len(condition))
+        found: NDArray[np.int64] = times[np.searchsorted(times, births, side="right").clip(max=len(times) - 1)]
+        return found
+
+    def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
+        code, name, bound = variable
+        known = _code_of(code)
+        uses = known.uses_of(name, bound)
+        if uses is None:
+            return
+        recording, file = self.recording, shown(code.co_filename)
+        first = line_of(code, known.instructions[bound].offset)
+        last = max(uses, default=first)
+        births = self._births_of(lambda group: self.variables[group] == variable)
+        lines = self._lines_in(code)
+
+        def left(line: int) -> NDArray[np.int64]:
+            # The function has returned, is below the line, or in another round of a loop.
+            return self._next((lines < first) | (lines > line), births)
+
+        upper = recording.upper.copy()
+        upper[births] = np.minimum(upper[births], left(last))
+        yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
+        earlier = [line for line in uses if line < last]
+        if not earlier:
+            return
+        ends, begins = left(max(earlier)), self._next(lines >= last, births)
+        is_cut = (ends <= self.peak) & (self.peak < begins) & (begins < recording.upper[births])
+        if is_cut.any():
+            upper = recording.upper.copy()
+            upper[births[is_cut]] = ends[is_cut]
+            yield (
+                f"recompute {name} before {file}:{last} (checkpoint)",
+                (
+                    np.concatenate([recording.lower, begins[is_cut]]),
+                    np.concatenate([upper, recording.upper[births[is_cut]]]),
+                    np.concatenate([recording.sizes, recording.sizes[births[is_cut]]]),
+                ),
+            )
+
+    def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
+        """Return the change where what was born at a line could have had the block of what dies at the next birth."""
+        recording, place = self.recording, self.places[group]
+        assert place is not None
+        code, offset = place
+        births = self._births_of(lambda other: _is(self.places[other], place))
+        ends: dict[int, list[int]] = defaultdict(list)
+        for number, end in enumerate(recording.upper.tolist()):
+            ends[end].append(number)
+        upper = recording.upper.copy()
+        changed = False
+        for number in births.tolist():
+            for dying in ends.get(number + 1, ()):
+                if dying < number and recording.sizes[dying] == recording.sizes[number]:
+                    upper[dying] = number
+                    changed = True
+                    break
+        if changed:
+            line = line_of(code, offset)
+            yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
+
+
+def _is(one: Mark | None, other: Mark) -> bool:
+    return one is not None and one[0] is other[0] and one[1] == other[1]

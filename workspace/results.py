@@ -1,0 +1,161 @@
+"""What a workspace says of itself: its figures, its peak, and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from ..scopes.process import bytes_text
+
+__all__ = ["Advice", "LinePeak", "Peak", "Replan", "WorkspaceStatistics"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """A plan that was made after the first one.
+
+    Attributes
+    ----------
+    number : int
+        The number of the pass after which it was made, from 1 on.
+    key : object
+        The key of that pass.
+    reason : str
+        What did not fit, with its line.
+    """
+
+    number: int
+    key: object
+    reason: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WorkspaceStatistics:
+    """The figures of a workspace, of all its threads together.
+
+    Attributes
+    ----------
+    passes : int
+        Passes that have ended.
+    slab_nbytes : int
+        The bytes of its slabs.
+    bound_nbytes : int
+        The most bytes that what is planned has in use at once, in the largest of its plans: no slab can be
+        smaller. With several threads, the sum over their slabs.
+    hits, misses : int
+        Births that the slab served, and births that it should have served.
+    escapes : int
+        Blocks that outlived their pass.
+    reasons : mapping of str to int
+        Why births were missed, with the line, and how often.
+    replans : tuple of Replan
+        The plans that were made after the first of each key.
+    persistent_nbytes : int
+        The bytes of persistent arrays.
+    """
+
+    passes: int
+    slab_nbytes: int
+    bound_nbytes: int
+    hits: int
+    misses: int
+    escapes: int
+    persistent_nbytes: int
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    replans: tuple[Replan, ...] = ()
+
+    @property
+    def ratio(self) -> float:
+        """Return the bytes of the slabs over the bound; 1.0 where nothing is planned."""
+        return self.slab_nbytes / self.bound_nbytes if self.bound_nbytes else 1.0
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.passes} passes: {self.hits} births from the slab, {self.misses} missed, {self.escapes} escapes",
+            f"slab {bytes_text(self.slab_nbytes)}, {self.ratio:.3f} of the bound {bytes_text(self.bound_nbytes)}",
+        ]
+        if self.persistent_nbytes:
+            lines.append(f"persistent arrays {bytes_text(self.persistent_nbytes)}")
+        lines += [f"missed {count} times: {reason}" for reason, count in self.reasons.items()]
+        lines += [f"planned anew after pass {one.number}: {one.reason}" for one in self.replans]
+        return "\n".join(lines)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LinePeak:
+    """What was born at one line and lives at the peak.
+
+    Attributes
+    ----------
+    line : str
+        The line.
+    nbytes, count : int
+        Bytes and number.
+    """
+
+    line: str
+    nbytes: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{bytes_text(self.nbytes):>10} in {self.count} at {self.line}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change of the program that would lower the peak.
+
+    Attributes
+    ----------
+    text : str
+        What to do, and at which line.
+    saved_nbytes : int
+        By how much the peak would be lower.
+    peak_nbytes : int
+        What it would be.
+    """
+
+    text: str
+    saved_nbytes: int
+    peak_nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.text}: {bytes_text(self.saved_nbytes)} less, peak {bytes_text(self.peak_nbytes)}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The peak of a pass.
+
+    Attributes
+    ----------
+    key : object
+        The key of the pass.
+    nbytes : int
+        The most bytes that what was born in the pass had in use at once, with the persistent arrays.
+    line : str
+        The line of the birth at which that was.
+    living : tuple of LinePeak
+        What lived then, by line, the largest sum first.
+    advice : tuple of Advice
+        What would lower the peak, the most effective first.
+    """
+
+    key: object
+    nbytes: int
+    line: str
+    living: tuple[LinePeak, ...]
+    advice: tuple[Advice, ...]
+
+    def __str__(self) -> str:
+        of = "" if self.key is None else f" of passes with key {self.key!r}"
+        lines = [f"peak{of} {bytes_text(self.nbytes)} at {self.line}; there live", *(f"  {row}" for row in self.living)]
+        if self.advice:
+            lines += ["what would lower it:", *(f"  {each}" for each in self.advice)]
+        return "\n".join(lines)

@@ -1,0 +1,648 @@
+"""The workspace: a loop whose passes are recorded, planned, and served from one slab.
+
+The first pass of each key is recorded. At its end its plan is made, and later passes with that key are
+served from the slab where it fits; whatever differs, the pool of the arena serves, as in any scope. A
+plan is never trusted: that the bytes of a slot are dead is looked up at each service, in compiled code
+(``tensors/arena/src/passes.c``), so that a plan that does not fit costs memory, and never data.
+
+What outlives its pass keeps its memory. If that lies in the slab, the slab is given up: the next pass has
+a new one, and the old one goes with the last block in it. From then on the pool serves that birth.
+
+Each thread has its own plans and slab. One pass of a thread is served at a time: another one that begins
+while it is open, in a task or inside it, is served by the pool.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ..planner.plan import Plan, plan
+from ..planner.table import Table, write_table
+from ..scopes.errors import ScopeNestingError, WorkspaceError
+from ..scopes.process import at_forks, bytes_text, hold_across_forks, parse_budget
+from ..scopes.scope import DisposeScope
+from ..scopes.sites import Mark
+from ..tensors.arena.extension import ARENA
+from .advice import advise
+from .recording import Birth, Outcome, Recording, line_of_birth, room_of
+from .results import LinePeak, Peak, Replan, WorkspaceStatistics
+from .torch_recording import TorchRecorder, record_torch
+
+__all__ = ["Run", "Workspace"]
+
+_FIRST_LIMIT_S: Final = 0.05
+_PLANS_AT_MOST: Final = 8
+"""So many plans are made for a key by themselves: a program whose every pass is another one is not planned for."""
+_SLOTS_AT_MOST: Final = 20_000
+"""So many births of a pass have a slot in the slab, the largest."""
+
+_LOCK: Final = threading.RLock()
+hold_across_forks(_LOCK, 8)
+_WORKSPACES: Final[weakref.WeakSet[Workspace]] = weakref.WeakSet()
+
+
+@final
+class _Slot:
+    """A birth that a plan expects."""
+
+    __slots__ = ("birth", "escapes", "nbytes", "offset", "places")
+
+    def __init__(self, birth: int, nbytes: int, places: tuple[Mark, ...], escapes: bool) -> None:
+        self.birth = birth
+        self.nbytes = nbytes
+        self.places = places
+        self.escapes = escapes
+        self.offset = -1
+
+
+@final
+class _Course:
+    """What is known of the passes of one key on one thread: the recording, its plan, and what did not fit."""
+
+    __slots__ = ("found", "key", "plans", "reasons", "recording", "refusal", "served", "slots", "verified")
+
+    def __init__(self, key: Hashable, verified: bool) -> None:
+        self.key = key
+        self.verified = verified
+        self.recording: Recording | None = None
+        self.slots: list[_Slot] = []
+        self.found: Plan | None = None
+        self.served: Any = None
+        self.plans = 0
+        self.reasons: set[str] = set()
+        self.refusal: str | None = None
+
+    @property
+    def planned(self) -> list[_Slot]:
+        """The slots that lie in the slab."""
+        return [slot for slot in self.slots if slot.offset >= 0]
+
+    @property
+    def bound_nbytes(self) -> int:
+        """The most bytes that what lies in the slab has in use at once, as requested."""
+        if self.recording is None:
+            return 0
+        numbers = np.array([slot.birth for slot in self.planned], np.int64)
+        if not len(numbers):
+            return 0
+        sizes = np.array([slot.nbytes for slot in self.planned], np.int64)
+        return int(
+            self.recording.live_nbytes((self.recording.lower[numbers], self.recording.upper[numbers], sizes)).max()
+        )
+
+    def read(self, served: Any) -> list[Birth]:
+        """Return the births of a pass that has ended; what the slab served has the places of its slot."""
+        births: list[Birth] = []
+        rows: list[tuple[int, int, int, int, tuple[Mark, ...]]] = served.births()
+        for nbytes, died, outcome, slot, places in rows:
+            known = self.slots[slot].places if slot >= 0 and not places else places
+            births.append(
+                Birth(nbytes, None if died < 0 else died, Outcome(outcome), None if slot < 0 else slot, known)
+            )
+        return births
+
+    def learn(self, births: list[Birth], time_limit: float) -> None:
+        """Plan for a pass, in the place of the plan before; that stays where this fails.
+
+        A slot keeps the largest size that it has had, and stays an escape.
+        """
+        slots: list[_Slot] = []
+        for number, birth in enumerate(births):
+            if not birth.is_planned:
+                continue
+            before = None if birth.slot is None or birth.outcome is Outcome.LARGER else self.slots[birth.slot]
+            nbytes = birth.nbytes if before is None else max(before.nbytes, birth.nbytes)
+            escapes = birth.died is None or (before is not None and before.escapes)
+            slots.append(_Slot(number, nbytes, birth.places, escapes))
+        recording = Recording(births)
+        if self.recording is None:
+            self.recording = recording
+        self._plan(recording, slots, time_limit)
+
+    def improve(self, time_limit: float) -> None:
+        """Look for a lower plan for what was recorded."""
+        if self.recording is not None and self.found is not None:
+            self._plan(self.recording, self.slots, time_limit, below=self.found.height)
+
+    def _plan(self, recording: Recording, slots: list[_Slot], time_limit: float, below: int | None = None) -> None:
+        wanted = [slot for slot in slots if not slot.escapes]
+        if len(wanted) > _SLOTS_AT_MOST:
+            wanted = sorted(wanted, key=lambda slot: -slot.nbytes)[:_SLOTS_AT_MOST]
+        found = plan(self._buffers(recording, wanted), time_limit=time_limit)
+        if below is not None and found.height >= below:
+            return
+        offsets = dict(zip((id(slot) for slot in wanted), found.offsets.tolist(), strict=True))
+        rows = [
+            (*(slot.places[0] if slot.places else (None, 0)), slot.nbytes, offsets.get(id(slot), -1)) for slot in slots
+        ]
+        served = ARENA.PassPlan(rows, self.verified)
+        for slot in slots:
+            slot.offset = offsets.get(id(slot), -1)
+        self.recording, self.slots, self.found, self.served = recording, slots, found, served
+        self.plans += 1
+
+    def exclude(self, numbers: list[int]) -> None:
+        """Have the pool serve some slots from now on."""
+        for number in numbers:
+            self.slots[number].escapes = True
+            self.slots[number].offset = -1
+            self.served.exclude(number)
+
+    def table(self) -> tuple[Table, Plan]:
+        """Return what lies in the slab, and where."""
+        planned = self.planned
+        offsets = np.array([slot.offset for slot in planned], np.int64)
+        assert self.recording is not None
+        rows = np.array(self._buffers(self.recording, planned), np.int64).reshape(-1, 3)
+        height = 0 if self.found is None else self.found.height
+        bound = 0 if self.found is None else self.found.lower_bound
+        return Table(tuple(str(slot.birth) for slot in planned), rows), Plan(offsets, height, bound)
+
+    def _buffers(self, recording: Recording, slots: list[_Slot]) -> list[tuple[int, int, int]]:
+        return [
+            (int(recording.lower[slot.birth]), int(recording.upper[slot.birth]), room_of(slot.nbytes, self.verified))
+            for slot in slots
+        ]
+
+
+@final
+class _Thread:
+    """What a thread has of a workspace: a slab, a course for each key, and the pass that is open."""
+
+    __slots__ = ("__weakref__", "courses", "open", "slab")
+
+    def __init__(self) -> None:
+        self.slab: Any = None
+        self.courses: dict[Hashable, _Course] = {}
+        self.open: Run | None = None
+
+    def slab_for(self, course: _Course) -> Any:
+        """Return a slab that is as large as the largest plan; another one than before where that is too small."""
+        height: int = course.served.height
+        if self.slab is None or self.slab.nbytes < height:
+            wanted = max(each.served.height for each in self.courses.values() if each.served is not None)
+            self.give_up_slab()
+            self.slab = ARENA.Slab(max(wanted, 1), course.verified)
+        return self.slab
+
+    def give_up_slab(self) -> None:
+        """Serve nothing from the slab any more: what is in use there keeps it, the other pages go."""
+        if self.slab is not None:
+            self.slab.abandon()
+            self.slab = None
+
+
+@final
+class Run:
+    """A pass of a workspace, as a context manager; entering it gives the scope."""
+
+    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_thread", "_torch", "_works", "_workspace")
+
+    def __init__(self, workspace: Workspace, key: Hashable, escapes: str) -> None:
+        self._workspace = workspace
+        self._key = key
+        self._escapes = escapes
+        self._scope: DisposeScope | None = None
+        self._thread: _Thread | None = None
+        self._course: _Course | None = None
+        self._pass: Any = None
+        self._torch: TorchRecorder | None = None
+        self._works = False
+
+    def __enter__(self) -> DisposeScope:
+        if self._scope is not None:
+            raise ScopeNestingError(
+                f"a pass of workspace {self._workspace.name!r} is entered once: write run() in each with statement",
+                scope=repr(self._scope),
+            )
+        if self._escapes == "dispose":
+            scope = DisposeScope(self._workspace.name)
+        else:
+            scope = DisposeScope(self._workspace.name, escapes=self._escapes)  # type: ignore[arg-type]
+        self._begin()
+        self._scope = scope
+        try:
+            scope.__enter__()
+            try:
+                self._pass.begin(scope)
+                if self._works and self._is_first():
+                    self._torch = record_torch(self._pass)
+                    if self._torch is not None:
+                        self._torch.start()
+            except BaseException as error:
+                scope.__exit__(type(error), error, error.__traceback__)
+                raise
+        except BaseException:
+            self._end(False)
+            raise
+        return scope
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._scope is not None, "a pass was left that was not entered"
+        is_whole = False
+        try:
+            try:
+                if self._torch is not None:
+                    self._torch.stop()
+            finally:
+                self._scope.__exit__(kind, error, traceback)
+            is_whole = kind is None
+        finally:
+            refusal = self._end(is_whole)
+        if refusal is not None:
+            if error is None:
+                raise refusal
+            error.add_note(str(refusal))
+
+    def _begin(self) -> None:
+        workspace = self._workspace
+        self._thread = thread = workspace._thread()
+        self._course = course = thread.courses.get(self._key)
+        if course is None:
+            self._course = course = thread.courses[self._key] = _Course(self._key, workspace.verify)
+        if course.refusal is not None:
+            raise MemoryError(course.refusal)
+        self._pass = ARENA.Pass()
+        self._works = thread.open is None
+        if self._works:
+            thread.open = self
+        if self._works and course.served is not None:
+            try:
+                self._pass = ARENA.Pass(course.served, thread.slab_for(course))
+            except MemoryError:
+                # No memory for a slab: the pool serves.
+                course.served = None
+
+    def _is_first(self) -> bool:
+        return self._course is not None and self._course.recording is None
+
+    def _end(self, is_whole: bool) -> WorkspaceError | None:
+        """End the pass, whatever came of it. Returns what is wrong with it."""
+        thread, course, served = self._thread, self._course, self._pass
+        assert thread is not None
+        assert course is not None
+        escaped_slab = served.end()
+        if not self._works:
+            return None
+        self._works = False
+        thread.open = None
+        return self._workspace._ended(thread, course, served, escaped_slab, is_whole)
+
+    def forget(self) -> None:
+        """End the recording, and the service from the slab; the scope stays open."""
+        self._works = False
+        self._pass.end()
+
+
+@final
+class Workspace:
+    """The memory of a loop: recorded in the first pass, planned, and served from one slab in later ones.
+
+    A pass is a `dispose_scope` that `run` opens. The first one with a key is recorded: every birth of a
+    plain array's memory, its line, bytes and death. From the next one on, what the plan expects is
+    served from one slab, which is as large as the plan and no larger; the arena's pool serves all else,
+    and `statistics` counts why. An array is never moved, copied or overwritten: bytes of the slab are
+    handed out only while nothing that is alive has them.
+
+    Parameters
+    ----------
+    name : str
+        Shown in messages; the name of the scopes.
+    limit : int or str, optional
+        The bytes that a pass may have in use at once, persistent arrays included, such as ``"2GiB"``. A pass
+        that had more is refused from then on: entering the next one with that key raises `MemoryError`,
+        which says at which line the peak is, what lives there, and what would lower it.
+    strict : bool, default False
+        Raise `WorkspaceError` at the end of a pass in which the slab missed a birth.
+    verify : bool, default False
+        Fill dead bytes of the slab with a pattern, put guard bytes behind each block, and raise
+        `WorkspaceError` at the end of a pass that finds either written to. For tests; it costs time.
+
+    Notes
+    -----
+    Memory that is freed by reference count dies at that moment, as everywhere. Variables of the function
+    that runs the loop hold their arrays into the next pass: what a pass binds there outlives it. A step
+    that is a function of its own gives the plan more to work with.
+
+    Each thread has its own plans and its own slab. Of the passes that a thread has open at once, such as in
+    tasks, one is served from the slab. In a forked child the workspace begins anew.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import disposescope as ds
+    >>> def step(batch):
+    ...     hidden = np.maximum(batch @ batch.T, 0)
+    ...     return float(hidden.sum())
+    >>> workspace = ds.Workspace("step")
+    >>> for _ in range(3):
+    ...     with workspace.run():
+    ...         total = step(np.ones((64, 64)))
+    >>> found = workspace.statistics()
+    >>> found.passes, found.hits > 0, found.misses, found.ratio < 1.05
+    (3, True, 0, True)
+    """
+
+    def __init__(
+        self, name: str, *, limit: int | str | None = None, strict: bool = False, verify: bool = False
+    ) -> None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise TypeError(f"Workspace: name must be a str, not {name!r}")
+        self.name: Final = name
+        self.limit: Final = None if limit is None else parse_budget(limit)
+        self.strict: Final = strict
+        self.verify: Final = bool(verify or ARENA.debug)
+        self._persistent: dict[str, NDArray[Any]] = {}
+        self._begin()
+        with _LOCK:
+            _WORKSPACES.add(self)
+
+    def _begin(self) -> None:
+        self._here = threading.local()
+        self._threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        self._last: _Course | None = None
+        self._passes = self._hits = self._misses = self._escapes = 0
+        self._reasons: Counter[str] = Counter()
+        self._replans: list[Replan] = []
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.name!r}, {self._passes} passes>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a workspace belongs to its process and cannot be pickled or copied")
+
+    def run(self, key: Hashable = None, *, escapes: str = "dispose") -> Run:
+        """Open a pass: a `dispose_scope` as a context manager.
+
+        Parameters
+        ----------
+        key : hashable, optional
+            Passes with equal keys have one plan, such as those of batches of one length. All plans of a
+            thread share one slab, which fits the largest.
+        escapes : {"dispose", "keep", "raise"}, default "dispose"
+            As of `dispose_scope`.
+
+        Raises
+        ------
+        MemoryError
+            On entering: a pass with this key has exceeded the limit.
+        """
+        hash(key)
+        return Run(self, key, escapes)
+
+    def persistent(self, name: str, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Return an array of zeros that lives as long as the workspace, and that is in no pass and in no plan.
+
+        The second call with a name returns the same array.
+
+        Raises
+        ------
+        ValueError
+            The array of that name has another shape or dtype.
+        """
+        with _LOCK:
+            array = self._persistent.get(name)
+            if array is None:
+                # Without a scope, and with NumPy's own allocator.
+                array = contextvars.Context().run(np.zeros, shape, dtype)
+                self._persistent[name] = array
+        expected = (shape,) if isinstance(shape, int) else tuple(shape)
+        if array.shape != expected or array.dtype != np.dtype(dtype):
+            raise ValueError(
+                f"persistent: {name!r} is an array of shape {array.shape} and dtype {array.dtype}, "
+                f"not of {expected} and {np.dtype(dtype)}"
+            )
+        return array
+
+    def plan(self, *, time_limit: float = 10.0) -> WorkspaceStatistics:
+        """Look for better plans, for each key of this thread; the slab is made anew where that makes it smaller.
+
+        Parameters
+        ----------
+        time_limit : float, default 10.0
+            How many seconds it may take in all.
+
+        Raises
+        ------
+        RuntimeError
+            A pass is open on this thread.
+        """
+        thread = self._thread()
+        if thread.open is not None:
+            raise RuntimeError(f"plan: a pass of workspace {self.name!r} is open; plan between passes")
+        courses = [course for course in thread.courses.values() if course.found is not None]
+        for course in courses:
+            course.improve(time_limit / len(courses))
+        heights = [course.served.height for course in courses if course.served is not None]
+        if thread.slab is not None and heights and thread.slab.nbytes > -(-max(heights) // 4096) * 4096:
+            thread.give_up_slab()
+        return self.statistics()
+
+    def statistics(self) -> WorkspaceStatistics:
+        """Return the figures of all passes so far."""
+        with _LOCK:
+            threads = list(self._threads)
+            slabs = bounds = 0
+            for thread in threads:
+                heights = [course.served.height for course in thread.courses.values() if course.served is not None]
+                slabs += max(heights, default=0)
+                bounds += max((course.bound_nbytes for course in thread.courses.values()), default=0)
+            return WorkspaceStatistics(
+                passes=self._passes,
+                slab_nbytes=slabs,
+                bound_nbytes=bounds,
+                hits=self._hits,
+                misses=self._misses,
+                escapes=self._escapes,
+                persistent_nbytes=self._persistent_nbytes(),
+                reasons=dict(self._reasons),
+                replans=tuple(self._replans),
+            )
+
+    def peak(self, key: Hashable = None) -> Peak:
+        """Return the peak of the passes with a key, as they were recorded, and what would lower it.
+
+        Without a key that of the last recording.
+
+        Raises
+        ------
+        LookupError
+            No pass with that key has ended.
+        """
+        return self._peak_of(self._course(key))
+
+    def save(self, path: str | Path, key: Hashable = None) -> None:
+        """Write what the slab holds, and where, to a file of comma-separated values: id,lower,upper,size,offset.
+
+        Times and ids are numbers of births. ``python -m disposescope plan`` reads such a file.
+
+        Raises
+        ------
+        LookupError
+            No pass with that key has ended.
+        OSError
+            The file cannot be written.
+        """
+        table, found = self._course(key).table()
+        write_table(Path(path), table, found)
+
+    # What runs and reports call.
+
+    def _thread(self) -> _Thread:
+        thread: _Thread | None = getattr(self._here, "state", None)
+        if thread is None:
+            self._here.state = thread = _Thread()
+            with _LOCK:
+                self._threads.add(thread)
+        return thread
+
+    def forget(self) -> None:
+        """Begin anew: all that was recorded, planned and counted is forgotten; persistent arrays stay."""
+        thread: _Thread | None = getattr(self._here, "state", None)
+        if thread is not None and thread.open is not None:
+            thread.open.forget()
+        self._begin()
+
+    def _course(self, key: Hashable) -> _Course:
+        course = self._last
+        if key is not None:
+            with _LOCK:
+                threads = [self._thread(), *self._threads]
+            courses = (thread.courses.get(key) for thread in threads)
+            course = next((each for each in courses if each is not None and each.recording is not None), None)
+        if course is None or course.recording is None:
+            of = "" if key is None else f" with key {key!r}"
+            raise LookupError(f"workspace {self.name!r} has recorded no pass{of}")
+        return course
+
+    def _persistent_nbytes(self) -> int:
+        return sum(array.nbytes for array in self._persistent.values())
+
+    def _peak_of(self, course: _Course) -> Peak:
+        recording = course.recording
+        assert recording is not None
+        fixed = self._persistent_nbytes()
+        time, nbytes = recording.peak()
+        by_line: dict[str, tuple[int, int]] = {}
+        frames = recording.groups()[1]
+        for group, (more, added) in recording.living_at(time).items():
+            line = str(line_of_birth(frames[group]) or "<unknown>")
+            count, total = by_line.get(line, (0, 0))
+            by_line[line] = count + more, total + added
+        rows = [LinePeak(line, total, count) for line, (count, total) in by_line.items()]
+        if fixed:
+            rows.append(LinePeak("persistent arrays", fixed, len(self._persistent)))
+        return Peak(
+            key=course.key,
+            nbytes=nbytes + fixed,
+            line=str(line_of_birth(recording.births[time].places) or "<unknown>") if recording.births else "<nothing>",
+            living=tuple(sorted(rows, key=lambda row: (-row.nbytes, row.line))),
+            advice=advise(recording, fixed),
+        )
+
+    def _ended(
+        self, thread: _Thread, course: _Course, served: Any, escaped_slab: int, is_whole: bool
+    ) -> WorkspaceError | None:
+        """Count a pass that has ended, and plan where that is due. Returns what is wrong with it."""
+        fault = None if thread.slab is None else thread.slab.fault
+        missed: list[str] = []
+        with _LOCK:
+            self._passes += 1
+            self._hits += served.hits
+            self._misses += served.misses
+            self._escapes += served.escaped
+            number = self._passes
+        if is_whole and course.recording is None:
+            self._plan(course, course.read(served))
+        elif course.recording is not None and (served.misses or escaped_slab):
+            births = course.read(served)
+            missed = [_reason(birth, course) for birth in births if birth.is_miss]
+            with _LOCK:
+                self._reasons.update(missed)
+            if is_whole:
+                self._learn(thread, course, births, missed, number)
+        if fault is not None:
+            thread.give_up_slab()
+            what, offset = fault
+            return WorkspaceError(
+                f"pass {number} of workspace {self.name!r}: {what}, {offset} bytes from the beginning of the slab"
+                f"{_born_there(course, offset)}"
+            )
+        if self.strict and missed:
+            rows = [f"\n  {count} times {reason}" for reason, count in Counter(missed).items()]
+            return WorkspaceError(
+                f"pass {number} of strict workspace {self.name!r}: the plan missed {len(missed)} births:{''.join(rows)}"
+            )
+        return None
+
+    def _learn(self, thread: _Thread, course: _Course, births: list[Birth], missed: list[str], number: int) -> None:
+        """Plan anew for a pass that was not as planned, once for each reason."""
+        escaped = [birth for birth in births if birth.outcome is Outcome.SERVED and birth.died is None]
+        reasons = [*missed, *(f"{line_of_birth(birth.places)}: escaped" for birth in escaped)]
+        fresh = [reason for reason in dict.fromkeys(reasons) if reason not in course.reasons]
+        course.reasons.update(fresh)
+        if escaped:
+            course.exclude([birth.slot for birth in escaped if birth.slot is not None])
+            thread.give_up_slab()
+        if fresh and course.plans < _PLANS_AT_MOST:
+            self._plan(course, births)
+            with _LOCK:
+                self._replans.append(Replan(number, course.key, fresh[0]))
+
+    def _plan(self, course: _Course, births: list[Birth]) -> None:
+        """Plan for a pass, and judge it."""
+        try:
+            course.learn(births, _FIRST_LIMIT_S)
+        except MemoryError:
+            # The plan before goes on.
+            return
+        finally:
+            self._last = course
+        self._judge(course)
+
+    def _judge(self, course: _Course) -> None:
+        """Refuse further passes with a key whose peak exceeds the limit."""
+        if self.limit is None:
+            return
+        assert course.recording is not None
+        nbytes = course.recording.peak()[1] + self._persistent_nbytes()
+        if nbytes > self.limit:
+            course.refusal = (
+                f"workspace {self.name!r} has a limit of {bytes_text(self.limit)}, which a pass exceeds: "
+                f"{self._peak_of(course)}"
+            )
+
+
+def _reason(birth: Birth, course: _Course) -> str:
+    line = line_of_birth(birth.places)
+    if birth.outcome is Outcome.LARGER and birth.slot is not None:
+        return f"{line}: {birth.nbytes} > {course.slots[birth.slot].nbytes} bytes"
+    if birth.outcome is Outcome.IN_USE:
+        return f"{line}: what is alive has its bytes of the slab"
+    return f"{line}: {birth.nbytes} bytes that the plan does not have"
+
+
+def _born_there(course: _Course, offset: int) -> str:
+    lines = {str(line_of_birth(slot.places)) for slot in course.planned if slot.offset == offset}
+    return f", where the plan has {', '.join(sorted(lines))}" if lines else ""
+
+
+def _forget_in_child() -> None:
+    """Begin anew in a forked child: slabs and threads are the parent's."""
+    for workspace in list(_WORKSPACES):
+        workspace.forget()
+
+
+at_forks(in_child=_forget_in_child)
