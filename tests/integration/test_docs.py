@@ -7,8 +7,10 @@ import dataclasses
 import doctest
 import functools
 import importlib
+import json
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -61,6 +63,13 @@ def test_the_readme_prints_what_its_comments_say() -> None:
     printed = subprocess.run([sys.executable, "-c", code.group(2)], capture_output=True, text=True, check=True)
     assert printed.stdout.splitlines() == wanted
     assert len(wanted) >= 3
+
+
+def test_tables_and_plots_show_the_raw_results_of_benchmarks() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "draw_side_by_side.py"))
+    results = json.loads(script["RESULTS"].read_text())
+    for path, text in script["made"](results).items():
+        assert path.read_text() == text, f"run benchmarks/draw_side_by_side.py: {path.name} shows something else"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
