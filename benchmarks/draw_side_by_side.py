@@ -36,8 +36,11 @@ def main() -> None:
 
 def made(results: dict[str, Any]) -> dict[Path, str]:
     """Return the text of each file that results are shown in."""
-    page = ROOT / "docs" / "benchmarks.md"
-    files = {page: between(between(page.read_text(), "tables", tables(results)), "machine", machine(results))}
+    readme, page = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
+    files = {
+        readme: between(readme.read_text(), "summary", summary(results)),
+        page: between(between(page.read_text(), "tables", tables(results)), "machine", machine(results)),
+    }
     for name, programs in PLOTS.items():
         files[IMAGES / f"benchmark-{name}.svg"] = plot(results, programs)
     return files
@@ -103,7 +106,8 @@ def summary(results: dict[str, Any]) -> str:
 
         beside = ", ".join(f"{LABELS[side]} {cell(side)}" for side in sides if side not in ("plain", "scope"))
         plain = shown(statistics.median(sides["plain"]), memory)
-        lines.append(f"| {program} | {plain} | {cell('scope')} | {beside} |")
+        what = f"{program}: growth of memory in 100 steps" if memory else f"{program}: time"
+        lines.append(f"| {what} | {plain} | {cell('scope')} | {beside} |")
     return "\n".join(lines)
 
 
