@@ -144,6 +144,22 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert not missing
 
 
+def test_every_public_name_has_its_docstring_on_the_site() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["API"]
+    shown = [name for _, _, _, names in pages.values() for name in names.split()]
+    assert len(shown) == len(set(shown))
+    assert set(shown) == {*disposescope.__all__, *leaks.__all__}
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text()
+    pages = [*(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 25
+    assert not [
+        page for page in pages if f"- {page.relative_to(ROOT / 'docs')}\n" not in settings.replace("Home: ", "")
+    ]
+
+
 def test_every_field_of_a_report_is_in_the_reference() -> None:
     pages = "".join((ROOT / "docs" / page).read_text() for page in ("reference.md", "leak-report.md"))
     classes = [cls for name in leaks.__all__ if dataclasses.is_dataclass(cls := getattr(leaks, name))]
