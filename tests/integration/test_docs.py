@@ -160,6 +160,15 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     ]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_of_a_page_are_read_alike_on_the_forge_and_on_the_site(page: Path) -> None:
+    # The site needs four spaces before what is inside of an item, and an empty line before a list.
+    text = re.sub(r"^ *```.*?^ *```$", "code", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*$", text, re.MULTILINE)
+    assert not re.findall(r"\n\n {1,3}\S.*$", text, re.MULTILINE)
+    assert not re.findall(r"^(?![-*] |\d+\. |\s|#).+\n(?:[-*]|\d+\.) .*$", text, re.MULTILINE)
+
+
 def test_every_field_of_a_report_is_in_the_reference() -> None:
     pages = "".join((ROOT / "docs" / page).read_text() for page in ("reference.md", "leak-report.md"))
     classes = [cls for name in leaks.__all__ if dataclasses.is_dataclass(cls := getattr(leaks, name))]
