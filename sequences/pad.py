@@ -209,9 +209,8 @@ def unpad_sequence(padded_sequences: Any, lengths: Any, batch_first: bool = Fals
 
     Parameters
     ----------
-    padded_sequences : Tensor or array, shape (time, batch, *) or, with `batch_first`, (batch, time,
-    *)
-        The padded batch.
+    padded_sequences : Tensor or array, shape (time, batch, *)
+        The padded batch; its shape is (batch, time, *) with `batch_first`.
     lengths : Tensor, array or list, shape (batch,)
         The length of each sequence; what is longer than the batch is the whole of it, and what is
         negative is nothing.

@@ -7,8 +7,12 @@ import dataclasses
 import doctest
 import functools
 import importlib
+import json
+import os
 import pkgutil
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -26,6 +30,9 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 # Those for Lightning run in tests/frameworks, where it is installed.
 PAGES_THAT_RUN = [page for page in PAGES if "import lightning" not in page.read_text()]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+README = (ROOT / "README.md").read_text()
+# What the README shows of commands: each with its output.
+COMMANDS = re.findall(r"^```console\n\$ leak-report ([^\n]*)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -55,12 +62,47 @@ def test_the_code_of_a_page_runs(page: Path) -> None:
 
 
 def test_the_readme_prints_what_its_comments_say() -> None:
-    code = FENCED.search((ROOT / "README.md").read_text())
-    assert code is not None
-    wanted = re.findall(r"^ *print\(.*?\)\s+# (.+)$", code.group(2), re.MULTILINE)
-    printed = subprocess.run([sys.executable, "-c", code.group(2)], capture_output=True, text=True, check=True)
+    pytest.importorskip("torch", reason="the first example is PyTorch's")
+    code = "\n".join(code for language, code in FENCED.findall(README) if language == "python")
+    wanted = re.findall(r"^ *print\(.*?\)\s+# (.+)$", code, re.MULTILINE)
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert printed.stdout.splitlines() == wanted
-    assert len(wanted) >= 3
+    assert len(wanted) >= 5
+
+
+def test_the_readme_shows_the_loop_that_the_report_is_about() -> None:
+    [loop, *_] = [code for language, code in FENCED.findall(README) if language == "python"]
+    example = (ROOT / "docs" / "examples" / "growing_loop.py").read_text()
+    assert loop in example
+    # The report names it by its number.
+    assert loop.splitlines()[-1] == example.splitlines()[17]
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_the_readme_shows_what_leak_report_prints(command: str, output: str, tmp_path: Path) -> None:
+    if "growing_loop" in command:
+        pytest.importorskip("torch", reason="this example is PyTorch's")
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "disposescope", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    # How long ago things were made differs; "..." stands for the rest.
+    shown, told = (re.sub(r"\d+\.\d s( and| ago)", r"SOME s\1", text) for text in (output, done.stdout + done.stderr))
+    assert told.startswith(shown.removesuffix("...\n"))
+
+
+def test_tables_and_plots_show_the_raw_results_of_benchmarks() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "draw_side_by_side.py"))
+    results = json.loads(script["RESULTS"].read_text())
+    for path, text in script["made"](results).items():
+        assert path.read_text() == text, f"run benchmarks/draw_side_by_side.py: {path.name} shows something else"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -100,6 +142,31 @@ def test_every_public_name_is_in_the_reference() -> None:
     reference = (ROOT / "docs" / "reference.md").read_text()
     missing = [name for name in disposescope.__all__ if f"`{name}" not in reference]
     assert not missing
+
+
+def test_every_public_name_has_its_docstring_on_the_site() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))["API"]
+    shown = [name for _, _, _, names in pages.values() for name in names.split()]
+    assert len(shown) == len(set(shown))
+    assert set(shown) == {*disposescope.__all__, *leaks.__all__}
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    settings = (ROOT / "mkdocs.yml").read_text()
+    pages = [*(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 25
+    assert not [
+        page for page in pages if f"- {page.relative_to(ROOT / 'docs')}\n" not in settings.replace("Home: ", "")
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_of_a_page_are_read_alike_on_the_forge_and_on_the_site(page: Path) -> None:
+    # The site needs four spaces before what is inside of an item, and an empty line before a list.
+    text = re.sub(r"^ *```.*?^ *```$", "code", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*$", text, re.MULTILINE)
+    assert not re.findall(r"\n\n {1,3}\S.*$", text, re.MULTILINE)
+    assert not re.findall(r"^(?![-*] |\d+\. |\s|#).+\n(?:[-*]|\d+\.) .*$", text, re.MULTILINE)
 
 
 def test_every_field_of_a_report_is_in_the_reference() -> None:

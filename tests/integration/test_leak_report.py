@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LEAKY = ROOT / "docs" / "examples" / "leaky.py"
 KEPT = "kept in leak-report.json; to see it as a page: leak-report html\n"
@@ -90,3 +92,27 @@ def test_the_main_example_has_no_leaks(tmp_path: Path) -> None:
     done = run(tmp_path, "--fail-on", "any", "stdlib_sequences.py", "--limit-files", "3")
     assert done.returncode == 0
     assert done.stderr == f"leak-report: no leaks\n{KEPT}"
+
+
+def test_a_loop_that_keeps_its_losses_is_told_from_its_mended_form(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the loop is PyTorch's")
+    done = run(tmp_path, "--fail-on", "any", "growing_loop.py")
+    assert (done.returncode, done.stdout) == (3, "100 steps\n")
+    assert "leak-report: 1 leak, 200 tensors, 105.0 MB\n" in done.stderr
+    for said in ("graph (certain): 200 × torch.Tensor", "born at growing_loop.py:18 by model", "grows by 2 and 1.0 MB"):
+        assert said in done.stderr
+    assert "held by the graph of module __main__.losses[0] (99 steps)" in done.stderr
+
+    mended = (tmp_path / "growing_loop.py").read_text().replace(".mean())", ".mean().item())")
+    (tmp_path / "growing_loop.py").unlink()
+    (tmp_path / "mended.py").write_text(mended)
+    done = run(tmp_path, "--fail-on", "any", "mended.py")
+    assert done.returncode == 0
+    assert done.stderr.startswith("leak-report: no leaks; 5.3 MB alive in the end")
+
+
+def test_a_cache_of_a_service_is_named_with_the_line_that_adds_to_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "growing_service.py")
+    assert done.stdout == "the answers add up to 15,031\n"
+    assert "CACHE (dict, 200 items) retains 25.6 MB born at growing_service.py:14" in done.stderr
+    assert "it is added to at growing_service.py:20" in done.stderr

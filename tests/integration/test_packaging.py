@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -67,6 +68,26 @@ def test_the_installed_version_is_the_one_in_pyproject(
     distribution: importlib.metadata.Distribution, pyproject: dict[str, Any]
 ) -> None:
     assert distribution.version == pyproject["project"]["version"]
+
+
+def test_the_citation_and_the_changelog_tell_the_same_version(pyproject: dict[str, Any]) -> None:
+    version = pyproject["project"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    # A version that is not there has not been released: see RELEASING.md.
+    headings = re.findall(r"^## \[(.+?)\](.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings
+    for name, date in headings:
+        assert (name == "Unreleased" and not date) or re.fullmatch(r" - \d{4}-\d\d-\d\d", date), name
+
+
+def test_the_urls_are_those_of_the_repository(pyproject: dict[str, Any]) -> None:
+    repository = "https://github.com/disposescope/disposescope"
+    urls: dict[str, str] = pyproject["project"]["urls"]
+    assert urls["Source"] == repository
+    for url in urls.values():
+        assert url.startswith(repository)
+        path = url.removeprefix(repository).removeprefix("/tree/main").removeprefix("/blob/main")
+        assert path == "/issues" or (ROOT / path.strip("/")).exists(), url
 
 
 def test_numpy_and_psutil_are_the_only_requirements(distribution: importlib.metadata.Distribution) -> None:
