@@ -24,10 +24,11 @@ API = {
     ),
     "tensors": (
         "API: tensors and memory",
-        "Tensors of this library, the memory of NumPy's arrays, and plans of memory.",
+        "Tensors of this library, the memory of NumPy's arrays, and plans of memory: "
+        "[a loop whose memory is known](../how-to/a-loop-whose-memory-is-known.md) uses a `Workspace`.",
         "disposescope",
         "Tensor tensor asarray from_dlpack empty zeros ones full arange exported_storages ExportedStorage "
-        "arena_statistics ArenaStatistics empty_cache plan Plan",
+        "arena_statistics ArenaStatistics empty_cache plan Plan Workspace WorkspaceStatistics Peak Advice",
     ),
     "sequences": (
         "API: sequences and batches",
@@ -61,7 +62,7 @@ API = {
         "[Troubleshooting](../troubleshooting.md) has each message, and what to write instead.",
         "disposescope",
         "DisposeScopeError ScopeClosedError ScopeNestingError NotOwnedError UnknownKindError DisposedError "
-        "EscapedError DeviceMismatchError GraphRetainedError LeakError LeakWarning",
+        "EscapedError DeviceMismatchError GraphRetainedError WorkspaceError LeakError LeakWarning",
     ),
 }
 """For each page its title, its introduction, a package, and names of it."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Final, final
 
+from ...scopes.framework import FRAMEWORKS
 from ...scopes.process import bytes_text
 from ...scopes.sites import Site, is_inside, site_of
 from ..births.log import LOG, complete_log
