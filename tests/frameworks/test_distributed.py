@@ -15,6 +15,7 @@ if not torch.distributed.is_available() or not torch.distributed.is_gloo_availab
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [1, 2])
 def test_programs_of_several_processes_run_unchanged(world: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.frameworks.distributed_programs", str(world)]

@@ -15,7 +15,7 @@ from disposescope.leaks.saved.files import merged
 from tests.browser import Page, needs_chromium
 from tests.leaks.example_reports import HOSTILE, big_report, hostile_report, training_report
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.long, needs_chromium]
 
 ROWS = "document.querySelectorAll('#leak-rows tr.leak').length"
 SHOWN = "document.getElementById('shown').textContent"

@@ -144,6 +144,7 @@ with ds.LeakDetector() as detector, ds.dispose_scope():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [OWN, NUMPY, JAX], ids=["own", "numpy", "jax"])
 def test_an_interrupt_anywhere_is_made_up_for_by_the_next_scope(program: str) -> None:
     if program is JAX and find_spec("jax") is None:

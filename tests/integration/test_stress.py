@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHECKOUT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_a_few_rounds_of_stress_find_nothing(tmp_path: Path) -> None:
     # Not measured for coverage: an interrupt that meets the tool's own code leaves its lock taken.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}

@@ -149,6 +149,7 @@ assert not wrong
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each place is tried in a child of its own")
+@pytest.mark.long
 def test_an_interrupt_anywhere_in_the_installation_is_made_up_for_by_the_next_scope():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ pytest.importorskip("expecttest")
 
 import disposescope as ds
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 
 
 def tensors_in(tree):

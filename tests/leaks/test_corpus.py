@@ -14,7 +14,10 @@ import pytest
 
 import disposescope
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are run in forks")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="programs are run in forks"),
+]
 
 CORPUS = Path(__file__).with_name("corpus")
 NAMES = sorted(folder.name for folder in CORPUS.iterdir() if (folder / "leaky.py").exists())

@@ -22,6 +22,7 @@ BASES = {
     ds.DeviceMismatchError: RuntimeError,
     ds.GraphRetainedError: RuntimeError,
     ds.LeakError: RuntimeError,
+    ds.WorkspaceError: RuntimeError,
 }
 
 
