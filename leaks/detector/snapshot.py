@@ -12,7 +12,7 @@ from typing import final
 from ...scopes.identity import Entry
 from ...scopes.sites import Site, shown
 from ..births.lines import Beginning
-from ..births.log import RecordedMemory, Row, Rows, Sites
+from ..births.log import LOG, RecordedMemory, Row, Rows, Sites
 from ..births.record_builder import RecordBuilder
 from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
@@ -55,6 +55,8 @@ class Snapshot:
     _beginning: Beginning = field(default_factory=Beginning, repr=False, compare=False)
     # Whether the snapshot has everything that a detector knows.
     _watched: bool = field(default=False, repr=False, compare=False)
+    # The number of the last birth when it was taken: other threads go on.
+    _last: int = field(default=0, repr=False, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +147,14 @@ class Snapshot:
             ``str(report)`` is its text.
         """
         found = Inventory(
-            self.records, self._entries, self._rows, self._sites, self._closings, self._beginning, self._watched
+            self.records,
+            self._entries,
+            self._rows,
+            self._sites,
+            self._closings,
+            self._beginning,
+            self._watched,
+            self._last,
         )
         with collection_paused():
             return report_of(found, object_limit=object_limit, of_program=of_program, died=died)
@@ -178,6 +187,7 @@ class Snapshot:
             tuple(self._rows[index] for index in order),
             self._sites,
             self._beginning,
+            _last=self._last,
         )
 
 
@@ -205,6 +215,7 @@ def survey(
     watched : bool
         Whether it is all that a detector knows.
     """
+    last: int = LOG.counts()[0]
     record_builder = RecordBuilder(closings)
     records: list[Record] = []
     subjects: list[Entry | RecordedMemory] = []
@@ -231,6 +242,7 @@ def survey(
         record_builder.sites,
         Beginning() if beginning is None else beginning,
         watched,
+        max([last, *(row.number for row in births if row is not None)]),
     )
 
 

@@ -157,12 +157,12 @@ class Growing:
 
         While the main thread waits for others there is nothing else to look at.
         """
-        met = [
-            leak
-            for leak in report.leaks
-            if leak.kind in _GROWING and not (leak.scopes != (None,) and OPENINGS.open_scopes())
-        ]
-        for leak in met:
+        in_scope = bool(OPENINGS.open_scopes())
+        for leak in report.leaks:
+            is_given_back = in_scope and leak.scopes != (None,)
+            # Where a function returns meanwhile, who holds it was met before, or will be.
+            if leak.kind not in _GROWING or is_given_back or leak.holder.startswith("not found"):
+                continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
             elif _has_long_graph(leak):

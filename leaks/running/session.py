@@ -11,8 +11,8 @@ import tempfile
 import threading
 import time
 from _thread import start_new_thread
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
 from multiprocessing import spawn
@@ -215,7 +215,20 @@ class Session:
 
     def take_inventory(self, ended: Ending) -> None:
         """Keep what is there now for the last report: the program's code has returned."""
-        self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
+        # A report that is being made holds what the variables of the program named.
+        with self._no_report_meanwhile():
+            self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
+
+    @contextmanager
+    def _no_report_meanwhile(self) -> Generator[None]:
+        ticker = self._ticker
+        if ticker is not None:
+            ticker.stop()
+        try:
+            yield
+        finally:
+            if ticker is not None and self._ticker is ticker:
+                ticker.start()
 
     def _with_freed(self, report: Report) -> Report:
         """Return a report with what grew from pass to pass and was freed before the end."""
@@ -224,7 +237,8 @@ class Session:
     def complete_inventory(self) -> None:
         """Add what the threads of the program made after its code had returned."""
         if self._inventory is not None:
-            self._inventory.go_on(AFTER_THREADS)
+            with self._no_report_meanwhile():
+                self._inventory.go_on(AFTER_THREADS)
 
     # ------------------------------------------------------------------ the processes
 

@@ -68,6 +68,8 @@ class Inventory:
         What the log had when the detector was opened.
     watched : bool
         Whether it is all that a detector knows, and what else it knows is to be reported.
+    last : int
+        The number of the last birth when the snapshot was taken. Other threads go on.
     """
 
     records: Sequence[Record]
@@ -77,6 +79,7 @@ class Inventory:
     closings: dict[Entry, int]
     beginning: Beginning
     watched: bool
+    last: int
 
 
 def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bool = False) -> Report:
@@ -107,7 +110,7 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
         for index in indices
         if not isinstance(subject := subjects[index], Entry) and (escape := subject.escape) is not None
     }
-    evidence = Evidence(found.beginning)
+    evidence = Evidence(found.beginning, found.last)
     leaks: list[Leak] = []
     kept: list[Leak] = []
     leftovers: list[Leak] = []

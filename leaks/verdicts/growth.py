@@ -256,22 +256,24 @@ class Evidence:
     ----------
     beginning : Beginning
         What the log had when the detector was opened.
+    last : int
+        The number of the last birth that counts.
 
     Attributes
     ----------
     last : int
-        How many births there were since.
+        How many births there were from the beginning to that one.
     passes : dict
         How many passes of each name there were since.
     """
 
-    def __init__(self, beginning: Beginning) -> None:
+    def __init__(self, beginning: Beginning, last: int) -> None:
         self._before = beginning.passes
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         often = sorted(passes.items(), key=lambda item: -item[1])
         names = [name for name, times in often if times >= PASSES_AT_LEAST]
         self._names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
-        self.last: int = LOG.counts()[0] - beginning.after
+        self.last = last - beginning.after
         self._known: dict[int, Trend | None] = {}
 
     @property

@@ -6,11 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from disposescope.leaks import Settings
+from disposescope.leaks.running import session
 
 from .test_commands import COMMANDS, environment, program, report
 
@@ -269,6 +273,18 @@ for step in range(80):
 """
 
 
+def test_no_other_report_is_being_made_while_the_inventory_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[int] = []
+    monkeypatch.setattr(session, "Inventory", lambda _report: found.append(threading.active_count()))
+    with session.Session(("program.py",), False, Settings(), tmp_path / "leaks.json") as opened:
+        threads = threading.active_count()
+        opened.take_inventory("exit")
+        assert threading.active_count() == threads
+    assert found == [threads - 1]
+
+
 def test_what_exit_functions_free_is_reported_and_said_to_be_freed(tmp_path: Path) -> None:
     report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, EXITING))
     content = written(tmp_path)
@@ -421,14 +437,15 @@ def test_what_grew_on_a_thread_is_reported_although_the_main_thread_only_waited_
 from pathlib import Path
 import numpy as np
 
-def is_told(name):
-    return Path("leaks.json").exists() and name in Path("leaks.json").read_text()
+def is_told():
+    told = Path("leaks.json").read_text() if Path("leaks.json").exists() else ""
+    return '"kind": "growth"' in told and "local 'frames'" in told
 
 def work():
     frames = []
-    while len(frames) < 500 or not is_told("local 'frames'"):
+    while len(frames) < 100 or not is_told():
         frames.append(np.ones(50))
-        for _ in range(10_000):
+        for _ in range(100_000):
             pass
 
 def main():

@@ -82,6 +82,19 @@ def test_a_loop_without_scopes_and_marks_is_reported_by_its_births() -> None:
     assert (leak.kind, leak.sure, leak.count) == ("growth", "possible", 30)
 
 
+def test_a_snapshot_is_judged_by_what_was_born_before_it_was_taken() -> None:
+    with LeakDetector() as detector:
+        history = BOX["history"] = [ds.zeros(1000)]
+        for _ in range(200):
+            history.append(history[-1] + 1)
+        snapshot = detector.take_snapshot()
+        # As other threads do while a report is being made.
+        for _ in range(1000):
+            ds.zeros(3)
+        [leak] = snapshot.report(of_program=True).leaks
+    assert (leak.kind, leak.sure, leak.count) == ("growth", "possible", 200)
+
+
 @pytest.mark.parametrize("wanted", [1, 8, 20])
 def test_a_cache_that_is_bounded_is_no_growth(wanted: int) -> None:
     cache = BOX["cache"] = {}
