@@ -23,11 +23,12 @@ stopped() {
     tail -n 12 "$1/section"
 }
 
-# twice PYTHON COMMAND...: runs a command that ends in pytest, in the current folder. What fails is run once more by PYTHON
-# (words), alone and serially; what passes then is added to the file $SECOND_TIME, and what fails again fails this. A
+# twice INTERPRETER COMMAND...: runs a command that ends in pytest, in the current folder. What fails is run once more by
+# INTERPRETER (words), alone and serially; what passes then is added to the file $SECOND_TIME, and what fails again fails this. A
 # process that crashes, a run that breaks off and more than ten failures get no second chance.
 twice() {
-    local python=$1 status=0 name names printed
+    # No name of a variable that the functions of callers read.
+    local interpreter_of_tests=$1 status=0 name names printed
     shift
     printed=$(mktemp)
     rm -rf .pytest_cache
@@ -39,7 +40,7 @@ twice() {
             for name in "${names[@]}"; do
                 printf '\nonce more, alone: %s\n' "$name"
                 # shellcheck disable=SC2086  # words
-                if $python -m pytest -q -n 0 -p no:cacheprovider -m "" "$name" < /dev/null; then
+                if $interpreter_of_tests -m pytest -q -n 0 -p no:cacheprovider -m "" "$name" < /dev/null; then
                     printf '%s\n' "$name" >> "$SECOND_TIME"
                 else
                     status=1
