@@ -12,6 +12,7 @@ from disposescope.leaks.detector import collection as _collection
 from disposescope.leaks.detector import watching as _watching
 from disposescope.scopes import framework, process
 from disposescope.scopes import identity as dead_composites
+from disposescope.workspace import workspace as _workspace
 from tests.programs import run_program
 
 # Newer Pythons warn of a fork in a process that has threads.
@@ -34,6 +35,7 @@ def test_locks_are_acquired_in_the_order_in_which_threads_acquire_several():
         _collection._lock,
         dead_composites.SHARING,
         process._pages_lock,
+        _workspace._LOCK,
     ]
 
 
