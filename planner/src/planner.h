@@ -12,7 +12,7 @@
 /* A buffer: it lives in the sections from `first` up to `until`, which is outside. */
 struct buffer {
     int64_t size;
-    int64_t width; /* of its life, in the units of the caller */
+    uint64_t width; /* of its life, in the units of the caller */
     int32_t first, until;
 };
 

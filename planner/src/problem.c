@@ -56,7 +56,7 @@ bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *
         struct buffer *buffer = &problem->buffers[i];
         *buffer = (struct buffer){
             .size = sizes[i],
-            .width = upper[i] - lower[i],
+            .width = (uint64_t)upper[i] - (uint64_t)lower[i],
             .first = place_of(lower[i], cuts, distinct),
             .until = place_of(upper[i], cuts, distinct),
         };
