@@ -37,7 +37,9 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
 @pytest.mark.parametrize("page", PAGES_THAT_RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page: Path) -> None:
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pages write files.
+    monkeypatch.chdir(tmp_path)
     text = page.read_text()
     if "import torch" in text:
         pytest.importorskip("torch", reason="this page shows PyTorch")
