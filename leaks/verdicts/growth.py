@@ -56,6 +56,7 @@ _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
+_SMALL_PART: Final = 1 / 32
 
 
 def trend_of(series: Sequence[Point]) -> Trend | None:
@@ -139,7 +140,8 @@ def trend_of_births(
     elif spread < _OTHERS * count and (in_a_row or count < _ALONE_AT_LEAST):
         return None
     gaps = [after - before for before, after in pairwise(numbers)]
-    if max(gaps) > _GAP * spread / (count - 1):
+    # Where many are made, one gap that is many times the mean is still a small part of the run.
+    if max(gaps) > spread * max(_GAP / (count - 1), _SMALL_PART):
         return None
     if count * _MADE_FOR_ONE < births and trend_of(course()) is None:
         return None

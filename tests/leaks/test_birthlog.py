@@ -227,6 +227,29 @@ def test_somebody_looks_at_births_16_32_and_so_on_where_python_code_runs(log: An
     assert seen == [16, 32, 33, 64, 128, -1]
 
 
+def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any) -> None:
+    seen: list[int] = []
+    before = log.counts()[0]
+
+    def make(count: int) -> None:
+        for _ in range(count):
+            log.record_memory(Anchor(), None, 8, "kind", "cpu:0")
+
+    def look() -> bool:
+        seen.append(log.counts()[0] - before)
+        if len(seen) == 1:
+            # As other threads do while the main thread looks.
+            make(100)
+        return True
+
+    log.look_at_births(look)
+    try:
+        make(16)
+    finally:
+        log.look_at_births(None)
+    assert seen == [16, 116]
+
+
 def test_samples_estimate_what_there_is(log: Any) -> None:
     log.open(1, 10_000)
     kept = [Anchor() for _ in range(20_000)]

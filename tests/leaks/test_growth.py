@@ -119,6 +119,13 @@ def test_births_that_all_stay_along_a_program_grow_also_without_passes() -> None
     assert trend_of_births(early, [8] * 21, births=21, last=300, course=list) is None, "one late birth makes no loop"
 
 
+def test_a_short_pause_in_what_a_program_makes_nearly_alone_does_not_hide_its_growth() -> None:
+    numbers = [*range(1, 1001), *range(1006, 2006)]
+    assert trend_of_births(numbers, [1024] * 2000, births=2000, last=2005, course=list) is not None
+    late = [*range(1, 1001), *range(1200, 2200)]
+    assert trend_of_births(late, [1024] * 2000, births=2000, last=2199, course=list) is None, "made in two phases"
+
+
 def test_a_list_that_is_all_that_a_program_makes_grows_too() -> None:
     alone, sizes = list(range(1, 501)), [1024] * 500
     trend = trend_of_births(alone, sizes, births=500, last=500, course=list)

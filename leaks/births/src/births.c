@@ -130,6 +130,8 @@ static void resize(Log *log, struct birth *birth, size_t nbytes)
 
 enum { FIRST_LOOK = 16 };
 
+static void ask_for_look(Log *log);
+
 /* Called by the interpreter between two instructions of the main thread. */
 static int look_now(void *given)
 {
@@ -139,15 +141,21 @@ static int look_now(void *given)
         log->looks.is_due = false;
         return 0;
     }
+    uint64_t seen = log->last_birth - log->looks.after;
     Py_INCREF(look);
     PyObject *looked = PyObject_CallNoArgs(look);
     Py_DECREF(look);
     /* It looks later where it says so: at the next birth. */
-    while (looked == Py_True && log->looks.next <= log->last_birth - log->looks.after) {
+    bool has_looked = looked == Py_True;
+    while (has_looked && log->looks.next <= seen) {
         log->looks.next *= 2;
     }
     log->looks.is_due = false;
     Py_XDECREF(looked);
+    if (has_looked) {
+        /* Other threads have gone on meanwhile, and there may be no other birth. */
+        ask_for_look(log);
+    }
     return looked == NULL ? -1 : 0;
 }
 
