@@ -1,7 +1,10 @@
 """Builds the compiled parts, and says what is missing where that fails; everything else is in pyproject.toml."""
 
+from pathlib import Path
+
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.editable_wheel import editable_wheel
 from setuptools.errors import CCompilerError, CompileError, ExecError, PlatformError
 
 
@@ -19,4 +22,20 @@ class BuildExtensions(build_ext):
             ) from error
 
 
-setup(cmdclass={"build_ext": BuildExtensions})
+class EditableWheel(editable_wheel):
+    """Install a checkout by a path that type checkers and editors follow, not by an import hook."""
+
+    def finalize_options(self) -> None:
+        """Take the checkout itself where its links to the rooms are links, and a tree of copies where not.
+
+        A checkout on Windows, or one that was unpacked from an archive, may hold plain files in
+        their place. A module that is added to it is then found after the next installation only.
+        """
+        if (Path(__file__).parent / "disposescope" / "scopes" / "__init__.py").is_file():
+            self.distribution.package_dir = {"": "."}
+        elif self.mode is None:
+            self.mode = "strict"
+        super().finalize_options()
+
+
+setup(cmdclass={"build_ext": BuildExtensions, "editable_wheel": EditableWheel})

@@ -181,8 +181,18 @@ _MODULES = {
     "workspace.results": "Advice Peak WorkspaceStatistics",
     "workspace.workspace": "Workspace",
 }
-# Refuses an interpreter that is not the main one.
-_import_module(".scopes", __name__)
+try:
+    # Refuses an interpreter that is not the main one.
+    _import_module(".scopes", __name__)
+except ModuleNotFoundError as _error:
+    if _error.name != f"{__name__}.scopes":
+        raise
+    # The links to the rooms are plain files in an archive that was unpacked, or in a checkout on Windows.
+    raise ImportError(
+        f"{_os.path.dirname(__path__[0])} holds the source of disposescope, without the links of a checkout: "
+        "run `pip install .` there, and start Python in another folder",
+        name=__name__,
+    ) from None
 
 
 def _open_witness() -> _Any:
