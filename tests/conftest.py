@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Snapshot, assert_no_leaks
+from disposescope.leaks.holders.holders import Holders
+from disposescope.leaks.holders.references import hide_types
 from disposescope.leaks.holders.search import Garbage, Search
 from disposescope.scopes.context import CURRENT, HOOKS
 from disposescope.scopes.identity import LIVE, release
@@ -39,6 +41,10 @@ for function in (LeakDetector.report, Snapshot.report, assert_no_leaks):
     defaults = function.__kwdefaults__
     defaults.update({name: limit for name, limit in SEARCH_LIMITS.items() if name in defaults})
 
+# Frames of pytest lead to all tests that were collected. The programs tested have no such thing, and a report about a
+# whole program walks through everything.
+hide_types(pytest.Config, pytest.Function, pytest.PytestPluginManager, pytest.Session)
+
 handler_name: Any = np._core.multiarray.get_handler_name
 
 
@@ -59,7 +65,7 @@ def without_coverage_where_much_is_walked(function: Callable[..., Any]) -> Calla
     return run
 
 
-for walking, name in ((Search, "from_roots"), (Garbage, "__init__")):
+for walking, name in ((Search, "from_roots"), (Garbage, "__init__"), (Holders, "retained")):
     setattr(walking, name, without_coverage_where_much_is_walked(getattr(walking, name)))
 
 
