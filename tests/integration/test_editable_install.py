@@ -69,6 +69,8 @@ def test_a_checkout_that_was_not_built_says_what_to_run(source: Path) -> None:
 def test_an_editable_installation_is_found_by_python_and_by_type_checkers(
     links: bool, source: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("mypy")
+    pytest.importorskip("pyright")
     environment, elsewhere = tmp_path / "environment", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "program.py").write_text(PROGRAM)
