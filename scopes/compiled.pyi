@@ -155,7 +155,7 @@ class ScopeState:
     _state: int
     # The frame of the generator whose block this is, as long as the scope is open.
     _frame: FrameType | None
-    _passed_over: tuple[ScopeState, ...]
+    _suspended: tuple[ScopeState, ...]
     # What the arena puts back when the block is left.
     _served: object | None
     # What `note_variables` returned when the scope was entered; and what was held when it was left.
@@ -186,7 +186,7 @@ class ScopeState:
     @property
     def _arena(self) -> bool: ...
     @property
-    def _particular(self) -> bool: ...
+    def _has_memory_options(self) -> bool: ...
     # Whether its option `graph` says what the block may record: "none", "refuse".
     @property
     def _limits_recording(self) -> bool: ...

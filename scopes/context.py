@@ -378,14 +378,14 @@ def resolve(top: ScopeState) -> ScopeState | None:
     node: ScopeState | None = top
     while node is not None:
         if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
-            if node._passed_over:
+            if node._suspended:
                 return _innermost_running(node)
             return node
         node = node._below
     return None
 
 
-def passed_over(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
+def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
     """Return the open scopes that are suspended now, innermost first.
 
     They may be resumed inside the scope that is being opened.
@@ -393,7 +393,7 @@ def passed_over(top: ScopeState | None, chosen: ScopeState | None) -> tuple[Scop
     skipped: dict[ScopeState, None] = {}
     node = top
     while node is not None:
-        for scope in (*(() if node is chosen else (node,)), *node._passed_over):
+        for scope in (*(() if node is chosen else (node,)), *node._suspended):
             if scope._state == OPEN and scope._frame is not None and suspended(scope._frame):
                 skipped[scope] = None
         if node is chosen:
@@ -406,7 +406,7 @@ def _innermost_running(node: ScopeState) -> ScopeState:
     """Return, of a scope and those suspended when it was opened, the one whose code runs innermost."""
     running = {
         scope._frame: scope
-        for scope in reversed(node._passed_over)
+        for scope in reversed(node._suspended)
         if scope._state == OPEN and scope._frame is not None and not suspended(scope._frame)
     }
     if not running:
@@ -490,9 +490,9 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
         below._outer = below.outer
     if below is not None and not below._direct:
         scope._outer = resolve(below)
-        scope._passed_over = passed_over(below, scope._outer)
+        scope._suspended = suspended_scopes(below, scope._outer)
     scope._frame = generator_frame(frame)
-    scope._direct = scope._frame is None and not scope._passed_over
+    scope._direct = scope._frame is None and not scope._suspended
 
 
 def leave_the_stack(scope: ScopeState) -> None:
@@ -587,4 +587,4 @@ def aside(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
 def drive_by_hand(scope: ScopeState) -> None:
     """Whoever entered a scope in a generator takes it off the stack while the generator is suspended."""
     scope._frame = None
-    scope._direct = not scope._passed_over
+    scope._direct = not scope._suspended

@@ -19,7 +19,7 @@ from .context import HOOKS, innermost_scope
 from .kinds import Finder, Kind, add_kind, find_births_with, set_current_index
 from .process import PATCHES, await_module, hold_across_forks, install_at_import_while
 from .scope import DisposeScope
-from .sites import Role, add_judge, add_library
+from .sites import Role, add_library, add_role_of_code
 from .tree_walk import add_keepers
 
 if TYPE_CHECKING:
@@ -571,7 +571,7 @@ def _install(framework: Framework) -> None:
     framework.install()
     # Each step may be taken again: after an interrupt all of them are.
     if _overrides(framework, "role_of_code"):
-        add_judge(framework.role_of_code)
+        add_role_of_code(framework.role_of_code)
     if _overrides(framework, "find_births"):
         for kind in kinds:
             find_births_with(kind.cls, cast("Finder", framework.find_births))

@@ -150,7 +150,7 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
     scope._state = CLOSED
     scope._direct = False
     scope._frame = None
-    scope._passed_over = ()
+    scope._suspended = ()
     if failures:
         # An entry that an interrupted release took out of the list is found by its owner.
         scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
@@ -774,7 +774,7 @@ class DisposeScope(ScopeState):
             if self.escapes != "dispose":
                 note_block(self, _getframe(1))
             set_current(self)
-            if below is None or not below._arena or not self._direct or self._particular:
+            if below is None or not below._arena or not self._direct or self._has_memory_options:
                 HOOKS.memory.entered(self)
             for entered in HOOKS.entered:
                 entered(self)

@@ -16,7 +16,7 @@ __all__ = [
     "Mark",
     "Role",
     "Site",
-    "add_judge",
+    "add_role_of_code",
     "add_library",
     "called_by",
     "is_in_comprehension",
@@ -68,7 +68,7 @@ _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "
 _packages: Final = {_OURS, "contextlib", "copy"}
 _modules: Final[set[str]] = set()
 
-_judges: Final[list[Callable[[CodeType, str], Role | None]]] = []
+_roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
 
 
 def add_library(*packages: str, module: str) -> None:
@@ -79,10 +79,10 @@ def add_library(*packages: str, module: str) -> None:
     _ranks.clear()
 
 
-def add_judge(judge: Callable[[CodeType, str], Role | None]) -> None:
+def add_role_of_code(role_of: Callable[[CodeType, str], Role | None]) -> None:
     """Ask a function what code of a library's is, given with the name of its module; None is nothing to say."""
-    if judge not in _judges:
-        _judges.append(judge)
+    if role_of not in _roles_of_code:
+        _roles_of_code.append(role_of)
 
 
 _ranks: Final[dict[str, Role]] = {}
@@ -179,10 +179,10 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
     rank = _ranks.get(code.co_filename)
     if rank is None:
         rank = _rank(code.co_filename, namespace)
-    if rank is Role.LIBRARY and _judges:
+    if rank is Role.LIBRARY and _roles_of_code:
         name: object = namespace.get("__name__")
-        for judge in _judges:
-            verdict = judge(code, name) if type(name) is str else None
+        for role_of in _roles_of_code:
+            verdict = role_of(code, name) if type(name) is str else None
             if verdict is not None:
                 return verdict
     return rank

@@ -29,7 +29,7 @@ static PyObject *new_scope(PyTypeObject *type, PyObject *arguments, PyObject *op
     scope->arena = Py_NewRef(Py_True);
     scope->strict = Py_NewRef(Py_False);
     scope->direct = Py_NewRef(Py_False);
-    scope->passed_over = Py_NewRef(empty_tuple);
+    scope->suspended = Py_NewRef(empty_tuple);
     scope->escaped = Py_NewRef(empty_tuple);
     PyObject **nothing[] = {&scope->name,  &scope->budget, &scope->outer, &scope->below,
                             &scope->frame, &scope->account, &scope->served, &scope->variables, &scope->code, &scope->origin};
@@ -49,7 +49,7 @@ static int traverse_scope(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(scope->outer);
     Py_VISIT(scope->below);
     Py_VISIT(scope->frame);
-    Py_VISIT(scope->passed_over);
+    Py_VISIT(scope->suspended);
     Py_VISIT(scope->account);
     Py_VISIT(scope->served);
     Py_VISIT(scope->variables);
@@ -74,7 +74,7 @@ static int clear_scope(PyObject *self)
     put(&scope->outer, Py_None);
     put(&scope->below, Py_None);
     put(&scope->frame, Py_None);
-    put(&scope->passed_over, empty_tuple);
+    put(&scope->suspended, empty_tuple);
     put(&scope->variables, Py_None);
     put(&scope->escaped, empty_tuple);
     return 0;
@@ -89,7 +89,7 @@ static void dealloc_scope(PyObject *self)
     }
     PyObject *held[] = {scope->name,  scope->graph,       scope->budget, scope->strict, scope->entries,
                         scope->outer, scope->below,       scope->frame,  scope->state,  scope->direct,
-                        scope->arena, scope->passed_over, scope->served, scope->account,
+                        scope->arena, scope->suspended, scope->served, scope->account,
                         scope->escapes, scope->variables, scope->escaped, scope->code,
                         scope->origin};
     for (size_t i = 0; i < sizeof held / sizeof held[0]; i++) {
@@ -137,7 +137,7 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
     put_bool(&scope->strict, strict);
     put_bool(&scope->arena, arena);
     scope->keep_pages = keep_pages;
-    scope->particular = !arena || budget != Py_None;
+    scope->has_memory_options = !arena || budget != Py_None;
     scope->limits_recording = limits_recording(graph);
     PyObject *checked = PyObject_CallMethodNoArgs(self, name_check_options);
     Py_XDECREF(checked);
@@ -210,7 +210,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
         Py_DECREF(below);
         return PyObject_CallMethodNoArgs(self, name_enter);
     }
-    bool unlike_below = around == NULL || !scope_has_arena(around) || scope->particular;
+    bool unlike_below = around == NULL || !scope_has_arena(around) || scope->has_memory_options;
     put(&scope->below, below);
     put(&scope->outer, below);
     Py_DECREF(below);
@@ -294,7 +294,7 @@ static void put_closed(ScopeState *scope)
     put(&scope->state, state_closed);
     put(&scope->direct, Py_False);
     put(&scope->frame, Py_None);
-    put(&scope->passed_over, empty_tuple);
+    put(&scope->suspended, empty_tuple);
 }
 
 /* Where the end of a scope was interrupted twice: what it owned is nobody's, and lives by reference count. */
@@ -478,7 +478,7 @@ static PyMemberDef members[] = {
     {"keep_pages", T_BOOL, offsetof(ScopeState, keep_pages), READONLY, NULL},
     {"_account", T_OBJECT_EX, offsetof(ScopeState, account), READONLY, NULL},
     {"_arena", T_OBJECT_EX, offsetof(ScopeState, arena), READONLY, NULL},
-    {"_particular", T_BOOL, offsetof(ScopeState, particular), READONLY, NULL},
+    {"_has_memory_options", T_BOOL, offsetof(ScopeState, has_memory_options), READONLY, NULL},
     {"_limits_recording", T_BOOL, offsetof(ScopeState, limits_recording), READONLY, NULL},
     {0},
 };
@@ -494,7 +494,7 @@ static const struct field name_field = {"name", offsetof(ScopeState, name), &PyB
                           outer_field = {"_outer", offsetof(ScopeState, outer), &scope_state_type, true},
                           below_field = {"_below", offsetof(ScopeState, below), &scope_state_type, true},
                           frame_field = {"_frame", offsetof(ScopeState, frame), &PyFrame_Type, true},
-                          passed_over_field = {"_passed_over", offsetof(ScopeState, passed_over), &PyTuple_Type, false},
+                          suspended_field = {"_suspended", offsetof(ScopeState, suspended), &PyTuple_Type, false},
                           state_field = {"_state", offsetof(ScopeState, state), &PyLong_Type, false},
                           direct_field = {"_direct", offsetof(ScopeState, direct), &PyBool_Type, false},
                           served_field = {"_served", offsetof(ScopeState, served), &PyBaseObject_Type, true},
@@ -523,7 +523,7 @@ static PyGetSetDef fields[] = {
     {"_outer", get_field, set_field, NULL, (void *)&outer_field},
     {"_below", get_field, set_field, NULL, (void *)&below_field},
     {"_frame", get_field, set_field, NULL, (void *)&frame_field},
-    {"_passed_over", get_field, set_field, NULL, (void *)&passed_over_field},
+    {"_suspended", get_field, set_field, NULL, (void *)&suspended_field},
     {"_state", get_field, set_field, NULL, (void *)&state_field},
     {"_direct", get_field, set_field, NULL, (void *)&direct_field},
     {"_served", get_field, set_field, NULL, (void *)&served_field},

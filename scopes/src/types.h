@@ -87,7 +87,7 @@ typedef struct {
     PyObject *outer;       /* a ScopeState or None */
     PyObject *below;       /* a ScopeState or None */
     PyObject *frame;       /* a frame or None */
-    PyObject *passed_over; /* a tuple of ScopeState */
+    PyObject *suspended; /* a tuple of ScopeState */
     PyObject *state;       /* 0, 1 or 2: unopened, open, closed */
     PyObject *direct;      /* True or False */
     PyObject *arena;       /* True or False */
@@ -101,7 +101,7 @@ typedef struct {
     /* A tuple of the scope's name and of these two, made when the scope releases something; None before. */
     PyObject *origin;
     bool keep_pages;
-    bool particular;
+    bool has_memory_options;
     bool limits_recording;
 } ScopeState;
 

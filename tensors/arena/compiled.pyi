@@ -98,7 +98,7 @@ class Pass:
         16, and none where the slab served it.
         """
 
-def set_tie_types(types: tuple[type, ...], /) -> None:
+def set_base_types(types: tuple[type, ...], /) -> None:
     """Name the types of objects that stand between an array and the one it shares memory with, as their ``base``."""
 
 def record_into(log: object, /) -> None:

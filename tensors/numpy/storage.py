@@ -20,7 +20,7 @@ __all__ = [
     "Address",
     "OWN_REFERENCES",
     "NumPyFramework",
-    "Tie",
+    "AliasBase",
     "children",
     "count_references",
     "owner_of",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Tie:
+class AliasBase:
     """The object between an exported alias and its array in the chain of ``.base``.
 
     Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base
@@ -58,7 +58,7 @@ _STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
 _ARRAY: Final[Any] = np.ndarray
 
 # These stand between an array and the one whose memory it shares, as their attribute `base`.
-ARENA.set_tie_types((Tie, _STRIDED))
+ARENA.set_base_types((AliasBase, _STRIDED))
 
 _block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap, Array, ctypes.Array)
@@ -94,7 +94,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     while True:
         base: Any = top.base
         cls: Any = type(base)  # pyright: ignore[reportUnknownVariableType] (from Any)
-        if cls is Tie or (cls is _STRIDED and base.base is not None):
+        if cls is AliasBase or (cls is _STRIDED and base.base is not None):
             base = base.base
         elif cls is memoryview and base.obj is not None:
             base = base.obj

@@ -21,7 +21,7 @@ from ...scopes.identity import LIVE, Entry, disposed_error, entry_of, release, u
 from ...scopes.kinds import Kind, add_kind
 from ...scopes.ownership import born
 from ..numpy.alignment import aligned, alignment_of, served
-from ..numpy.storage import Tie, storage_of
+from ..numpy.storage import AliasBase, storage_of
 
 __all__ = [
     "PLAIN",
@@ -224,10 +224,10 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
     """Return an alias, and the object that lives as long as its uses; None if it has no memory."""
     if array.size == 0:
         return array.view(), None
-    tie: Tie | None = None
+    between: AliasBase | None = None
     try:
-        tie = Tie(array)
-        alias: NDArray[Any] = np.asarray(tie)
+        between = AliasBase(array)
+        alias: NDArray[Any] = np.asarray(between)
         if alias.dtype != array.dtype:
             alias = alias.view(array.dtype)
     except (TypeError, ValueError):
@@ -235,7 +235,7 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
         # Then only the alias itself is tracked, not a view that outlives it.
         alias = array.view()
         return alias, alias
-    return alias, tie
+    return alias, between
 
 
 def exported_identities() -> set[int]:

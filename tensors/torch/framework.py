@@ -63,7 +63,7 @@ _BELOW: Final = 3
 _OF_A_STORAGE: Final = 2
 """References to a buffer: a storage's own, and the one that is noted."""
 # Code whose tensors are PyTorch's or the model's own.
-_KEEPERS: Final = ("torch.nn.parameter", "torch.jit._trace", *HIDDEN_KEEPERS)
+_OWN_TENSORS: Final = ("torch.nn.parameter", "torch.jit._trace", *HIDDEN_KEEPERS)
 # Code that keeps what it makes in models and optimizers, where a detector finds it.
 _MODELS: Final = ("torch.nn.modules", "torch.optim")
 # Where our modes are, and what looks at storages.
@@ -168,7 +168,7 @@ class TorchFramework(TorchReferences):
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
         keeps = keeps_births(module, code) and not module.startswith(_MODELS)
-        if code.co_name == "flatten_parameters" or module.startswith(_KEEPERS) or keeps:
+        if code.co_name == "flatten_parameters" or module.startswith(_OWN_TENSORS) or keeps:
             return Role.KEEPER
         return None
 

@@ -109,7 +109,7 @@ def test_the_class_of_scopes_keeps_its_signature():
     "name",
     [
         *("name", "graph", "budget", "strict", "_entries", "_outer", "_below"),
-        *("_frame", "_passed_over", "_state", "_direct", "_served", "escapes", "_variables", "_escaped"),
+        *("_frame", "_suspended", "_state", "_direct", "_served", "escapes", "_variables", "_escaped"),
     ],
 )
 def test_a_field_of_a_scope_cannot_be_deleted(name: str):

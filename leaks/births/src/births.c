@@ -456,10 +456,10 @@ PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t c
         return NULL;
     }
     /* They are few, and all are kept, also where births are sampled. */
-    origin_pass_over((uint32_t)frames);
+    origin_leave_out((uint32_t)frames);
     int failed = memory_born(log, arguments[0], NULL, 0, names_number(&log->kind_names, arguments[1]),
                              names_number(&log->devices, arguments[2]));
-    origin_pass_over(0);
+    origin_leave_out(0);
     return failed ? NULL : PyBool_FromLong(birth_of_memory(log, arguments[0]) != NULL);
 }
 

@@ -265,7 +265,7 @@ struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST]);
 uint16_t origin_op(Log *log, const struct origin *origin);
 
 /* Pass over so many of the innermost frames of this thread from now on. */
-void origin_pass_over(uint32_t frames);
+void origin_leave_out(uint32_t frames);
 
 /* What a birth here and now would be recorded with, and its use for the next births on this thread: `remember_origin`, `is_recent`
  * and `use_origin` in birth_log.h. */

@@ -158,9 +158,9 @@ uint16_t origin_op(Log *log, const struct origin *origin)
 #define CODES_AT_MOST 50000
 
 /* How many of the innermost frames of this thread are passed over: those of an object that is being made. */
-static _Thread_local uint32_t passed_over;
+static _Thread_local uint32_t frames_left_out;
 
-void origin_pass_over(uint32_t frames) { passed_over = frames; }
+void origin_leave_out(uint32_t frames) { frames_left_out = frames; }
 
 /* The origin of a birth here and now, with at most so many places, which are put into `room`. May run Python code; keeps an
  * exception that is set. */
@@ -174,10 +174,10 @@ static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
     }
     struct walk walk;
     walk_begin(&walk);
-    for (uint32_t i = 0; i < passed_over && !walk_ended(&walk); i++) {
+    for (uint32_t i = 0; i < frames_left_out && !walk_ended(&walk); i++) {
         walk_out(&walk);
     }
-    bool innermost = passed_over == 0;
+    bool innermost = frames_left_out == 0;
     while (!walk_ended(&walk) && origin.count < (int)wanted) {
         enum role role = role_of(log, &walk);
         if (role == UNKNOWN || (innermost && role == KEEPER)) {

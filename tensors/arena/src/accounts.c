@@ -327,7 +327,7 @@ PyObject *account_scope(const struct account *account)
  * thought of. `resolve` says the same, and what is current otherwise, in Python. */
 static bool runs_plainly(const ScopeState *scope)
 {
-    if (!PyFrame_Check(scope->frame) || PyTuple_GET_SIZE(scope->passed_over) != 0 || !scope_is_open(scope)) {
+    if (!PyFrame_Check(scope->frame) || PyTuple_GET_SIZE(scope->suspended) != 0 || !scope_is_open(scope)) {
         return false;
     }
     PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)scope->frame);

@@ -24,7 +24,7 @@ PyObject *arena_block(PyObject *module, PyObject *array);
 PyObject *arena_address(PyObject *module, PyObject *array);
 
 /* handler.c */
-PyObject *arena_set_tie_types(PyObject *module, PyObject *types);
+PyObject *arena_set_base_types(PyObject *module, PyObject *types);
 PyObject *arena_record_into(PyObject *module, PyObject *capsule);
 
 /* buffers.c */

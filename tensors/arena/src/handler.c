@@ -80,23 +80,23 @@ int numpy_settle(void)
 /* ================================================================== arrays */
 
 /* What stands between an array and the one it shares memory with. */
-static PyObject *tie_types;
+static PyObject *base_types;
 
-PyObject *arena_set_tie_types(PyObject *module, PyObject *types)
+PyObject *arena_set_base_types(PyObject *module, PyObject *types)
 {
     (void)module;
     if (!PyTuple_CheckExact(types)) {
-        PyErr_SetString(PyExc_TypeError, "set_tie_types() takes a tuple of types");
+        PyErr_SetString(PyExc_TypeError, "set_base_types() takes a tuple of types");
         return NULL;
     }
-    Py_XSETREF(tie_types, Py_NewRef(types));
+    Py_XSETREF(base_types, Py_NewRef(types));
     Py_RETURN_NONE;
 }
 
-static bool is_tie(PyObject *object)
+static bool is_base_between(PyObject *object)
 {
-    for (Py_ssize_t i = 0; tie_types != NULL && i < PyTuple_GET_SIZE(tie_types); i++) {
-        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(tie_types, i)) {
+    for (Py_ssize_t i = 0; base_types != NULL && i < PyTuple_GET_SIZE(base_types); i++) {
+        if ((PyObject *)Py_TYPE(object) == PyTuple_GET_ITEM(base_types, i)) {
             return true;
         }
     }
@@ -113,7 +113,7 @@ PyObject *arrays_owner_of(PyObject *array)
             continue;
         }
         if (!PyObject_TypeCheck(object, numpy_ndarray)) {
-            if (!is_tie(object)) {
+            if (!is_base_between(object)) {
                 return NULL;
             }
             PyObject *base = PyObject_GetAttrString(object, "base");

@@ -85,7 +85,7 @@ int numpy_settle(void);
 /* Which block of the arena an array has its memory in. */
 
 /* The array that owns the memory of an array as a block of the arena; borrowed, NULL where the memory is not the arena's.
- * Follows views through memoryviews and ties (see set_tie_types() in compiled.pyi). */
+ * Follows views through memoryviews and the bases of aliases (see set_base_types() in compiled.pyi). */
 PyObject *arrays_owner_of(PyObject *array);
 
 /* The beginning of that block, or NULL. In the place of an array an address will do, of memory that is not freed meanwhile. */

@@ -76,7 +76,7 @@ static PyMethodDef functions[] = {
     {"record_into", arena_record_into, METH_O, NULL},
     {"reset", arena_reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))arena_served, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"set_tie_types", arena_set_tie_types, METH_O, NULL},
+    {"set_base_types", arena_set_base_types, METH_O, NULL},
     {"sites", arena_sites, METH_O, NULL},
     {"swap_handler", arena_swap_handler, METH_O, NULL},
     {"statistics", statistics, METH_NOARGS, NULL},

@@ -216,7 +216,7 @@ static int is_born(PyTypeObject *type)
 }
 
 /* Has the mode on this thread's stack, which asks the budgets when the call is over. 1, or -1 with an error set. */
-static int summon_mode(void)
+static int push_mode_once(void)
 {
     if (thread_forget_dead() < 0) {
         return -1;
@@ -242,7 +242,7 @@ static int birth_of(PyTypeObject *type)
         answer = at_work < 0 ? -1 : at_work == 0;
     }
     answer = answer <= 0 ? answer : code_makes_births();
-    return answer > 0 && budgets_are_asked() && summon_mode() < 0 ? -1 : answer;
+    return answer > 0 && budgets_are_asked() && push_mode_once() < 0 ? -1 : answer;
 }
 
 /* The scope that a tensor belongs to which is being made, a new reference, and whether that birth is left open; NULL for none, with
@@ -286,7 +286,7 @@ static PyObject *owner_in_any_case(PyTypeObject *type, bool *is_open)
     if (scope != NULL || !PyErr_Occurred()) {
         return scope;
     }
-    /* An interrupt is nothing of the tensor's: the second time it does not come. */
+    /* An interrupt says nothing about the tensor, and does not come a second time. */
     PyObject *error = take_raised();
     scope = owner(type, is_open);
     if (scope == NULL && PyErr_Occurred()) {
