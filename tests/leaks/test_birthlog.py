@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -227,7 +228,8 @@ def test_somebody_looks_at_births_16_32_and_so_on_where_python_code_runs(log: An
     assert seen == [16, 32, 33, 64, 128, -1]
 
 
-def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any) -> None:
+@pytest.mark.parametrize("traced", [False, True], ids=["", "under a debugger"])
+def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any, traced: bool) -> None:
     seen: list[int] = []
     before = log.counts()[0]
 
@@ -242,10 +244,16 @@ def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any)
             make(100)
         return True
 
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        return trace
+
+    tracer = sys.gettrace()
     log.look_at_births(look)
     try:
+        sys.settrace(trace if traced else None)
         make(16)
     finally:
+        sys.settrace(tracer)
         log.look_at_births(None)
     assert seen == [16, 116]
 

@@ -143,7 +143,11 @@ static int look_now(void *given)
     }
     uint64_t seen = log->last_birth - log->looks.after;
     Py_INCREF(look);
+    /* Python 3.11 waits for ever at the start of a traced function that is called from here while another call is pending. */
+    PyThreadState *thread = PyThreadState_Get();
+    PyThreadState_EnterTracing(thread);
     PyObject *looked = PyObject_CallNoArgs(look);
+    PyThreadState_LeaveTracing(thread);
     Py_DECREF(look);
     /* It looks later where it says so: at the next birth. */
     bool has_looked = looked == Py_True;
