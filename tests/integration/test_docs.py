@@ -206,7 +206,7 @@ def messages_in_the_source() -> list[tuple[str, str]]:
     """All texts of the source, each after the name of the class that is made of it, or "" for none."""
     found: list[tuple[str, str]] = []
     for room in ("scopes", "tensors", "sequences", "leaks", "planner", "workspace"):
-        for path in (DOOR / room).rglob("*.py"):
+        for path in (DOOR / "__init__.py", *(DOOR / room).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Call) and node.args:
                     made = node.args[1] if ast.unparse(node.func).endswith("warn") and node.args[1:] else node.func
