@@ -1,4 +1,4 @@
-# Functions of .ci/run and .ci/asan.
+# Functions of .ci/run, .ci/asan and .ci/matrix. They are called in the root of the checkout.
 
 # watch_output FOLDER: copies all further output to FOLDER/output, for `stopped`
 watch_output() {
@@ -57,4 +57,24 @@ what_passed_the_second_time() {
     if [[ -s $SECOND_TIME ]]; then
         sed 's/^/passed the second time: /' "$SECOND_TIME"
     fi
+}
+
+# copy_of_the_checkout FOLDER: tracked files and new ones, as the next commit would hold them. Nothing that git ignores:
+# an old build/ or *.egg-info would find its way into what is built here.
+copy_of_the_checkout() {
+    mkdir -p "$1"
+    git ls-files -z --cached --others --exclude-standard |
+        while IFS= read -r -d '' file; do
+            if [[ -e $file || -L $file ]]; then printf '%s\0' "$file"; fi
+        done |
+        tar --null --files-from=- --create --file=- |
+        tar --extract --file=- --directory="$1"
+}
+
+# pinned_tools NAME...: these as the extra "test" pins them, a line each
+pinned_tools() {
+    local name
+    for name; do
+        sed -n "s/^    \"\($name==[^\"]*\)\",.*/\1/p" pyproject.toml
+    done
 }

@@ -72,6 +72,10 @@ def test_the_readme_prints_what_its_comments_say() -> None:
     assert len(wanted) >= 5
 
 
+def test_the_page_of_versions_shows_what_the_matrix_has_found() -> None:
+    subprocess.run([sys.executable, ROOT / ".ci" / "compatibility.py", "--check"], check=True)
+
+
 def test_the_readme_shows_the_loop_that_the_report_is_about() -> None:
     [loop, *_] = [code for language, code in FENCED.findall(README) if language == "python"]
     example = (ROOT / "docs" / "examples" / "growing_loop.py").read_text()

@@ -95,6 +95,18 @@ def test_numpy_and_psutil_are_the_only_requirements(distribution: importlib.meta
     assert sorted(always) == ["numpy>=2.0", "psutil"]
 
 
+def test_wheels_are_tested_with_the_pinned_tools(pyproject: dict[str, Any]) -> None:
+    assert set(pyproject["tool"]["cibuildwheel"]["test-requires"]) <= set(
+        pyproject["project"]["optional-dependencies"]["test"]
+    )
+
+
+def test_the_tests_of_a_wheel_exist(pyproject: dict[str, Any]) -> None:
+    files = re.findall(r"tests/\S+\.py", pyproject["tool"]["cibuildwheel"]["test-command"])
+    assert files
+    assert all((ROOT / file).is_file() for file in files)
+
+
 def test_the_command_leak_report_is_installed_and_resolves(distribution: importlib.metadata.Distribution) -> None:
     [command] = distribution.entry_points.select(group="console_scripts")
     assert command.name == "leak-report"
