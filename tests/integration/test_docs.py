@@ -96,7 +96,7 @@ def test_the_readme_shows_what_leak_report_prints(command: str, output: str, tmp
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=500,
         check=True,
     )
     # How long ago things were made differs; "..." stands for the rest.

@@ -288,7 +288,7 @@ def test_a_thread_that_starts_while_another_closes_the_last_detector_watches_not
         try:
             thread = threading.Thread(target=lambda: started.append(_watching._here.era))
             thread.start()
-            thread.join(60)
+            thread.join(500)
         finally:
             _watching._lock.release()
     assert started == [0]

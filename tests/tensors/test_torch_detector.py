@@ -156,11 +156,11 @@ def test_threads_that_ran_before_are_watched_from_the_scope_that_they_enter():
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     work.put(lambda: None)
-    done.get(timeout=60)
+    done.get(timeout=500)
     for _ in range(2):
         with LeakDetector() as detector:
             work.put(job)
-            done.get(timeout=60)
+            done.get(timeout=500)
             assert {(seen.kind, seen.nbytes) for seen in detector.memory()} >= {
                 ("torch.Tensor", 28),
                 ("numpy.ndarray", 40),
