@@ -99,7 +99,10 @@ class Log:
         """
 
     def open(self, frames: int, sample_nbytes: int, /) -> None:
-        """Record births from now on, with so many frames; every one, or one for so many bytes."""
+        """Record births from now on, with so many frames; every one, or one for so many bytes.
+
+        Where none were recorded, `series` begin anew.
+        """
 
     def close(self) -> None:
         """Record no more births. Deaths of what is known are still recorded."""
@@ -109,6 +112,9 @@ class Log:
 
     def cleared_at(self) -> int:
         """Return the number of the last birth that was forgotten with everything else."""
+
+    def openings(self) -> int:
+        """Return how often births began to be recorded."""
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return what was counted until now.
@@ -198,7 +204,8 @@ class Log:
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
         """Return pass, live count and live bytes of a site over the passes of a name; what lives now is the last.
 
-        Without a name each birth since the log was cleared is a pass.
+        Of the passes since births began to be recorded, up to 256 are shown, at even distances. Without a name
+        each birth is a pass.
         """
 
     def site(self, number: int, /) -> SiteRow:

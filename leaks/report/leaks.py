@@ -39,7 +39,7 @@ LeakKind = Literal[
 ]
 """Why something is still there."""
 
-Unjudged = Literal["holder", "growth", "view"]
+Unjudged = Literal["holder", "growth", "trend", "view"]
 """What a report could not judge of a row."""
 
 Sureness = Literal["certain", "likely", "possible"]
@@ -164,10 +164,11 @@ class Leak:
         The lines around the site; None if the source cannot be read.
     records : tuple of Record
         The records of the oldest, 20 at most.
-    unjudged : {"holder", "growth", "view"} or None
+    unjudged : {"holder", "growth", "trend", "view"} or None
         What is not known of it: who holds it, as the search ended at its limit; whether it grows,
-        as there were too few passes and nothing of the line was ever released; or whether a view
-        pins it. None where all is.
+        as there were too few passes and nothing of the line was ever released (``"growth"``), or as
+        too few of its births were in the sample (``"trend"``); or whether a view pins it. None
+        where all is.
     freed : str or None
         When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if it
         is there still.

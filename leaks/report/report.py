@@ -353,6 +353,7 @@ class Report:
 
 
 _TO_KNOW_GROWTH: Final = "mark steps with dispose_scope or detector.mark() to know whether {}"
+_TO_SAMPLE_MORE: Final = "too few were in the sample; a smaller --sample, or sample_nbytes=, keeps more"
 _TO_LOOK_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
 
 
@@ -381,6 +382,7 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
         ("holder", None, f"who holds {{}} is not known: {limit}"),
         ("view", "view", f"whether a view pins {{}} is not known: {limit}"),
         ("growth", "growth", f"{{}}: {_TO_KNOW_GROWTH.format('they grow')}"),
+        ("trend", "growth", f"whether {{}} grow is not known: {_TO_SAMPLE_MORE}"),
     ):
         those = [leak for leak in rows if leak.unjudged == unjudged]
         if those and (kinds is None or concerned is None or concerned in kinds):

@@ -126,7 +126,8 @@ struct site {
 /* Passes of a loop by one name. */
 struct passes {
     uint32_t count;
-    uint32_t stride; /* only passes whose number is a multiple of it are kept */
+    uint32_t before; /* how many of them there were before births began to be recorded the last time */
+    uint32_t stride; /* of those since, only the ones whose number is a multiple of it are kept */
 };
 
 struct sites {
@@ -289,6 +290,8 @@ double birth_weight(const Log *log, const struct birth *birth);
 void site_count(Log *log, const struct birth *birth, int sign);
 /* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python code. */
 void sites_birth(Log *log);
+/* Births begin to be recorded again: what lived after earlier passes is forgotten, so that there is room for all that come. */
+void sites_begin(Log *log);
 /* How many passes there were by the name of a number. */
 uint32_t sites_passes(const Log *log, uint16_t name);
 void sites_clear(Log *log);

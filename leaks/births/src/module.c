@@ -17,7 +17,10 @@ static PyObject *open_log(Log *log, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
         return NULL;
     }
-    log->openings += !log->is_open;
+    if (!log->is_open) {
+        log->openings++;
+        sites_begin(log);
+    }
     log->frames = frames == 0 ? 1 : frames;
     births_sample(log, nbytes);
     log->is_open = true;
@@ -55,6 +58,12 @@ static PyObject *cleared_at(Log *log, PyObject *ignored)
 {
     (void)ignored;
     return PyLong_FromUnsignedLongLong(log->cleared_at);
+}
+
+static PyObject *openings(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(log->openings);
 }
 
 static PyObject *counts(Log *log, PyObject *ignored)
@@ -139,6 +148,7 @@ static PyMethodDef methods[] = {
     {"born", METHOD(births_born), METH_O, NULL},
     {"clear", METHOD(clear), METH_NOARGS, NULL},
     {"cleared_at", METHOD(cleared_at), METH_NOARGS, NULL},
+    {"openings", METHOD(openings), METH_NOARGS, NULL},
     {"close", METHOD(close_log), METH_NOARGS, NULL},
     {"closing", METHOD(closing), METH_NOARGS, NULL},
     {"counts", METHOD(counts), METH_NOARGS, NULL},

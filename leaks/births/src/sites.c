@@ -9,8 +9,9 @@
 
 #define POINTS 256
 
-/* What lived after each pass by one name, from one pass on; only passes whose number is a multiple of the name's stride. Each birth
- * counts as a pass as well, for programs that have no others: those are the passes without a name. */
+/* What lived after each pass by one name, from one pass on, counted since births began to be recorded; only passes whose number is a
+ * multiple of the name's stride. Each birth counts as a pass as well, for programs that have no others: those are the passes without
+ * a name. */
 struct series {
     struct series *next;
     struct point {
@@ -98,12 +99,12 @@ static int record_pass(struct sites *sites, uint16_t name)
         if (all == NULL) {
             return -1;
         }
-        all[sites->passes_count++] = (struct passes){0, 1};
+        all[sites->passes_count++] = (struct passes){.stride = 1};
         sites->passes = all;
     }
     struct passes *passes = passes_by(sites, name);
     passes->stride += passes->stride == 0;
-    uint32_t pass = ++passes->count;
+    uint32_t pass = ++passes->count - passes->before;
     if (pass % passes->stride == 0 && pass / passes->stride >= POINTS) {
         thin(sites, name);
     }
@@ -116,6 +117,29 @@ static int record_pass(struct sites *sites, uint16_t name)
         }
     }
     return 0;
+}
+
+static void series_clear(struct series *series)
+{
+    while (series != NULL) {
+        struct series *next = series->next;
+        free(series->points);
+        free(series);
+        series = next;
+    }
+}
+
+void sites_begin(Log *log)
+{
+    struct sites *sites = &log->sites;
+    for (uint32_t i = 0; i < sites->count; i++) {
+        series_clear(sites->all[i].series);
+        sites->all[i].series = NULL;
+    }
+    for (uint32_t i = 0; i < sites->passes_count; i++) {
+        sites->passes[i] = (struct passes){sites->passes[i].count, sites->passes[i].count, 1};
+    }
+    sites->births = (struct passes){sites->births.count, sites->births.count, 1};
 }
 
 uint32_t sites_passes(const Log *log, uint16_t name)
@@ -176,7 +200,7 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
     for (uint32_t at = 0; at < count; at++) {
-        last = (first + at) * passes.stride;
+        last = passes.before + (first + at) * passes.stride;
         if (append(list, last, points[at]) < 0) {
             Py_DECREF(list);
             return NULL;
@@ -187,16 +211,6 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
         return NULL;
     }
     return list;
-}
-
-static void series_clear(struct series *series)
-{
-    while (series != NULL) {
-        struct series *next = series->next;
-        free(series->points);
-        free(series);
-        series = next;
-    }
 }
 
 /* ------------------------------------------------------------------ sites */
