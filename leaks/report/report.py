@@ -489,7 +489,7 @@ _AFTER_MEMORY_ERROR: Final = 5
 _ROWS: Final = 10
 _CAUSES: Final = 3
 _OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
-_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*')\]$")
+_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
 
 
 def text_of(report: Report, *, everything: bool = False) -> str:

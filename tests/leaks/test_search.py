@@ -101,6 +101,16 @@ def test_chains_that_differ_in_an_index_are_one() -> None:
     assert asked(entries[-1])[1] == (f"{HERE}['history'][99]", f"{HERE}['last'][0]")
 
 
+def test_chains_that_differ_by_one_of_many_keys_are_one() -> None:
+    BOX["layers"] = {}
+    entries = [
+        tensor_in(lambda tensor, name=name: BOX["layers"].setdefault(name, {}).update(weight=tensor))
+        for name in [f"{number} of {'many ' * 10}" for number in range(40)]
+    ]
+    assert len(asked(*entries[:3])[1]) == 3
+    assert asked(*entries)[1] == (f"{HERE}['layers'][...]['weight']",)
+
+
 @pytest.mark.parametrize("special", [raised, generator_with])
 def test_what_a_list_holds_too_is_the_lists(special: Callable[[object], Any]) -> None:
     def place(tensor: ds.Tensor) -> None:
