@@ -415,7 +415,7 @@ class _Group:
             return None
         if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
             return "view"
-        if evidence.watched_passes or self.reason not in ("held", "suspended") or len(self.places) < 2:
+        if evidence.watched_passes or self.reason not in ("held", "suspended", "graph") or len(self.places) < 2:
             return None
         numbers = births.numbers()
         # What was filled once, before the program went on to other things, does not grow.
