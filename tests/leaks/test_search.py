@@ -6,6 +6,7 @@ import functools
 import gc
 import logging
 import logging.handlers
+import re
 import threading
 import time
 import weakref
@@ -224,6 +225,19 @@ def test_thread_locals_context_variables_and_tasks_hold() -> None:
     reason, chains = asyncio.run(main())
     assert reason == "suspended"
     assert any("worker(): local 'batch'" in chain for chain in chains)
+
+
+def test_a_context_variable_of_a_task_holds_also_for_another_thread_that_looks() -> None:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("batches")
+
+    async def main() -> list[tuple[Reason, tuple[str, ...]]]:
+        entry = tensor_in(lambda tensor: variable.set([tensor]))
+        loop = asyncio.get_running_loop()
+        return [asked(entry), await loop.run_in_executor(None, asked, entry)]
+
+    for reason, chains in asyncio.run(main()):
+        assert reason == "held"
+        assert re.fullmatch(r"context variable 'batches' of task 'Task-\d+'\[0\]", chains[0])
 
 
 def test_the_callback_of_a_weak_reference_and_cached_values_hold() -> None:

@@ -424,6 +424,27 @@ def use(steps):
 """
 
 
+IN_A_TASK = """import asyncio, contextvars
+import numpy as np
+
+REQUESTS = contextvars.ContextVar("requests", default=())
+
+async def serve(steps):
+    for step in range(steps):
+        REQUESTS.set((*REQUESTS.get(), np.full(1000, step)))
+        await asyncio.sleep(0)
+
+asyncio.run(serve(200))
+"""
+
+
+def test_what_grew_in_the_context_of_a_task_is_reported_although_it_was_freed_with_it(tmp_path: Path) -> None:
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, IN_A_TASK))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["kind"], leak["sure"], leak["freed"]) == ("growth", "possible", "when its task ended")
+    assert leak["holders"][0].startswith("context variable 'requests' of task 'Task-1'[")
+
+
 def test_what_grew_in_a_program_without_marks_is_reported_with_the_function_that_had_it(tmp_path: Path) -> None:
     report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, f"{WITHOUT_MARKS}\ncollect(200)\n"))
     [leak] = written(tmp_path)["leaks"]
