@@ -491,7 +491,7 @@ _AFTER_MEMORY_ERROR: Final = 5
 _ROWS: Final = 10
 _CAUSES: Final = 3
 _OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
-_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*')\]$")
+_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
 
 
 def text_of(report: Report, *, everything: bool = False) -> str:
@@ -587,9 +587,11 @@ def headline_of(report: Report) -> str:
         advice = f" ({_TO_KNOW_GROWTH.format('it grows')})"
     size = bytes_text(report.kept_nbytes)
     # Where the first row is as good as all, its size is said once.
-    rest = [] if bytes_text(rows[0].nbytes) == size else rows[1:]
-    more = f" and {_counted(len(rows) - 1, 'smaller line')}" if len(rows) > 1 and not rest else ""
-    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest])}{more}{advice}"
+    is_all = bytes_text(rows[0].nbytes) == size
+    rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_TELLING_NBYTES]
+    small = len(rows) - 1 - len(rest)
+    more = f" and {_counted(small, 'smaller line')}" if small else ""
+    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest], are_all=is_all)}{more}{advice}"
 
 
 def _freed_of(leaks: Sequence[Leak]) -> str:
@@ -640,11 +642,11 @@ def _ending_lines(report: Report) -> list[str]:
     return lines
 
 
-def _largest(rows: Sequence[Leak], at_most: int = 3) -> str:
-    """Return the first of some rows in few words."""
-    several = len(rows) > 1
+def _largest(rows: Sequence[Leak], at_most: int = 3, *, are_all: bool = True) -> str:
+    """Return the first of some rows in few words; one that is all there is without its size."""
+    is_sized = len(rows) > 1 or not are_all
     shown = [
-        f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if several else _in_few_words(leak)
+        f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if is_sized else _in_few_words(leak)
         for leak in rows[:at_most]
     ]
     more = len(rows) - at_most

@@ -261,7 +261,8 @@ class Session:
         self._is_over = False
         self._parent = os.getppid()
         self._inventory = None
-        self._growing = Growing(lambda: self._own_report("running", _OBJECTS_WHILE_RUNNING))
+        # Its parent may kill it, as a pool does, before the next report is due.
+        self._growing = Growing(self._written)
         self.output = folder / f"{os.getpid()}.json"
         while is_program and self.output.exists():
             # A process that has become another program left its report.
@@ -342,10 +343,14 @@ class Session:
         return None
 
     def _write_what_is_known(self) -> None:
+        self._growing.look_at(self._written())
+
+    def _written(self) -> Report:
+        """Return the report of this process, which is written with what is known of others."""
         # The program waits meanwhile, so look for holders only near its variables.
         own = self._own_report("running", _OBJECTS_WHILE_RUNNING)
-        self._growing.look_at(own)
         self._write(self._with_others(own, "running", None, None))
+        return own
 
     def _write(self, report: Report) -> None:
         # A process may outlive the program that started it, whose report is made.

@@ -415,7 +415,7 @@ class _Group:
             return None
         if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
             return "view"
-        if self.reason not in ("held", "suspended") or len(self.places) < 2:
+        if self.reason not in ("held", "suspended", "graph") or len(self.places) < 2:
             return None
         if evidence.watched_passes:
             return "trend" if evidence.may_grow(births) else None

@@ -162,6 +162,18 @@ def test_the_headline_of_a_run_without_leaks_says_what_is_held_and_how_to_know_m
     assert done.stderr.count("program.py:4") == 2
 
 
+def test_the_headline_lists_no_rows_under_a_kilobyte() -> None:
+    code = "BOX['large'] = np.ones(1000)\nBOX['small'] = np.ones(100)\nBOX['smaller'] = np.ones(99)\n"
+
+    def run(_detector: LeakDetector) -> None:
+        exec(compile(code, "program.py", "exec"), {"BOX": BOX, "np": np})
+
+    headline = text_of(reported(run)).splitlines()[0]
+    assert "8.0 kB: 1 × program.py:1 held by" in headline
+    assert "program.py:2" not in headline
+    assert headline.endswith(" and 2 smaller lines")
+
+
 def test_a_line_stands_in_one_list() -> None:
     def both(_detector: LeakDetector) -> None:
         for index in range(4):

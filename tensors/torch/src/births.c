@@ -322,17 +322,18 @@ enum watch { UNWATCHED, KNOWN, REPORTED, REBUILT, GRADIENT };
 
 /* Whether a detector is to hear of a tensor that is made now: what an attribute shows was there, but for a gradient, which nobody
  * has seen before; what is made while a graph is traced, or a module is copied, is that one's; and a compiled function hands over its
- * result. A gradient that this library itself looks at is left for others to see. Can run any code. */
+ * result. What this library itself looks at, such as a gradient or what a graph saved, is left for others to see. Can run any
+ * code. */
 static enum watch watch_of(PyTypeObject *type)
 {
     int answer = is_born(type);
     int at_work = answer <= 0 ? 0 : thread_at_work();
     enum watch watch = answer <= 0 || (at_work & AT_WORK_COMPILED) ? UNWATCHED : REPORTED;
     if (watch == REPORTED && at_work >= 0) {
-        bool is_read = descriptors_are_read();
-        if (is_read && gradient_is_read() && libtorch_functions_are_disabled()) {
+        if (libtorch_functions_are_disabled()) {
             return UNWATCHED;
         }
+        bool is_read = descriptors_are_read();
         bool is_known = (is_read && !gradient_is_read()) || (at_work & AT_WORK_TRACE);
         int refused = is_known ? 1 : code_refuses_births();
         int rebuilt = refused ? 0 : code_rebuilds();
