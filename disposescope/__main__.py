@@ -93,8 +93,10 @@ def plan_file(file: Path, output: Path | None, time_limit: float) -> int:
             write_table(output, table, found)
     except TableError as error:
         return _refuse(str(error))
+    except ValueError as error:
+        return _refuse(f"{file}: {str(error).removeprefix('plan: ')}")
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}")
+        return _refuse(f"{error.filename or output}: {error.strerror}")
     except KeyboardInterrupt:
         return _refuse("interrupted; nothing was written")
     best = "no plan is lower" if found.is_optimal else f"{found.ratio:.4f} times the lower bound {found.lower_bound:,}"

@@ -18,6 +18,7 @@ from ...scopes.process import bytes_text
 from ...scopes.sites import shown
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
+from .peak import ProgramPeak
 from .records import html_table
 from .retainer import SHARED, Retainer, noun_of
 from .timeline import Timeline
@@ -286,6 +287,8 @@ class Report:
         What retains the memory of `leaks` and `kept`, one row for each cause, the most bytes first.
         Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and only
         where the search for holders came to its end.
+    peak : ProgramPeak or None
+        The peak of the memory of the program itself; None where it was not recorded (``--peak``).
     """
 
     program: ProgramFacts = field(default_factory=this_program)
@@ -303,6 +306,7 @@ class Report:
     unwatched: tuple[str, ...] = ()
     kept_nbytes: int = 0
     retainers: tuple[Retainer, ...] = ()
+    peak: ProgramPeak | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -554,6 +558,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     if report.unused_suppressions:
         lines += ["", "suppressions that matched nothing:"]
         lines += [f"{_INDENT}{row.file}, number {row.index + 1}: {row.reason}" for row in report.unused_suppressions]
+    if report.peak is not None:
+        lines += ["", str(report.peak)]
     return "\n".join(lines)
 
 

@@ -98,6 +98,7 @@ def packed(report: Report) -> dict[str, Any]:
         "retainers": [packing.retainer(row) for row in report.retainers],
         "timeline": encoded(report.timeline),
         "processes": encoded(report.processes),
+        "peak": encoded(report.peak),
     }
     return {**content, "strings": list(packing.strings), "places": packing.places}
 
@@ -194,7 +195,7 @@ def _trend(trend: Trend | None) -> object:
 # The report as one self-contained HTML file: data, script, style and charts are in it.
 
 
-_PARTS: Final = ("data", "format", "charts", "timeline", "treemap", "detail", "table", "page")
+_PARTS: Final = ("data", "format", "charts", "timeline", "peak", "treemap", "detail", "table", "page")
 _LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.LICENSE", "tslib.LICENSE")
 _LIBRARY_VERSION: Final = "6.1.0"
 

@@ -36,6 +36,8 @@ from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ..peaks.program import LifeRecorder
+
 __all__ = [
     "PREFIX",
     "AttachError",
@@ -78,6 +80,8 @@ class Session:
         Called with the report where the program ends itself by ``os._exit``, before it does.
     suppressions : tuple of Suppression
         What is not to be reported.
+    records_peak : bool, default False
+        Whether the peak of memory of this process is recorded.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class Session:
         output: Path | None,
         at_exit: Callable[[Report], object] | None = None,
         suppressions: tuple[Suppression, ...] = (),
+        records_peak: bool = False,
     ) -> None:
         self.argv = argv
         self.module = module
@@ -97,6 +102,7 @@ class Session:
         self.is_worker = False
         self._at_exit = at_exit
         self._suppressions = suppressions
+        self._lives = _life_recorder() if records_peak else None
         self._folder: Path | None = None
         self._parent: int | None = None
         self._is_program = True
@@ -118,6 +124,8 @@ class Session:
         watch_children(_children_now, _replaced)
         self.detector.__enter__()
         self._stop_looking = look_at_passes(self._passed)
+        if self._lives is not None:
+            self._lives.start()
         LOG.look_at_births(lambda: self._growing.born())
         self._answer.install()
         self._begin()
@@ -158,6 +166,8 @@ class Session:
 
     def _passed(self, name: str, count: int) -> None:
         self._growing.passed(name, count)
+        if self._lives is not None:
+            self._lives.passed(name, count)
         if self._own_pages is not None:
             self._own_pages.passed(name, count)
 
@@ -209,12 +219,17 @@ class Session:
             self._inventory.go_on(AFTER_EXIT)
         own = self._own_report(ended, self.settings.object_limit) if self._inventory is None else self._inventory.report
         report = self._with_others(own, ended, status, error)
+        if self._lives is not None:
+            self._lives.stop()
+            report = replace(report, peak=self._lives.peak())
         self._is_over = True
         self._write(report)
         return report
 
     def take_inventory(self, ended: Ending) -> None:
         """Keep what is there now for the last report: the program's code has returned."""
+        if self._lives is not None:
+            self._lives.stop()
         # A report that is being made holds what the variables of the program named.
         with self._no_report_meanwhile():
             self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
@@ -269,6 +284,9 @@ class Session:
             self.output = self.output.with_stem(f"{self.output.stem}-")
         self._at_exit = None
         self._ticker = None
+        if self._lives is not None:
+            self._lives.forget()
+            self._lives = None
         count_handovers()
 
     def go_on_in_child(self) -> None:
@@ -357,6 +375,13 @@ class Session:
         with suppress(*((FileNotFoundError,) if self.is_worker else ())):
             if self.output is not None:
                 write_report(report, self.output)
+
+
+def _life_recorder() -> LifeRecorder:
+    # It needs NumPy.
+    from ..peaks.program import LifeRecorder
+
+    return LifeRecorder()
 
 
 def _detector_of(settings: Settings) -> LeakDetector:

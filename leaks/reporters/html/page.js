@@ -97,6 +97,7 @@ performance.mark("leak-report-interactive");
 // The charts come after the first paint: the table can be used before they are there.
 requestAnimationFrame(() => setTimeout(() => {
   drawTimeline();
+  drawPeak();
   drawLive();
   drawHeld();
   document.documentElement.dataset.ready = "true";

@@ -143,6 +143,8 @@ static _Thread_local int depth;
 /* The frame that reads a descriptor of PyTorch's on this thread, alive meanwhile, by its address; the lowest bit says that the
  * descriptor is that of a gradient. */
 static _Thread_local uintptr_t reading;
+/* Whether other code has made a tensor since. */
+static _Thread_local bool others_made;
 #define OF_A_GRADIENT ((uintptr_t)1)
 
 /* Whether what a descriptor makes now is a gradient. */
@@ -167,10 +169,18 @@ uintptr_t births_begin_reading(const void *frame, bool gradient)
 {
     uintptr_t before = reading;
     reading = (uintptr_t)frame | (gradient ? OF_A_GRADIENT : 0);
+    others_made = false;
     return before;
 }
 
-void births_end_reading(uintptr_t before) { reading = before; }
+bool births_end_reading(uintptr_t before)
+{
+    bool made = others_made;
+    reading = before;
+    /* A descriptor that is read around this one has called other code. */
+    others_made = before != 0;
+    return made;
+}
 
 /* Whether a descriptor makes a Python object on this thread that is no birth, and no other code runs that it has called: a mode's,
  * or that of a class. */
@@ -188,6 +198,7 @@ static bool descriptors_are_read(void)
         Py_XDECREF(names);
     }
     walk_end(&walk);
+    others_made |= !directly;
     return directly;
 }
 

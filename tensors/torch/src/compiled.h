@@ -153,7 +153,8 @@ void births_look_again(PyObject *tensor);
 /* A frame reads a descriptor of PyTorch's on this thread: what that makes is no birth, except a gradient for a detector. Returns
  * the state before, which is to be given back at the end. */
 uintptr_t births_begin_reading(const void *frame, bool gradient);
-void births_end_reading(uintptr_t before);
+/* Returns whether a tensor was born meanwhile in other code than the descriptor's: a mode's, or that of a class. */
+bool births_end_reading(uintptr_t before);
 
 /* Calls a function with one argument; what it makes on this thread no scope owns. */
 PyObject *compiled_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number);

@@ -62,14 +62,33 @@ static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
     return done == NULL ? -1 : 0;
 }
 
+/* Let no scope own the tensor under an array, which a dispatch mode may have made: the array would lose its memory with it. False with
+ * an exception. */
+static bool keep_base(PyObject *array, const PyObject *tensor)
+{
+    PyObject *base = PyObject_GetAttrString(array, "base");
+    if (base == NULL) {
+        return false;
+    }
+    PyObject *done = base != tensor && PyObject_TypeCheck(base, birth_watch->memory->tensor)
+                         ? PyObject_CallOneArg(birth_watch->give_up, base)
+                         : Py_NewRef(Py_None);
+    Py_DECREF(base);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
 {
     struct walk walk;
     walk_begin(&walk);
     uintptr_t before = births_begin_reading(walk.frame, false);
     PyObject *array = call_before(&numpy_method, tensor, args, kwargs);
-    births_end_reading(before);
+    bool made = births_end_reading(before);
     walk_end(&walk);
+    if (made && array != NULL && !keep_base(array, tensor)) {
+        Py_CLEAR(array);
+    }
     return array;
 }
 

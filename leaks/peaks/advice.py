@@ -28,9 +28,9 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scopes.sites import Mark, line_of, shown
+from ...scopes.sites import Mark, line_of, shown
+from ..report.peak import Advice
 from .recording import Recording, user_place
-from .results import Advice
 
 __all__ = ["advise"]
 
