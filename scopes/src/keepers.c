@@ -1,4 +1,5 @@
-/* What a scope still owns when its block ends and is reached through an object that keeps what it holds, such as a model. */
+/* What a scope still owns when its block ends and is reached through an object that keeps what it
+ * holds, such as a model. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ which objects keep what they hold */
@@ -14,8 +15,9 @@ struct judgements {
 
 enum { REMEMBERED_AT_MOST = 4096 };
 
-/* By the address of a class: what Python said of it, with a weak reference to it, as the address may be another's by now. The hash
- * of a class itself is for its metaclass to return. Borrowed; NULL for one that is not there, or with an error set. */
+/* By the address of a class: what Python said of it, with a weak reference to it, as the address
+ * may be another's by now. The hash of a class itself is for its metaclass to return. Borrowed;
+ * NULL for one that is not there, or with an error set. */
 static PyObject *look_remembered(const struct judgements *judgements, PyTypeObject *type)
 {
     PyObject *key = PyLong_FromVoidPtr(type);
@@ -65,9 +67,10 @@ static int look_at(const struct judgements *judgements, PyTypeObject *type)
     return (int)look;
 }
 
-/* How far the search goes. Of how many frames the variables are looked at, of how many those of their modules, and how many are
- * looked through for what they alone refer to. How many objects are looked into from the variables of one frame at first, of all
- * frames afterwards, and inside of one keeper; and how many elements of one container outside of keepers. */
+/* How far the search goes. Of how many frames the variables are looked at, of how many those of
+ * their modules, and how many are looked through for what they alone refer to. How many objects are
+ * looked into from the variables of one frame at first, of all frames afterwards, and inside of one
+ * keeper; and how many elements of one container outside of keepers. */
 enum { FRAMES = 16, GLOBALS = 8, INNERMOST = 4 };
 enum { AT_FIRST = 200, AFTERWARDS = 2000, INSIDE = 20000, ELEMENTS = 1000 };
 
@@ -129,8 +132,9 @@ static int meet(PyObject *object, void *arg)
         return 0;
     }
     /* What the collector does not know refers to nothing that it knows. */
-    if (!PyObject_IS_GC(object) || PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object) || PyFrame_Check(object) ||
-        PyCFunction_Check(object) || PyWeakref_Check(object) || !PyObject_GC_IsTracked(object)) {
+    if (!PyObject_IS_GC(object) || PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object) ||
+        PyFrame_Check(object) || PyCFunction_Check(object) || PyWeakref_Check(object) ||
+        !PyObject_GC_IsTracked(object)) {
         return 0;
     }
     Py_ssize_t *state = table_find(&search->met, object), wanted = search->is_inside ? MET_INSIDE : MET;
@@ -171,7 +175,8 @@ static void look_into(PyObject *object, struct search *search)
     else if (PyFunction_Check(object)) {
         /* Not its globals: a function is not the owner of its module. */
         PyFunctionObject *function = (PyFunctionObject *)object;
-        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults, function->func_dict};
+        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
+                             function->func_dict};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
             if (parts[i] != NULL && meet(parts[i], search)) {
                 return;
@@ -202,7 +207,8 @@ static int look_inside(struct search *search, PyObject *keeper)
     queue->first = queue->end = 0;
     search->is_inside = true;
     look_into(keeper, search);
-    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE; looked++) {
+    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE;
+         looked++) {
         /* Held by the table. */
         PyObject *object = queue->objects[queue->first++];
         int look = look_at(search->judgements, Py_TYPE(object));
@@ -237,8 +243,8 @@ static int look_on(struct search *search, int at_most)
     return 0;
 }
 
-/* Looks for keepers from the variables of frames, the innermost first: each a little way, and then all of them further. -1 with
- * an error set. */
+/* Looks for keepers from the variables of frames, the innermost first: each a little way, and then
+ * all of them further. -1 with an error set. */
 static int look_from_frames(struct search *search, PyObject *frames)
 {
     struct queue *queue = &search->outside;
@@ -293,8 +299,8 @@ static void search_clear(struct search *search)
     PyMem_Free(search->inside.objects);
 }
 
-/* Whether an object may be looked into on the way to what only the running code refers to. Of a class that is not known yet it
- * may not: the search that follows asks. */
+/* Whether an object may be looked into on the way to what only the running code refers to. Of a
+ * class that is not known yet it may not: the search that follows asks. */
 static bool is_no_keeper(PyObject *object, const void *judgements)
 {
     return !PyFunction_Check(object) && !PyModule_Check(object) && look_known(judgements, Py_TYPE(object)) == LOOK_INTO;
@@ -312,8 +318,8 @@ static int follow_variable(PyObject *value, Py_ssize_t number, PyObject *name, b
     return PyErr_Occurred() ? -1 : through->count->open == 0;
 }
 
-/* Finds the references of variables, and then those of containers that variables alone refer to: most of what is left at the end
- * of a block has no others. -1 with an error set. */
+/* Finds the references of variables, and then those of containers that variables alone refer to:
+ * most of what is left at the end of a block has no others. -1 with an error set. */
 static int find_from_variables(struct count *count, const struct judgements *judgements, PyObject *frames)
 {
     Py_ssize_t innermost = PyList_GET_SIZE(frames) < INNERMOST ? PyList_GET_SIZE(frames) : INNERMOST;
@@ -340,9 +346,11 @@ static int find_from_variables(struct count *count, const struct judgements *jud
 PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)module;
-    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) || !PyDict_CheckExact(arguments[4])) {
-        PyErr_SetString(PyExc_TypeError, "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
-                                         "and a dict");
+    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) ||
+        !PyDict_CheckExact(arguments[4])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
+                        "and a dict");
         return NULL;
     }
     const struct judgements judgements = {.judge = arguments[3], .looks = arguments[4]};

@@ -115,8 +115,9 @@ struct slot {
     uint32_t first, spans; /* of the spans of bytes that it has, where it is in the slab */
 };
 
-/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts: whether the block that was
- * given it in this pass is alive. What a block takes at its birth are the spans of its slot. */
+/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts:
+ * whether the block that was given it in this pass is alive. What a block takes at its birth are
+ * the spans of its slot. */
 struct plan_object {
     PyObject_HEAD
     struct slot *slots;
@@ -453,8 +454,9 @@ static void record_places(struct pass *pass, struct birth *birth)
     walk_end(&walk);
 }
 
-/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and which of them is running depends
- * on how often it ran: the compiler specializes the former, which then does the work of both. */
+/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and
+ * which of them is running depends on how often it ran: the compiler specializes the former, which
+ * then does the work of both. */
 static inline bool is_of(const struct slot *slot, const PyCodeObject *code, int instruction)
 {
     if (slot->code != code) {
@@ -654,7 +656,8 @@ static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *na
     if (!PyArg_ParseTupleAndKeywords(arguments, names, "|OO:Pass", parameters, &plan, &slab)) {
         return NULL;
     }
-    if ((plan == Py_None) != (slab == Py_None) || (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
+    if ((plan == Py_None) != (slab == Py_None) ||
+        (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
         PyErr_SetString(PyExc_TypeError, "Pass: give a PassPlan and a Slab, or neither");
         return NULL;
     }
@@ -715,8 +718,10 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
     }
     if (plan != NULL) {
         struct slab *slab = pass->slab->slab;
-        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes || slab->abandoned) {
-            PyErr_SetString(PyExc_ValueError, "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
+        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes ||
+            slab->abandoned) {
+            PyErr_SetString(PyExc_ValueError,
+                            "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
             return NULL;
         }
         take_what_lives(plan, slab);
@@ -801,10 +806,11 @@ static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
     for (uint32_t i = 0; rows != NULL && i < pass->births_count; i++) {
         const struct birth *birth = &pass->births[i];
         PyObject *places = places_of(pass, birth);
-        PyObject *row = places == NULL ? NULL
-                                       : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
-                                                       birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
-                                                       birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
+        PyObject *row = places == NULL
+                            ? NULL
+                            : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
+                                            birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
+                                            birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
         if (row == NULL) {
             Py_CLEAR(rows);
         }
@@ -866,7 +872,8 @@ int passes_make(PyObject *module)
         PyTypeObject *type;
     } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
+        if (PyType_Ready(types[i].type) < 0 ||
+            PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
             return -1;
         }
     }
