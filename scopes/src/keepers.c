@@ -1,4 +1,5 @@
-/* What a scope still owns when its block ends and is reached through an object that keeps what it holds, such as a model. */
+/* What a scope still owns when its block ends and is reached through an object that keeps what it
+ * holds, such as a model. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ which objects keep what they hold */
@@ -6,7 +7,8 @@
 /* How objects are looked into, by their type, and modules, by their name: asked of Python once for each. */
 enum look { LOOK_INTO, LOOK_KEEPER, LOOK_PAST, LOOK_UNKNOWN };
 
-/* What Python said of classes, by their addresses, and of modules, by their names, and whom to ask of others. Borrowed. */
+/* What Python said of classes, by their addresses, and of modules, by their names, and whom to
+ * ask of others. Borrowed. */
 struct judgements {
     PyObject *looks; /* a dict */
     PyObject *judge; /* a function */
@@ -14,8 +16,9 @@ struct judgements {
 
 enum { REMEMBERED_AT_MOST = 4096 };
 
-/* By the address of a class: what Python said of it, with a weak reference to it, as the address may be another's by now. The hash
- * of a class itself is for its metaclass to return. Borrowed; NULL for one that is not there, or with an error set. */
+/* By the address of a class: what Python said of it, with a weak reference to it, as the address
+ * may be another's by now. The hash of a class itself is for its metaclass to return. Borrowed;
+ * NULL for one that is not there, or with an error set. */
 static PyObject *look_remembered(const struct judgements *judgements, PyTypeObject *type)
 {
     PyObject *key = PyLong_FromVoidPtr(type);
@@ -82,12 +85,14 @@ static int may_hold_keepers(const struct judgements *judgements, PyObject *name)
     return look < 0 ? -1 : look == LOOK_INTO;
 }
 
-/* How far the search goes. Of how many frames the variables are looked at, of how many those of their modules, and how many are
- * looked through for what they alone refer to. How many objects are looked into from the variables of one frame, module or class at
- * first, of all frames afterwards, of the modules and classes that are met besides altogether, and inside of one keeper; and how many
- * elements of one container outside of keepers. */
+/* How far the search goes. Of how many frames the variables are looked at, of how many those of
+ * their modules, and how many are looked through for what they alone refer to. How many objects
+ * are looked into from the variables of one frame, module or class at first, of all frames
+ * afterwards, of the modules and classes that are met besides altogether, and inside of one
+ * keeper; and how many elements of one container outside of keepers. */
 enum { FRAMES = 16, GLOBALS = 8, INNERMOST = 4 };
-enum { AT_FIRST = 200, AFTERWARDS = 2000, OF_NAMESPACES = 1000, INSIDE = 20000, ELEMENTS = 1000, NAMESPACES_MET = 1000 };
+enum { AT_FIRST = 200, AFTERWARDS = 2000, OF_NAMESPACES = 1000, INSIDE = 20000, ELEMENTS = 1000 };
+enum { NAMESPACES_MET = 1000 };
 
 enum state { MET = 1, MET_INSIDE };
 
@@ -101,8 +106,9 @@ struct search {
         PyObject **objects;
         Py_ssize_t first, end, room;
     } outside, inside;
-    /* Modules, as their variables, and classes: what the running code may call, and the variables of that. Of those that were met
-     * outside of keepers, each once. The table holds them. */
+    /* Modules, as their variables, and classes: what the running code may call, and the
+     * variables of that. Of those that were met outside of keepers, each once. The table holds
+     * them. */
     struct queue namespaces;
     struct table namespaces_met;
     const PyObject *last_namespace;
@@ -132,7 +138,8 @@ static int put_last(struct queue *queue, PyObject *object)
 /* A class, or the variables of a module. Runs no Python code. */
 static void meet_namespace(struct search *search, PyObject *namespace)
 {
-    if (search->is_inside || search->failed || namespace == search->last_namespace || search->namespaces.end >= NAMESPACES_MET) {
+    if (search->is_inside || search->failed || namespace == search->last_namespace ||
+        search->namespaces.end >= NAMESPACES_MET) {
         return;
     }
     search->last_namespace = namespace;
@@ -243,7 +250,8 @@ static void look_into(PyObject *object, struct search *search)
         /* A function is not the owner of its module: what that holds is no keeper's because the function is. */
         PyFunctionObject *function = (PyFunctionObject *)object;
         meet_namespace(search, function->func_globals);
-        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults, function->func_dict};
+        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
+                             function->func_dict};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
             if (parts[i] != NULL && meet(parts[i], search)) {
                 return;
@@ -275,7 +283,8 @@ static int look_inside(struct search *search, PyObject *keeper)
     queue->first = queue->end = 0;
     search->is_inside = true;
     look_into(keeper, search);
-    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE; looked++) {
+    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE;
+         looked++) {
         /* Held by the table. */
         PyObject *object = queue->objects[queue->first++];
         int look = look_at(search->judgements, Py_TYPE(object));
@@ -310,7 +319,8 @@ static int look_on(struct search *search, int at_most)
     return 0;
 }
 
-/* The name of the module of a class, or of the module whose variables are given: borrowed, NULL with an error set or not. */
+/* The name of the module of a class, or of the module whose variables are given: borrowed, NULL
+ * with an error set or not. */
 static PyObject *module_name(PyObject *namespace)
 {
     static PyObject *of_module, *of_class;
@@ -324,8 +334,8 @@ static PyObject *module_name(PyObject *namespace)
     return name != NULL && PyUnicode_CheckExact(name) ? name : NULL;
 }
 
-/* Looks for keepers from the variables of modules and classes of the program that were met: what the running code can call has
- * them. -1 with an error set. */
+/* Looks for keepers from the variables of modules and classes of the program that were met: what
+ * the running code can call has them. -1 with an error set. */
 static int look_from_namespaces(struct search *search)
 {
     struct queue *namespaces = &search->namespaces, *queue = &search->outside;
@@ -348,8 +358,9 @@ static int look_from_namespaces(struct search *search)
     return failed;
 }
 
-/* Looks for keepers from the variables of frames, the innermost first, and of their modules: each a little way, then from the
- * modules and classes that were met, and then from all of them further. -1 with an error set. */
+/* Looks for keepers from the variables of frames, the innermost first, and of their modules:
+ * each a little way, then from the modules and classes that were met, and then from all of them
+ * further. -1 with an error set. */
 static int look_from_frames(struct search *search, PyObject *frames)
 {
     struct queue *queue = &search->outside;
@@ -410,8 +421,8 @@ static void search_clear(struct search *search)
     PyMem_Free(search->inside.objects);
 }
 
-/* Whether an object may be looked into on the way to what only the running code refers to. Of a class that is not known yet it
- * may not: the search that follows asks. */
+/* Whether an object may be looked into on the way to what only the running code refers to. Of a
+ * class that is not known yet it may not: the search that follows asks. */
 static bool is_no_keeper(PyObject *object, const void *judgements)
 {
     return !PyFunction_Check(object) && !PyModule_Check(object) && look_known(judgements, Py_TYPE(object)) == LOOK_INTO;
@@ -429,8 +440,8 @@ static int follow_variable(PyObject *value, Py_ssize_t number, PyObject *name, b
     return PyErr_Occurred() ? -1 : through->count->open == 0;
 }
 
-/* Finds the references of variables, and then those of containers that variables alone refer to: most of what is left at the end
- * of a block has no others. -1 with an error set. */
+/* Finds the references of variables, and then those of containers that variables alone refer to:
+ * most of what is left at the end of a block has no others. -1 with an error set. */
 static int find_from_variables(struct count *count, const struct judgements *judgements, PyObject *frames)
 {
     Py_ssize_t innermost = PyList_GET_SIZE(frames) < INNERMOST ? PyList_GET_SIZE(frames) : INNERMOST;
@@ -457,9 +468,11 @@ static int find_from_variables(struct count *count, const struct judgements *jud
 PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)module;
-    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) || !PyDict_CheckExact(arguments[4])) {
-        PyErr_SetString(PyExc_TypeError, "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
-                                         "and a dict");
+    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) ||
+        !PyDict_CheckExact(arguments[4])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
+                        "and a dict");
         return NULL;
     }
     const struct judgements judgements = {.judge = arguments[3], .looks = arguments[4]};

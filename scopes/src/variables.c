@@ -1,5 +1,5 @@
-/* What the variables of frames refer to: those of the frames that run, those of frames that have ended, and which of a block's
- * were somebody else's when it began. */
+/* What the variables of frames refer to: those of the frames that run, those of frames that have
+ * ended, and which of a block's were somebody else's when it began. */
 #include "holding.h"
 
 #include <string.h>
@@ -67,7 +67,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         result = visit_dict(frame, visit, arg);
     }
     else {
-        /* Those that a function inside refers to come last, and are taken for its own: this Python does not show which they are. */
+        /* Those that a function inside refers to come last, and are taken for its own: this Python
+         * does not show which they are. */
         PyObject *groups[] = {PyCode_GetVarnames(code), PyCode_GetFreevars(code)};
         PyObject *cells = PyCode_GetCellvars(code);
         for (int group = 0; group < 2; group++) {
@@ -181,7 +182,8 @@ PyObject *compiled_note_variables(PyObject *module, PyObject *frame)
 {
     (void)module;
     if (!PyFrame_Check(frame)) {
-        PyErr_Format(PyExc_TypeError, "internal error: note_variables() was given a %s, expected a frame", Py_TYPE(frame)->tp_name);
+        PyErr_Format(PyExc_TypeError, "internal error: note_variables() was given a %s, expected a frame",
+                     Py_TYPE(frame)->tp_name);
         return NULL;
     }
     PyObject *noted = PySet_New(NULL), *note = NULL;

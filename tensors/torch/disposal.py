@@ -344,7 +344,7 @@ def _refusal(tensor: Any) -> BaseException:
         return DisposedError("a disposed torch.Tensor was used", resource="torch.Tensor")
     if PENDING.batches or PENDING.fresh:
         # This thread has left the operation that it may have been in when the tensor was disposed.
-        PENDING.settle(_getframe(2))
+        PENDING.settle(_getframe(1).f_back)
     kind = kind_of_type(Tensor)
     assert kind is not None  # PyTorch is taught before anything of it can be disposed
     return disposed_error(tensor, kind)

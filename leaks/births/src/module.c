@@ -1,5 +1,5 @@
-/* The module `compiled`: the type of the log and the one instance, as compiled.pyi describes them, and what other compiled parts
- * call. */
+/* The module `compiled`: the type of the log and the one instance, as compiled.pyi describes them,
+ * and what other compiled parts call. */
 #include "log.h"
 
 #include "../../../scopes/src/birth_log.h"
@@ -247,8 +247,8 @@ static struct birth_log_api api = {
 
 /* ------------------------------------------------------------------ the module */
 
-/* What a module of Python has under a name, a new reference. It is kept for the life of the process: there are births while the
- * interpreter goes down. */
+/* What a module of Python has under a name, a new reference. It is kept for the life of the
+ * process: there are births while the interpreter goes down. */
 static PyObject *imported(const char *name_of_module, const char *name)
 {
     PyObject *module = PyImport_ImportModule(name_of_module);
@@ -261,8 +261,8 @@ static int make_log(Log *log)
 {
     log->frames = 1;
     log->made_at = seconds_now();
-    if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 || names_make(&log->devices) < 0 ||
-        scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
+    if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 ||
+        names_make(&log->devices) < 0 || scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
         (log->disposals = PyDict_New()) == NULL || (log->api = PyCapsule_New(&api, BIRTH_LOG_CAPSULE, NULL)) == NULL ||
         (log->rank_of = imported("disposescope.scopes.sites", "rank_of")) == NULL ||
         (log->name_of_call = imported("disposescope.scopes.sites", "name_of_call")) == NULL ||
@@ -310,8 +310,9 @@ static int fill(PyObject *module)
     if (the_log == NULL || make_log(the_log) < 0) {
         return -1;
     }
-    is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 && PyModule_AddType(module, &log_type) == 0 &&
-              PyModule_AddType(module, &memory_reference_type) == 0 && PyModule_AddType(module, &row_type) == 0;
+    is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 &&
+              PyModule_AddType(module, &log_type) == 0 && PyModule_AddType(module, &memory_reference_type) == 0 &&
+              PyModule_AddType(module, &row_type) == 0;
     return is_made ? 0 : -1;
 }
 

@@ -115,8 +115,9 @@ struct slot {
     uint32_t first, spans; /* of the spans of bytes that it has, where it is in the slab */
 };
 
-/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts: whether the block that was
- * given it in this pass is alive. What a block takes at its birth are the spans of its slot. */
+/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts:
+ * whether the block that was given it in this pass is alive. What a block takes at its birth are
+ * the spans of its slot. */
 struct plan_object {
     PyObject_HEAD
     struct slot *slots;
@@ -385,7 +386,8 @@ struct pass {
     struct slab_object *slab;
     uint32_t cursor;          /* the slot that is expected next */
     struct birth *births;
-    uint32_t births_count, births_room, births_most; /* what is born after the last that there is room for is not recorded */
+    /* What is born after the last that there is room for is not recorded. */
+    uint32_t births_count, births_room, births_most;
     struct place *places;
     uint32_t places_count, places_room;
     struct trace *traces;     /* a table with open addressing, half of it free; its room is a power of two, or 0 */
@@ -470,7 +472,8 @@ static struct trace *trace_at(const struct pass *pass, const struct place *place
         if (trace->count == count) {
             const struct place *known = &pass->places[trace->first];
             uint32_t same = 0;
-            while (same < count && known[same].code == places[same].code && known[same].instruction == places[same].instruction) {
+            while (same < count && known[same].code == places[same].code &&
+                   known[same].instruction == places[same].instruction) {
                 same++;
             }
             if (same == count) {
@@ -522,7 +525,8 @@ static void record_places(struct pass *pass, struct birth *birth)
     if (trace->count == 0) {
         uint32_t first = pass->places_count;
         for (uint32_t i = 0; i < count; i++) {
-            if (!has_room((void **)&pass->places, pass->places_count, &pass->places_room, MOST_BIRTHS, sizeof *pass->places)) {
+            if (!has_room((void **)&pass->places, pass->places_count, &pass->places_room, MOST_BIRTHS,
+                          sizeof *pass->places)) {
                 while (pass->places_count > first) {
                     Py_DECREF(pass->places[--pass->places_count].code);
                 }
@@ -540,8 +544,9 @@ static void record_places(struct pass *pass, struct birth *birth)
     birth->places = (uint8_t)count;
 }
 
-/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and which of them is running depends
- * on how often it ran: the compiler specializes the former, which then does the work of both. */
+/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and
+ * which of them is running depends on how often it ran: the compiler specializes the former, which
+ * then does the work of both. */
 static inline bool is_of(const struct slot *slot, const PyCodeObject *code, int instruction)
 {
     if (slot->code != code) {
@@ -621,7 +626,8 @@ static void unlink_block(struct tracked *tracked)
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned)
 {
     *planned = NULL;
-    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most, sizeof *pass->births)) {
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
+                  sizeof *pass->births)) {
         return NO_BIRTH;
     }
     uint32_t number = pass->births_count++;
@@ -746,7 +752,8 @@ static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *na
         PyErr_Format(PyExc_ValueError, "Pass: most_births is from 1 to %u, not %zd", (unsigned)MOST_BIRTHS, most);
         return NULL;
     }
-    if ((plan == Py_None) != (slab == Py_None) || (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
+    if ((plan == Py_None) != (slab == Py_None) ||
+        (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
         PyErr_SetString(PyExc_TypeError, "Pass: give a PassPlan and a Slab, or neither");
         return NULL;
     }
@@ -813,8 +820,10 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
     }
     if (plan != NULL) {
         struct slab *slab = pass->slab->slab;
-        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes || slab->abandoned) {
-            PyErr_SetString(PyExc_ValueError, "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
+        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes ||
+            slab->abandoned) {
+            PyErr_SetString(PyExc_ValueError,
+                            "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
             return NULL;
         }
         take_what_lives(plan, slab);
@@ -849,7 +858,8 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     if (!pass->is_open) {
         Py_RETURN_NONE;
     }
-    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most, sizeof *pass->births)) {
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
+                  sizeof *pass->births)) {
         Py_RETURN_NONE;
     }
     struct birth *birth = &pass->births[pass->births_count];
@@ -871,7 +881,8 @@ static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* The places of a birth, a new reference: one tuple for all births that share them, which `tuples` has by the first place. */
+/* The places of a birth, a new reference: one tuple for all births that share them, which
+ * `tuples` has by the first place. */
 static PyObject *places_of(const struct pass *pass, const struct birth *birth, PyObject **tuples)
 {
     if (birth->places != 0 && tuples[birth->trace] != NULL) {
@@ -908,10 +919,11 @@ static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
             /* Held by the rows. */
             tuples[birth->trace] = places;
         }
-        PyObject *row = places == NULL ? NULL
-                                       : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
-                                                       birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
-                                                       birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
+        PyObject *row = places == NULL
+                            ? NULL
+                            : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
+                                            birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
+                                            birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
         if (row == NULL) {
             Py_CLEAR(rows);
         }
@@ -981,7 +993,8 @@ int passes_make(PyObject *module)
         PyTypeObject *type;
     } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
+        if (PyType_Ready(types[i].type) < 0 ||
+            PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
             return -1;
         }
     }

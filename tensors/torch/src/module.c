@@ -1,6 +1,6 @@
-/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled. Documented in compiled.pyi. It knows
- * PyTorch by the objects that it is given; everything unusual is handed to the Python functions that it is given too. Used with the
- * GIL held. */
+/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled.
+ * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual
+ * is handed to the Python functions that it is given too. Used with the GIL held. */
 #include "compiled.h"
 
 #include "../../../scopes/src/module.h"
@@ -13,7 +13,8 @@ static PyObject *is_alone(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     PyThreadState *here = PyThreadState_Get();
-    return PyBool_FromLong(PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(here)) == here && PyThreadState_Next(here) == NULL);
+    return PyBool_FromLong(PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(here)) == here &&
+                           PyThreadState_Next(here) == NULL);
 }
 
 static PyMethodDef functions[] = {
