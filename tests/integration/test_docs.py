@@ -27,8 +27,9 @@ from disposescope import leaks
 ROOT = Path(__file__).resolve().parents[2]
 DOOR = Path(disposescope.__file__).parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-# Those for Lightning run in tests/frameworks, where it is installed.
-PAGES_THAT_RUN = [page for page in PAGES if "import lightning" not in page.read_text()]
+# Elsewhere: Lightning's in tests/frameworks, Ray's in tests/engines, that of several processes in test_torchrun.
+ELSEWHERE = ("import lightning", "import ray", "init_process_group")
+PAGES_THAT_RUN = [page for page in PAGES if not any(words in page.read_text() for words in ELSEWHERE)]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 README = (ROOT / "README.md").read_text()
 # What the README shows of commands: each with its output.
@@ -115,6 +116,12 @@ def test_tables_and_plots_show_the_raw_results_of_benchmarks() -> None:
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_each_setting_of_the_site_is_given_once() -> None:
+    # YAML takes the last of two.
+    settings = re.findall(r"^(\w+):", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(set(settings)) == sorted(settings)
 
 
 def modules() -> list[str]:
