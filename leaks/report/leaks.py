@@ -176,6 +176,8 @@ class Leak:
         What to do about it, as the end of `explanation`; empty where there is nothing to do.
     known : KnownLeak or None
         The known leak of a library that it is; None where only the program holds it.
+    rank : int or None
+        The rank of its process, in a report of several processes; None where that has none.
     """
 
     kind: LeakKind
@@ -208,6 +210,7 @@ class Leak:
     freed: str | None = None
     remedy: str = ""
     known: KnownLeak | None = None
+    rank: int | None = None
 
     @property
     def holder(self) -> str:

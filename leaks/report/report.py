@@ -152,6 +152,9 @@ class Process:
         Its exit status, if it is known.
     peak_rss_nbytes : int
         Its peak of resident memory; 0 if that is unknown.
+    rank : int or None
+        Its rank, as the environment variable ``RANK`` says it in what torchrun and other launchers
+        start; None without one.
     """
 
     pid: int
@@ -160,6 +163,7 @@ class Process:
     ended: Ending
     status: int | None
     peak_rss_nbytes: int
+    rank: int | None = None
 
 
 LOADED_AT_S: Final = time.time()
@@ -188,7 +192,12 @@ def this_program() -> ProgramFacts:
 
 def this_process() -> Process:
     """Return the facts about this process while it runs."""
-    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes())
+    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes(), _rank())
+
+
+def _rank() -> int | None:
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None
 
 
 def _version_of(module: str) -> str | None:
@@ -717,14 +726,17 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
 
 
 def _headline(leak: Leak) -> str:
+    kind = f"{leak.kind} ({leak.sure})"
+    if leak.rank is not None:
+        kind += f" on rank {leak.rank}"
     if leak.tensor is None:
         several = leak.kind == "native" and leak.count > 1
         of_all = f", {leak.count:,} processes, {bytes_text(leak.nbytes)}" if several else ""
-        return f"{leak.kind} ({leak.sure}){of_all}: {_sentence(leak)}"
+        return f"{kind}{of_all}: {_sentence(leak)}"
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
-    return f"{leak.kind} ({leak.sure}): {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
+    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
 
 
 def _sentence(leak: Leak) -> str:
