@@ -635,21 +635,20 @@ class Workspace:
         if escaped:
             course.exclude([birth.slot for birth in escaped if birth.slot is not None])
             thread.give_up_slab()
-        if fresh and course.plans < _PLANS_AT_MOST:
-            self._plan(course, births, noted)
+        if fresh and course.plans < _PLANS_AT_MOST and self._plan(course, births, noted):
             with _LOCK:
                 self._replans.append(Replan(number, course.key, fresh[0]))
 
-    def _plan(self, course: _Course, births: list[Birth], noted: bool) -> None:
-        """Plan for a pass, and judge it."""
+    def _plan(self, course: _Course, births: list[Birth], noted: bool) -> bool:
+        """Plan for a pass, and judge it. Return whether there was memory for that: if not, the plan before goes on."""
         try:
             course.learn(births, noted, _FIRST_LIMIT_S)
         except MemoryError:
-            # The plan before goes on.
-            return
+            return False
         finally:
             self._last = course
         self._judge(course)
+        return True
 
     def _judge(self, course: _Course) -> None:
         """Refuse further passes with a key whose peak exceeds the limit."""
