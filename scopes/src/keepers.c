@@ -276,6 +276,18 @@ static int meet_variable(PyObject *value, Py_ssize_t number, PyObject *name, boo
     return search->failed ? -1 : 0;
 }
 
+/* What the class of a keeper holds for all its instances, such as a cache. */
+static void meet_class_attributes(PyObject *keeper, struct search *search)
+{
+    PyObject *mro = Py_TYPE(keeper)->tp_mro;
+    for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++) {
+        PyTypeObject *base = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+        if ((base->tp_flags & Py_TPFLAGS_HEAPTYPE) && base->tp_dict != NULL && meet(base->tp_dict, search)) {
+            return;
+        }
+    }
+}
+
 /* Looks into an object and all that is reached from it: it keeps what it holds. -1 with an error set. */
 static int look_inside(struct search *search, PyObject *keeper)
 {
@@ -283,6 +295,7 @@ static int look_inside(struct search *search, PyObject *keeper)
     queue->first = queue->end = 0;
     search->is_inside = true;
     look_into(keeper, search);
+    meet_class_attributes(keeper, search);
     for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE;
          looked++) {
         /* Held by the table. */
@@ -293,6 +306,9 @@ static int look_inside(struct search *search, PyObject *keeper)
         }
         else if (look != LOOK_PAST) {
             look_into(object, search);
+            if (look == LOOK_KEEPER) {
+                meet_class_attributes(object, search);
+            }
         }
     }
     search->is_inside = false;

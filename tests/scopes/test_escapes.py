@@ -704,6 +704,27 @@ def test_the_variables_of_a_declared_module_keep(monkeypatch):
     assert module.cache["x"].tolist() == [1, 1]
 
 
+def test_what_the_class_of_a_keeper_holds_is_the_keeper_s():
+    ds.keeps(Average)
+
+    class Table(Average):
+        @functools.cache  # noqa: B019  # programs do it
+        def row(self, number):
+            return ds.ones(2) * number
+
+    class Special(Table):
+        pass
+
+    Table.rows = {}
+    outer, inner = Average(), Special()
+    outer.steps.append(inner)
+    with ds.dispose_scope():
+        inner.rows["first"] = (ds.ones(2) * 3,)
+        inner.row(2)
+    assert inner.rows["first"][0].tolist() == [3, 3]
+    assert inner.row(2).tolist() == [2, 2]
+
+
 def test_what_a_keeper_shares_with_a_list_is_the_keeper_s():
     ds.keeps(Average)
     average = Average()
