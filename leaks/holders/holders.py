@@ -258,6 +258,8 @@ _REASONS: Final[dict[int, Reason]] = {
 }
 _KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+")
 _ANY_KEY: Final = re.compile(r"\[[^\[\]]+\]")
+_AGAIN: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1)+(?![\w<>])")
+_MANY_TIMES: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1){3,}(?![\w<>])")
 
 
 @final
@@ -389,16 +391,17 @@ class Holders:
         The chains of the first subjects come first.
 
         At most three chains, which differ in more than an index. Those that differ by one of many
-        keys are one.
+        keys are one, and so are those that differ by how often a step is taken, as in a linked list.
         """
         alike: dict[str, dict[str, str]] = {}
         for subject in _spread(subjects):
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
-                text = _KEYS.sub("[]", chain)
+                text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain))
                 alike.setdefault(_ANY_KEY.sub("[]", text), {}).setdefault(text, chain)
             if len(alike) >= _CHAINS:
                 break
-        return tuple(chain for chains in alike.values() for chain in _without_keys([*chains.values()]))[:_CHAINS]
+        told = [chain for chains in alike.values() for chain in _without_keys([*chains.values()])][:_CHAINS]
+        return tuple(_MANY_TIMES.sub(r"\1 … \1", chain) for chain in told)
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
         """Return the known leak of a library that holds some subjects; None where it is not theirs.

@@ -1,5 +1,6 @@
 """A report never says "no leaks" of a run that it could not judge."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -148,6 +149,19 @@ def test_a_line_of_which_arrays_were_released_is_judged() -> None:
             BOX[f"slot {index % 4}"] = np.full(10_000, index)
 
     assert reported(cache).verdict == "clean"
+
+
+def test_what_nothing_is_found_to_hold_is_undecided_where_it_may_grow() -> None:
+    def registered(_detector: LeakDetector) -> None:
+        for _ in range(20):
+            atexit.register(saved, np.zeros(10_000))
+
+    try:
+        made = reported(registered)
+    finally:
+        atexit.unregister(saved)
+    assert [leak.holder[:9] for leak in made.kept] == ["not found"]
+    assert made.verdict == "undecided"
 
 
 # ---------------------------------------------------------------------- the headline

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,15 @@ def test_chains_that_differ_by_one_of_many_keys_are_one() -> None:
     ]
     assert len(asked(*entries[:3])[1]) == 3
     assert asked(*entries)[1] == (f"{HERE}['layers'][...]['weight']",)
+
+
+def test_chains_that_differ_by_how_often_a_step_is_taken_are_one() -> None:
+    def put_before(tensor: ds.Tensor) -> None:
+        BOX["newest"] = SimpleNamespace(data=tensor, previous=BOX.get("newest"))
+
+    entries = [tensor_in(put_before) for _ in range(100)]
+    assert asked(*entries[:98])[1] == (f"{HERE}['newest'].previous … .previous.data",)
+    assert asked(entries[-4])[1] == (f"{HERE}['newest'].previous.previous.previous.data",)
 
 
 @pytest.mark.parametrize("special", [raised, generator_with])
