@@ -23,7 +23,6 @@ __all__ = [
     "is_inside",
     "line_of",
     "mark_of",
-    "name_of_call",
     "rank_of",
     "shown",
     "site_of",

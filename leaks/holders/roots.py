@@ -31,7 +31,6 @@ from .references import (
 __all__ = [
     "count_names",
     "is_library_class",
-    "is_of_library",
     "library_roots",
     "typed_roots",
     "user_roots",
