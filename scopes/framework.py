@@ -636,15 +636,14 @@ def _install(framework: Framework) -> None:
     if _overrides(framework, "find_births"):
         for kind in kinds:
             find_births_with(kind.cls, cast("Finder", framework.find_births))
-    for method, hooks in (
-        ("scope_entered", HOOKS.entered),
-        ("scope_left", HOOKS.left),
-        ("array_moved_out", HOOKS.array_moved_out),
-        ("children", HOOKS.children),
-    ):
-        function = getattr(framework, method)
-        if _overrides(framework, method) and function not in hooks:
-            hooks.append(function)
+    if _overrides(framework, "scope_entered"):
+        HOOKS.add("entered", framework.scope_entered)
+    if _overrides(framework, "scope_left"):
+        HOOKS.add("left", framework.scope_left)
+    if _overrides(framework, "array_moved_out"):
+        HOOKS.add("array_moved_out", framework.array_moved_out)
+    if _overrides(framework, "children"):
+        HOOKS.add("children", framework.children)
     FRAMEWORKS.add(framework)
 
 

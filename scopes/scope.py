@@ -85,7 +85,6 @@ __all__ = [
     "again",
     "decorate",
     "dispose_scope",
-    "release_all_but",
     "release_each",
     "tidy",
 ]

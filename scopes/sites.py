@@ -24,7 +24,6 @@ __all__ = [
     "is_of_the_program",
     "line_of",
     "mark_of",
-    "name_of_call",
     "rank_of",
     "shown",
     "site_of",

@@ -54,7 +54,7 @@ __all__ = [
     "walk_with",
 ]
 
-Path = tuple[Any, str] | None
+PathTo = tuple[Any, str] | None
 Asked = Callable[[object], bool]
 """A question about an object that the walk has met."""
 
@@ -309,9 +309,9 @@ def resources_in(
         return [tree]
     found: list[object] = []
     met: dict[int, object] = {}
-    pending: list[tuple[object, Path]] = [(tree, None)]
-    models: list[tuple[object, Path]] = []
-    unknown: list[tuple[object, Path]] = []
+    pending: list[tuple[object, PathTo]] = [(tree, None)]
+    models: list[tuple[object, PathTo]] = []
+    unknown: list[tuple[object, PathTo]] = []
     judged = 0
     # What counts inside of models, once the walk is there.
     only: Asked | None = None
@@ -540,7 +540,7 @@ def refuse_without_resources(tree: object, verb: str) -> None:
     its classes is understood, whatever it holds.
     """
     met: dict[int, object] = {}
-    pending: list[tuple[object, Path]] = [(tree, None)]
+    pending: list[tuple[object, PathTo]] = [(tree, None)]
     while pending:
         node, path = pending.pop()
         cls = type(node)
@@ -576,7 +576,7 @@ def _referents(node: object) -> list[object]:
     return gc.get_referents(node)
 
 
-def _spelled(path: Path) -> str:
+def _spelled(path: PathTo) -> str:
     labels: list[str] = []
     while path is not None:
         path, label = path

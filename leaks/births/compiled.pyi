@@ -144,7 +144,7 @@ class Log:
         """Record the birth of what owns memory, at a line outside of so many frames; also where births are sampled."""
 
     def exclude(self, anchor: object, /) -> bool:
-        """Report some memory no more. Return whether it was reported until now."""
+        """Stop reporting some memory. Return whether it was reported until now."""
 
     def escape(self, memory: object, /) -> None:
         """Record that the tensor of some memory was disposed.
@@ -156,7 +156,7 @@ class Log:
         """Record that some memory was moved out under another name than that of its tensor: it does not escape."""
 
     def escapes(self) -> int:
-        """Return how often `escape` was called of memory that is known."""
+        """Return how often `escape` was called for memory that is known."""
 
     def has_escaped(self, memory: object, /) -> bool:
         """Return whether the tensor of some memory was disposed, and the memory was not moved out."""

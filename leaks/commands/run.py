@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Run",
-    "leaks_of_kinds",
     "parse_kinds",
 ]
 

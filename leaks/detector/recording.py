@@ -28,7 +28,6 @@ __all__ = [
     "Ticker",
     "anonymous_nbytes",
     "cached_nbytes",
-    "free_nbytes",
 ]
 
 T = TypeVar("T")

@@ -22,8 +22,6 @@ from .collection import collection_paused
 
 __all__ = [
     "Snapshot",
-    "files_of",
-    "is_at",
     "survey",
 ]
 

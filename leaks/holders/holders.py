@@ -37,7 +37,6 @@ __all__ = [
     "NOT_FOUND",
     "Holders",
     "Reason",
-    "left_over_memory",
     "leftovers_among",
 ]
 

@@ -41,8 +41,6 @@ __all__ = [
     "of_kinds",
     "of_worker",
     "text_of",
-    "this_process",
-    "this_program",
     "undecided_of",
     "with_freed",
 ]

@@ -39,15 +39,11 @@ if TYPE_CHECKING:
     from ..peaks.program import LifeRecorder
 
 __all__ = [
-    "PREFIX",
     "AttachError",
     "Session",
-    "SignalAnswer",
     "ask",
     "in_session",
     "join",
-    "requested_output",
-    "say_watched",
 ]
 
 # A watched program: its detector, its report file, and the processes that it starts.

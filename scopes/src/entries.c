@@ -115,16 +115,6 @@ PyTypeObject entry_type = {
     .tp_getset = fields_of_entries,
 };
 
-bool entry_check(PyObject *object, const char *function)
-{
-    if (is_entry(object)) {
-        return true;
-    }
-    PyErr_Format(PyExc_TypeError, "internal error: %s() was given a %s, expected an entry", function,
-                 Py_TYPE(object)->tp_name);
-    return false;
-}
-
 PyObject *referent_of(PyObject *reference)
 {
 #if PY_VERSION_HEX >= 0x030D0000

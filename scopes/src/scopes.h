@@ -70,7 +70,15 @@ int entries_make(PyObject *module);
 static inline bool is_entry(PyObject *object) { return PyObject_TypeCheck(object, &entry_type); }
 
 /* Whether it is an entry; TypeError where it is none. */
-bool entry_check(PyObject *object, const char *function);
+static inline bool entry_check(PyObject *object, const char *function)
+{
+    if (is_entry(object)) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "internal error: %s() was given a %s, expected an entry", function,
+                 Py_TYPE(object)->tp_name);
+    return false;
+}
 
 /* The entry of a resource, in no table yet: a new reference, NULL with an error set. */
 Entry *make_entry(PyObject *resource, PyObject *kind);

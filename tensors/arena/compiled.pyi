@@ -165,7 +165,7 @@ def is_served(array: object, /) -> bool:
 def move(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
     """Give the block behind an array, or at an address, to another scope, or to nobody, where `source` owns it."""
 
-def move_alone(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+def move_unshared(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
     """Move the block as `move` does, if only the array refers to its memory.
 
     Only a tensor and the caller may refer to the array.

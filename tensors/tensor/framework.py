@@ -33,9 +33,7 @@ from ..arena.extension import ARENA
 from ..numpy.storage import storage_of
 from .tensor import TENSOR, array_of, exported_identities
 
-__all__ = [
-    "NumpyFramework",
-]
+__all__: list[str] = []
 
 _NAME: Final = "numpy.ndarray"
 _namespace: Final[Any] = vars(np.ndarray)

@@ -164,7 +164,7 @@ class _InPlace:
         """Nothing has been done yet."""
 
 
-TORCH_GRAPHS: Final = TorchGraphs()
+GRAPHS: Final = TorchGraphs()
 """What the kind of PyTorch tensors gives as its `graphs`."""
 
 # The kind.
@@ -176,7 +176,7 @@ class TorchKind(Kind):
 
     cls = Tensor
     name = "torch.Tensor"
-    graphs = TORCH_GRAPHS
+    graphs = GRAPHS
 
     def release(self, resource: Any, /) -> None:
         """Drop what the handle refers to."""

@@ -18,7 +18,7 @@ from ...scopes.kinds import kind_of_type
 from ...scopes.process import PATCHES
 from ..patches import TORCH_SWAPS
 from .compiled import MemoryRecorder, unborn
-from .pending import PendingDisposals, is_alone
+from .pending import PendingDisposals, is_only_thread
 
 __all__ = [
     "PENDING",
@@ -190,7 +190,7 @@ def drop(tensor: Any, /) -> None:
             known = _metadata(tensor, cls)
     record = _records.get(known) or _record_of(known, tensor)
     # Made first: where that fails, the tensor is left as it is.
-    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_alone() else None
+    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_only_thread() else None
     state = tensor.__dict__
     if state:
         state = _left_to_others(tensor, state)

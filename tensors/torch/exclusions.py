@@ -59,7 +59,6 @@ from .compiled import ThreadState, thread_state
 
 __all__ = [
     "exclude_what_models_own",
-    "handing_over",
     "keep_fast_paths",
     "keep_what_contexts_hold",
     "keep_what_distributions_compute",
@@ -68,7 +67,6 @@ __all__ = [
     "watch_loaders",
     "watch_traces",
     "watch_transforms",
-    "without_births",
 ]
 
 # What is never captured: parameters, registered buffers, gradients, and what an optimizer has or

@@ -53,7 +53,6 @@ from .threads import RefusingMode, entered, left
 
 __all__ = [
     "TorchFramework",
-    "storage_undisturbed",
 ]
 
 _C: Final[Any] = torch._C

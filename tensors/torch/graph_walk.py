@@ -17,7 +17,6 @@ from .storages import storages_behind
 
 __all__ = [
     "ACCUMULATE",
-    "GUARDED_DEPTH",
     "Graph",
     "guard_release",
     "leaves_behind",

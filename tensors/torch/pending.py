@@ -29,9 +29,8 @@ __all__ = [
     "WAITING",
     "Operations",
     "PendingDisposals",
-    "Place",
     "Places",
-    "is_alone",
+    "is_only_thread",
 ]
 
 
@@ -239,8 +238,8 @@ class Places:
         return {thread: places for thread, places in there.items() if places}
 
 
-is_alone: Final[Callable[[], bool]] = TORCH_COMPILED.is_alone
-"""Return whether no other thread runs Python code."""
+is_only_thread: Final[Callable[[], bool]] = TORCH_COMPILED.is_only_thread
+"""Return whether the calling thread is the only one that the interpreter knows, with or without frames."""
 
 
 # An operation of PyTorch that another thread is inside of reads the tensor through the Python
@@ -319,7 +318,7 @@ class PendingDisposals:
 
     def hold(self, thing: object) -> None:
         """Keep something alive that operations of other threads may read yet."""
-        places = {} if is_alone() else self._operations.in_flight()
+        places = {} if is_only_thread() else self._operations.in_flight()
         if places:
             self.batches.append(_Batch(places, [], thing))
 

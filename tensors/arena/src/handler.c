@@ -164,7 +164,7 @@ PyObject *arrays_storage(PyObject *owner)
     return Py_BuildValue("Nn", PyLong_FromVoidPtr(address), (Py_ssize_t)nbytes);
 }
 
-bool arrays_holds_alone(PyObject *array, Py_ssize_t references)
+bool arrays_is_unshared(PyObject *array, Py_ssize_t references)
 {
     PyObject *object = array;
     while (object != NULL && PyObject_TypeCheck(object, numpy_ndarray) && Py_REFCNT(object) == references) {

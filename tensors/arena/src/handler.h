@@ -103,7 +103,7 @@ void *arrays_block_of(PyObject *array);
 PyObject *arrays_storage(PyObject *owner);
 
 /* Whether nothing but an array refers to its memory, and nothing but so many references to that array. */
-bool arrays_holds_alone(PyObject *array, Py_ssize_t references);
+bool arrays_is_unshared(PyObject *array, Py_ssize_t references);
 
 /* Move the block of an array that is charged to `source` now to another account. Returns whether it was. */
 bool arrays_move(void *address, struct account *source, struct account *target);

@@ -71,7 +71,7 @@ static PyMethodDef functions[] = {
     {"leave", arena_leave, METH_O, NULL},
     {"live_nbytes", arena_live_nbytes, METH_O, NULL},
     {"move", (PyCFunction)(void (*)(void))arena_move, METH_FASTCALL, NULL},
-    {"move_alone", (PyCFunction)(void (*)(void))arena_move_alone, METH_FASTCALL, NULL},
+    {"move_unshared", (PyCFunction)(void (*)(void))arena_move_unshared, METH_FASTCALL, NULL},
     {"owner", arena_owner, METH_O, NULL},
     {"pass_time", pass_time, METH_O, NULL},
     {"record_into", arena_record_into, METH_O, NULL},

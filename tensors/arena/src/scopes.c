@@ -270,10 +270,10 @@ PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     return PyBool_FromLong(moved);
 }
 
-PyObject *arena_move_alone(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+PyObject *arena_move_unshared(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     /* The tensor refers to its array, and so does the caller. */
-    if (count == 3 && !arrays_holds_alone(arguments[0], 2)) {
+    if (count == 3 && !arrays_is_unshared(arguments[0], 2)) {
         Py_RETURN_FALSE;
     }
     return arena_move(module, arguments, count);

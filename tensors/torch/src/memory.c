@@ -434,7 +434,7 @@ static int is_none(PyObject *tensor, PyObject *name)
 }
 
 /* Most tensors of a program are such: no graph, no base, no gradient. */
-static PyObject *identity_if_alone(PyObject *self, PyObject *tensor)
+static PyObject *lone_storage(PyObject *self, PyObject *tensor)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
     PyTypeObject *type = Py_TYPE(tensor);
@@ -468,7 +468,7 @@ static PyObject *identity_if_alone(PyObject *self, PyObject *tensor)
 
 static PyMethodDef methods_of_recorders[] = {
     {"forget", forget, METH_NOARGS, NULL},
-    {"identity_if_alone", identity_if_alone, METH_O, NULL},
+    {"lone_storage", lone_storage, METH_O, NULL},
     {"know", know_objects, METH_O, NULL},
     {"look", look, METH_NOARGS, NULL},
     {"look_at", look_at_now, METH_O, NULL},

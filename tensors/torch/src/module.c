@@ -8,7 +8,7 @@
 /* ------------------------------------------------------------------ the module */
 
 /* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
-static PyObject *is_alone(PyObject *module, PyObject *ignored)
+static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
@@ -18,7 +18,7 @@ static PyObject *is_alone(PyObject *module, PyObject *ignored)
 }
 
 static PyMethodDef functions[] = {
-    {"is_alone", is_alone, METH_NOARGS, NULL},
+    {"is_only_thread", is_only_thread, METH_NOARGS, NULL},
     {"thread_state", compiled_thread_state, METH_NOARGS, NULL},
     {"unborn", (PyCFunction)(void (*)(void))compiled_unborn, METH_FASTCALL, NULL},
     {0},
