@@ -326,12 +326,15 @@ def is_in_comprehension(code: CodeType, instruction: int) -> bool:
     instructions = list(dis.get_instructions(code))
     loops: list[tuple[int, int]] = [(one.offset, one.argval) for one in instructions if one.opname == "FOR_ITER"]
 
-    def innermost(offset: int) -> tuple[int, int] | None:
-        return max((loop for loop in loops if loop[0] < offset < loop[1]), default=None)
+    def around(offset: int) -> list[tuple[int, int]]:
+        return sorted((loop for loop in loops if loop[0] < offset < loop[1]), reverse=True)
 
-    around = innermost(instruction)
-    # A display with a star, ``[*rows, row]``, adds to what lies on top of the stack: one below the
-    # iterator is a comprehension's.
-    return around is not None and any(
-        one.opname in _ADDS and (one.arg or 0) > 1 and innermost(one.offset) == around for one in instructions
+    made_in = around(instruction)[:1]
+    # The argument of an addition counts down to what is added to, below the iterators of the
+    # comprehension's own loops. A display with a star, ``[*rows, row]``, has none of them.
+    return any(
+        loop in made_in
+        for one in instructions
+        if one.opname in _ADDS
+        for loop in around(one.offset)[: (one.arg or 1) - 1]
     )

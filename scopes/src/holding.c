@@ -177,6 +177,18 @@ int find_in_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is
     return 0;
 }
 
+/* A reference that is not counted holds like one that is. */
+static int add_reference(PyObject *object, void *arg)
+{
+    struct count *count = arg;
+    Py_ssize_t *left = table_find(&count->left, object);
+    if (left != NULL) {
+        count->open += *left == 0;
+        ++*left;
+    }
+    return 0;
+}
+
 /* What frames refer to that have ended: those in the traceback of an exception, and of what it followed on. */
 static int find_in_tracebacks(struct count *count, PyObject *error, PyObject *running)
 {
@@ -298,6 +310,7 @@ PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py
                 PyCodeObject *code = PyFrame_GetCode(frame);
                 if ((void *)frame == block && (PyObject *)code == PyTuple_GET_ITEM(note, 1)) {
                     count.before = PyTuple_GET_ITEM(note, 2);
+                    visit_borrowed(frame, add_reference, &count);
                     failed = visit_variables(frame, find_in_variable, &count);
                     count.before = NULL;
                 }

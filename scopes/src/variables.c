@@ -4,11 +4,15 @@
 
 #include <string.h>
 
-#if PY_VERSION_HEX < 0x030C0000
-/* The layout of a frame is internal, and the same in every release of 3.11. */
+#if PY_VERSION_HEX < 0x030F0000
+/* The layout of a frame is internal, and the same in every release of one minor version. */
+#define FRAMES_ARE_KNOWN
 #define Py_BUILD_CORE 1
 #include <internal/pycore_code.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030E0000
+#include <internal/pycore_interpframe_structs.h>
+#endif
 #undef Py_BUILD_CORE
 #endif
 
@@ -31,20 +35,36 @@ static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
     return result;
 }
 
-#if PY_VERSION_HEX < 0x030C0000
+#ifdef FRAMES_ARE_KNOWN
+
+/* What a variable refers to, which may be a cell: borrowed, NULL where it has no value. */
+static PyObject *local_of(const PyFrameObject *frame, int number, bool *is_counted)
+{
+#if PY_VERSION_HEX >= 0x030E0000
+    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no reference
+     * then. */
+    uintptr_t bits = frame->f_frame->localsplus[number].bits;
+    *is_counted = (bits & 3) == 0;
+    return (PyObject *)(bits & ~(uintptr_t)3);
+#else
+    *is_counted = true;
+    return frame->f_frame->localsplus[number];
+#endif
+}
 
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
 {
-    const _PyInterpreterFrame *inner = frame->f_frame;
-    const PyCodeObject *code = inner->f_code;
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    /* The frame holds it. */
+    Py_DECREF(code);
     if (lie_in_a_dict(code)) {
         return visit_dict(frame, visit, arg);
     }
     int result = 0;
     for (int i = 0; result == 0 && i < code->co_nlocalsplus; i++) {
         _PyLocals_Kind kind = _PyLocals_GetKind(code->co_localspluskinds, i);
-        PyObject *value = inner->localsplus[i];
-        bool is_own = true;
+        bool is_own;
+        PyObject *value = local_of(frame, i, &is_own);
         if (value != NULL && (kind & (CO_FAST_CELL | CO_FAST_FREE)) && PyCell_Check(value)) {
             /* One that a function inside refers to as well is not the frame's alone. */
             is_own = !(kind & CO_FAST_FREE) && Py_REFCNT(value) == 1;
@@ -67,8 +87,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         result = visit_dict(frame, visit, arg);
     }
     else {
-        /* Those that a function inside refers to come last, and are taken for its own: this Python
-         * does not show which they are. */
+        /* Those that a function inside can refer to come last. Whether one does, this Python does not
+         * show: in doubt they are held. */
         PyObject *groups[] = {PyCode_GetVarnames(code), PyCode_GetFreevars(code)};
         PyObject *cells = PyCode_GetCellvars(code);
         for (int group = 0; group < 2; group++) {
@@ -94,9 +114,28 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
 
 #endif
 
+int visit_borrowed(PyFrameObject *frame, visitproc visit, void *arg)
+{
+    int result = 0;
+#if PY_VERSION_HEX >= 0x030E0000 && defined(FRAMES_ARE_KNOWN)
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    const _PyStackRef *at = frame->f_frame->localsplus + code->co_nlocalsplus, *end = frame->f_frame->stackpointer;
+    for (; result == 0 && end != NULL && at < end; at++) {
+        PyObject *value = (at->bits & 3) == 1 ? (PyObject *)(at->bits & ~(uintptr_t)3) : NULL;
+        result = value == NULL ? 0 : visit(value, arg);
+    }
+    Py_DECREF(code);
+#else
+    (void)frame;
+    (void)visit;
+    (void)arg;
+#endif
+    return result;
+}
+
 bool has_ended(PyFrameObject *frame)
 {
-#if PY_VERSION_HEX < 0x030C0000
+#ifdef FRAMES_ARE_KNOWN
     return frame->f_frame->owner == FRAME_OWNED_BY_FRAME_OBJECT;
 #else
     /* This Python does not show it. One of a generator or a coroutine may be suspended: in doubt its variables hold. */

@@ -57,6 +57,7 @@ _ARRAY: Final[Any] = np.ndarray
 _SCALAR: Final[Any] = np.generic
 _TUPLE: Final[Any] = tuple
 _ABSENT: Final = object()
+_DLPACK_HAS_VERSIONS: Final = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
@@ -725,8 +726,10 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        options: dict[str, Any] = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return self.numpy().__dlpack__(**options)
+        options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
+        if _DLPACK_HAS_VERSIONS:
+            options["max_version"] = max_version
+        return self.numpy().__dlpack__(**{name: value for name, value in options.items() if value is not None})
 
     def __dlpack_device__(self) -> tuple[Literal[1], Literal[0]]:
         _ = self._array
@@ -1038,7 +1041,9 @@ class Tensor:
     ) -> Tensor:
         """Return the elements in another shape, a view if possible: see `numpy.ndarray.reshape`."""
         array: Any = self._array
-        return wrap(array.reshape(*bare(shape), order=order, copy=copy))
+        # NumPy 2.0 does not know `copy`.
+        options = {} if copy is None else {"copy": copy}
+        return wrap(array.reshape(*bare(shape), order=order, **options))
 
     def ravel(self, order: Order = "C") -> Tensor:
         """Return the elements along one axis, as a view if possible: see `numpy.ndarray.ravel`."""

@@ -120,7 +120,8 @@ def test_a_read_only_tensor_is_not_lent_as_writeable():
     t.setflags(write=False)
     with pytest.raises(BufferError):
         t.__dlpack__()
-    assert t.__dlpack__(max_version=(1, 0)) is not None
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":  # which can say that it is read-only
+        assert t.__dlpack__(max_version=(1, 0)) is not None
     assert t.__dlpack_device__() == (1, 0)
 
 

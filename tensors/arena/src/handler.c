@@ -241,7 +241,11 @@ PyObject *handler_capsule;
 /* Whether this thread has the GIL. Called by any thread, in any state. */
 static inline bool is_attached(void)
 {
+#if PY_VERSION_HEX >= 0x030D0000
+    const PyThreadState *thread = PyThreadState_GetUnchecked();
+#else
     const PyThreadState *thread = _PyThreadState_UncheckedGet();
+#endif
 #if PY_VERSION_HEX < 0x030C0000
     /* Before 3.12 that is the state of whichever thread has the GIL. In a process that has had a
      * subinterpreter PyGILState_Check() says yes to every thread. */
