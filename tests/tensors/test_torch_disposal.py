@@ -503,6 +503,32 @@ def test_backward_after_the_scope_gives_the_same_gradients(use):
     assert torch.equal(gradients(scoped=False, use=use), gradients(scoped=True, use=use))
 
 
+def test_what_a_graph_alone_holds_is_disposed_and_stays_what_it_was_for_the_graph():
+    class Exponential(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            # Python refers to it no more when this returns.
+            ctx.save_for_backward(x.exp())
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            [result] = ctx.saved_tensors
+            return gradient * result
+
+    x = torch.arange(4.0, requires_grad=True)
+    with ds.dispose_scope() as scope:
+        outer = scope.move_to_outer(Exponential.apply(x))
+        kept = scope.move_to_outer((x * torch.full((4,), 3.0)).sum())
+    for _ in range(2):
+        [saved] = outer.grad_fn.saved_tensors
+        assert saved.tolist() == outer.tolist()
+        del saved
+        gc.collect()
+    (outer.sum() + kept).backward()
+    assert x.grad.tolist() == (x.detach().exp() + 3).tolist()
+
+
 def test_the_graph_of_a_graph_stays_right():
     def second(scoped):
         torch.manual_seed(0)
