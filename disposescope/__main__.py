@@ -131,6 +131,11 @@ def doctor() -> int:
         warnings.simplefilter("ignore", RuntimeWarning)
         with LeakDetector(), dispose_scope():
             pass
+        if "torch" not in missing:
+            # Its guard is asked when a graph is looked at.
+            from .tensors.torch.graph_walk import check_graphs
+
+            check_graphs()
     rows = sorted(PATCHES.rows(), key=lambda row: _LIBRARIES.index(row.patch.library))
     tested: dict[str, str] = {}
     for row in rows:

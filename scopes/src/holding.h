@@ -70,8 +70,9 @@ typedef int (*variable_visitor)(PyObject *value, Py_ssize_t number, PyObject *na
 /* Calls it with the variables of a frame that have a value, and returns what ended that; -1 with an error set. */
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg);
 
-/* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14 on: that of the variable counts
- * for both. A value that the block returns is one. Returns what ended that. */
+/* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14
+ * on: that of the variable counts for both. A value that the block returns is one. Returns what
+ * ended that. */
 int visit_borrowed(PyFrameObject *frame, visitproc visit, void *arg);
 
 /* Whether a frame has ended, and neither runs, on any thread, nor is suspended. */
