@@ -239,7 +239,9 @@ class Session:
             yield
         finally:
             if ticker is not None and self._ticker is ticker:
-                ticker.start()
+                # Python 3.12 starts no thread any more where the interpreter ends: the last report follows.
+                with suppress(RuntimeError):
+                    ticker.start()
 
     def _with_freed(self, report: Report) -> Report:
         """Return a report with what grew from pass to pass and was freed before the end."""
