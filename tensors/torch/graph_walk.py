@@ -360,7 +360,8 @@ class _Reading(threading.local):
 
 
 _READING: Final = _Reading()
-_NOTHING: Final = torch.empty(0, device="cpu")
+with _C._DisableFuncTorch():  # this may be imported inside of a transform, which would wrap it
+    _NOTHING: Final = torch.empty(0, device="cpu")
 _NOTHINGS_MEMORY: Final[int] = _NOTHING.untyped_storage()._cdata
 
 
