@@ -481,23 +481,24 @@ def owned_in(
 
 def _owned_inside(scope: ScopeState, resource: object, kind: Kind) -> list[Entry]:
     """Return what a scope owns of the parts of a resource, and of their parts."""
+    pending = [(resource, part) for part in kind.inner(resource)]
+    if not pending:
+        return []
     found: dict[Entry, None] = {}
     met = {id(resource)}
-    pending: list[tuple[object, Kind]] = [(resource, kind)]
     while pending:
-        outer, outer_kind = pending.pop()
-        for part in outer_kind.inner(outer):
-            part_kind = kind_of(part)
-            if part_kind is None or id(part) in met:
-                continue
-            met.add(id(part))
-            pending.append((part, part_kind))
-            entry, above = entry_of(part), entry_of(outer)
-            if entry is None or (entry.unit is not None and above is not None and _is_part_of(entry, above)):
-                # What is part of it moves with it, and takes no other composite along.
-                continue
-            if owner_of_entry(entry) is scope:
-                found[unit_of(entry)] = None
+        outer, part = pending.pop()
+        part_kind = kind_of(part)
+        if part_kind is None or id(part) in met:
+            continue
+        met.add(id(part))
+        pending += [(part, inside) for inside in part_kind.inner(part)]
+        entry, above = entry_of(part), entry_of(outer)
+        if entry is None or (entry.unit is not None and above is not None and _is_part_of(entry, above)):
+            # What is part of it moves with it, and takes no other composite along.
+            continue
+        if owner_of_entry(entry) is scope:
+            found[unit_of(entry)] = None
     return list(found)
 
 
@@ -571,7 +572,8 @@ def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
     """Let no scope own what keepers have, and what that is made of: see `keeping`. Their graphs stay as they are."""
     found = dict.fromkeys(entries)
     for entry in entries:
-        found.update(dict.fromkeys(_owned_inside(scope, entry(), entry.kind)))
+        for inside in _owned_inside(scope, entry(), entry.kind):
+            found[inside] = None
     entries = list(found)
     try:
         _change_owner(scope, entries, None)
