@@ -4,11 +4,13 @@ Run it with ``python benchmarks/bench_workspace.py [REPETITIONS]``. Each round r
 turns; the times are medians, and the ratios are of those. Memory is the growth of the resident set over a
 few passes, each way in a process of its own. The programs are written in NumPy: a transformer block's
 inference, an image pyramid, k-means, a training step of an MLP, and a chain of operators at several sizes.
+A training step of PyTorch's, which is recorded and never served, is there where PyTorch is installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import statistics
@@ -123,6 +125,31 @@ def chain(nbytes: int) -> Callable[[], Program]:
     return make
 
 
+def training_step() -> Program:
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, 1024),
+        torch.nn.GELU(),
+        torch.nn.Linear(1024, 1024),
+        torch.nn.GELU(),
+        torch.nn.Linear(1024, 10),
+    )
+    optimizer = torch.optim.AdamW(model.parameters())
+    x, y = torch.randn(256, 256), torch.randint(10, (256,))
+
+    def run() -> float:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return run
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "transformer": transformer,
     "pyramid": pyramid,
@@ -211,6 +238,13 @@ def main() -> None:
         row = [f"{found[way] * 1e3:8.3f}ms" for way in WAYS]
         ratios = [found["slab"] / found["pool"], found["slab"] / found["numpy"], found["recording"] / found["pool"]]
         print(f"{name:>16}", *row, *(f"{ratio:10.3f}" for ratio in ratios), flush=True)
+    if importlib.util.find_spec("torch") is not None:
+        found = times(training_step, repetitions)
+        print("\ntraining step of PyTorch's")
+        print(f"{'plain':>10} {'scope':>10} {'recording':>10} {'recording/scope':>16} {'recording/plain':>16}")
+        shown = [f"{found[way] * 1e3:8.3f}ms" for way in ("numpy", "pool", "recording")]
+        over_scope, over_plain = (found["recording"] / found[way] for way in ("pool", "numpy"))
+        print(*shown, f"{over_scope:16.3f} {over_plain:16.3f}", flush=True)
     print("\nresident memory over the most bytes in use at once")
     print(f"{'':>16} {'pool':>10} {'slab':>10}")
     for name in ("transformer", "pyramid", "k-means", "mlp"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .leaks.detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
     from .leaks.detector.freed import AssertFreed, WhyAlive, assert_freed, why_alive
     from .leaks.detector.snapshot import Snapshot
+    from .leaks.report.peak import Advice
     from .leaks.report.records import Record
     from .planner.plan import Plan, plan
     from .scopes.context import ArenaUse
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from .tensors.tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
     from .tensors.tensor.tensor import ExportedStorage, Tensor, exported_storages
     from .tensors.torch.graph import GraphOp, GraphSummary, ModelAudit, Recorder, audit, graph_nbytes, graph_summary
-    from .workspace.results import Advice, Peak, WorkspaceStatistics
+    from .workspace.results import Peak, WorkspaceStatistics
     from .workspace.workspace import Workspace
 
     __version__: str
@@ -155,6 +156,7 @@ _MODULES = {
     "leaks.detector.detector": "LeakDetector assert_no_leaks live_tensors take_snapshot",
     "leaks.detector.freed": "AssertFreed WhyAlive assert_freed why_alive",
     "leaks.detector.snapshot": "Snapshot",
+    "leaks.report.peak": "Advice",
     "leaks.report.records": "Record",
     "planner.plan": "Plan plan",
     "scopes.errors": (
@@ -178,7 +180,7 @@ _MODULES = {
     "tensors.tensor.constructors": "arange asarray empty from_dlpack full ones tensor zeros",
     "tensors.tensor.tensor": "ExportedStorage Tensor exported_storages",
     "tensors.torch.graph": "GraphOp GraphSummary ModelAudit Recorder audit graph_nbytes graph_summary",
-    "workspace.results": "Advice Peak WorkspaceStatistics",
+    "workspace.results": "Peak WorkspaceStatistics",
     "workspace.workspace": "Workspace",
 }
 try:

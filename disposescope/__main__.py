@@ -93,8 +93,10 @@ def plan_file(file: Path, output: Path | None, time_limit: float) -> int:
             write_table(output, table, found)
     except TableError as error:
         return _refuse(str(error))
+    except ValueError as error:
+        return _refuse(f"{file}: {str(error).removeprefix('plan: ')}")
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}")
+        return _refuse(f"{error.filename or output}: {error.strerror}")
     except KeyboardInterrupt:
         return _refuse("interrupted; nothing was written")
     best = "no plan is lower" if found.is_optimal else f"{found.ratio:.4f} times the lower bound {found.lower_bound:,}"
@@ -129,6 +131,11 @@ def doctor() -> int:
         warnings.simplefilter("ignore", RuntimeWarning)
         with LeakDetector(), dispose_scope():
             pass
+        if "torch" not in missing:
+            # Its guard is asked when a graph is looked at.
+            from .tensors.torch.graph_walk import check_graphs
+
+            check_graphs()
     rows = sorted(PATCHES.rows(), key=lambda row: _LIBRARIES.index(row.patch.library))
     tested: dict[str, str] = {}
     for row in rows:

@@ -107,7 +107,7 @@ def _rows_of(buffers: Any) -> NDArray[np.int64]:
         raise ValueError(
             f"plan: expected rows of lower, upper and size, found rows of different lengths ({error})"
         ) from None
-    if given.size == 0:
+    if given.shape in ((0,), (0, 3)):
         return np.zeros((0, 3), np.int64)
     if given.ndim != 2 or given.shape[1] != 3:
         raise ValueError(f"plan: expected an array of shape (n, 3) with lower, upper and size, found {given.shape}")

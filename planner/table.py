@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .plan import Plan
 __all__ = ["Table", "TableError", "read_table", "write_table"]
 
 _COLUMNS: Final = ("id", "lower", "upper", "size")
+_DIGITS_AT_MOST: Final = 1000
 
 
 class TableError(ValueError):
@@ -57,10 +59,16 @@ def read_table(path: Path) -> Table:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.DictReader(file, strict=True)
             missing = [name for name in _COLUMNS if name not in (lines.fieldnames or ())]
+            twice = [name for name in _COLUMNS if (lines.fieldnames or ()).count(name) > 1]
+            if twice:
+                raise TableError(f"{path}: line 1: the column {twice[0]} is there twice")
             if missing:
                 raise TableError(f"{path}: line 1: no column {', '.join(missing)}; expected {','.join(_COLUMNS)}")
             for line in lines:
                 where = f"{path}: line {lines.line_num}"
+                if None in line:
+                    count = len(lines.fieldnames or ())
+                    raise TableError(f"{where}: {count + len(line[None])} values, and {count} columns")
                 name = line["id"]
                 if name in ids:
                     raise TableError(f"{where}: the id {name} is there twice")
@@ -91,10 +99,12 @@ def write_table(path: Path, table: Table, plan: Plan) -> None:
 
 
 def _integer(text: str | None, column: str, where: str) -> int:
-    try:
-        number = int(text or "")
-    except ValueError:
-        raise TableError(f"{where}: {column} is an integer, not {text!r}") from None
+    # Python's int() takes more, such as 1_000 and digits of other scripts.
+    if text is None or not re.fullmatch(r"\s*[-+]?[0-9]+\s*", text):
+        raise TableError(f"{where}: {column} is an integer, not {text!r}")
+    if len(text) > _DIGITS_AT_MOST:
+        raise TableError(f"{where}: {column} does not fit into 64 bits")
+    number = int(text)
     if not -(2**63) <= number < 2**63:
         raise TableError(f"{where}: {column} {number} does not fit into 64 bits")
     return number

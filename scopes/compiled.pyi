@@ -389,14 +389,15 @@ def kept_entries(
     entries: list[Entry],
     types: tuple[type, ...],
     variables: tuple[dict[str, Any], ...],
-    judge: Callable[[type], int],
-    looks: dict[int, tuple[Any, int]],
+    judge: Callable[[type | str], int],
+    looks: dict[int | str, Any],
     /,
 ) -> list[Entry]:
     """Return the entries of resources that are reached through an object that keeps what it holds.
 
-    Looked for from the variables of the frames that run, and only where references to a resource
-    are not those of variables and of what they alone refer to.
+    Looked for from the variables of the frames that run and of their modules, and from those of the
+    modules and classes that are met on the way, and only where references to a resource are not
+    those of variables and of what they alone refer to.
 
     Parameters
     ----------
@@ -408,8 +409,10 @@ def kept_entries(
         The variables of modules that keep what they hold.
     judge : callable
         Tells of a class what is done with its instances: 0 for those that are looked into, 1 for
-        those that keep what they hold, 2 for those that are looked past.
+        those that keep what they hold, 2 for those that are looked past. And of the name of a
+        module: 0 where the variables of the module and of its classes are looked into, else 2.
     looks : dict
-        What `judge` has said, which is asked once for each class: by ``id``, a weak reference to
-        the class and the number. Belongs to `judge`, and is filled here.
+        What `judge` has said, which is asked once for each: by the ``id`` of a class, a weak
+        reference to it and the number; by the name of a module, the number. Belongs to `judge`, and
+        is filled here.
     """

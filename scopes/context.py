@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
 from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
 from .errors import ScopeNestingError
@@ -46,7 +46,6 @@ __all__ = [
     "drive_by_hand",
     "enter_among_generators",
     "finish_releases",
-    "generator_frame",
     "innermost_scope",
     "leave_the_stack",
     "remove_listener",
@@ -300,6 +299,14 @@ class Hooks:
         self.children: list[Callable[[object], Iterator[tuple[str, object]] | None]] = []
         self.put_off: list[Callable[[], object]] = []
         self.open_witness: Callable[[], Witness] | None = None
+
+    def add(
+        self, event: Literal["array_moved_out", "children", "entered", "left"], function: Callable[..., object]
+    ) -> None:
+        """Call a function too, where it is not called yet; the event is the name of an attribute."""
+        functions: list[Any] = getattr(self, event)
+        if function not in functions:
+            functions.append(function)
 
 
 HOOKS: Final = Hooks()

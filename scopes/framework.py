@@ -19,7 +19,7 @@ from .context import HOOKS, innermost_scope
 from .kinds import Finder, Kind, add_kind, find_births_with, set_current_index
 from .process import PATCHES, await_module, hold_across_forks, install_at_import_while
 from .scope import DisposeScope
-from .sites import Role, add_library, add_role_of_code
+from .sites import Mark, Role, add_library, add_role_of_code
 from .tree_walk import add_keepers
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ __all__ = [
     "Framework",
     "HeldMemory",
     "LibraryCache",
+    "LifeLog",
+    "LifeRecording",
     "LiveMemory",
     "MemoryFacts",
     "ModelFacts",
@@ -202,6 +204,41 @@ class BirthLog(Protocol):
         ...
 
 
+class LifeLog(Protocol):
+    """A recording of what memory is born and freed, in its order: what peaks are found in."""
+
+    def note(self, nbytes: int, /) -> int | None:
+        """Record that memory is born, at the line of the caller. Return the number of the birth; None where it ended.
+
+        Parameters
+        ----------
+        nbytes : int
+            Its bytes.
+        """
+        ...
+
+    def note_death(self, birth: int, /) -> object:
+        """Record that the memory of a birth is freed."""
+        ...
+
+
+class LifeRecording(LifeLog, Protocol):
+    """A `LifeLog` of the whole process, and what it has."""
+
+    @property
+    def time(self) -> int:
+        """How many births are recorded."""
+        ...
+
+    def end(self) -> object:
+        """Record no more."""
+        ...
+
+    def births(self) -> list[tuple[int, int, int, int, tuple[Mark, ...]]]:
+        """Return bytes, death, outcome, slot and places of each birth, after the end: see `leaks.peaks.recording`."""
+        ...
+
+
 class Framework:
     """What scopes ask of one library of tensors. Subclass it, and `register` one instance.
 
@@ -355,6 +392,30 @@ class Framework:
 
     def identity_at(self, address: int, /) -> Hashable | None:
         """Return the identity of recorded memory of the library in which an address lies; None where there is none."""
+        return None
+
+    # What is asked to find the peak of memory.
+
+    def record_lives(self, most_births: int, /) -> LifeRecording | None:
+        """Return a recording of what the library allocates and frees from now on, inside of scopes and outside.
+
+        A detector is open meanwhile.
+
+        Parameters
+        ----------
+        most_births : int
+            So many births are recorded at most.
+        """
+        return None
+
+    def note_lives(self, lives: LifeLog, /) -> Callable[[], object] | None:
+        """Note in a recording what memory of the library is born and freed on this thread from now on.
+
+        Returns
+        -------
+        callable or None
+            Ends that, on the same thread.
+        """
         return None
 
     # What the search for holders asks. No code of the program may be run, and nothing is changed.
@@ -575,15 +636,14 @@ def _install(framework: Framework) -> None:
     if _overrides(framework, "find_births"):
         for kind in kinds:
             find_births_with(kind.cls, cast("Finder", framework.find_births))
-    for method, hooks in (
-        ("scope_entered", HOOKS.entered),
-        ("scope_left", HOOKS.left),
-        ("array_moved_out", HOOKS.array_moved_out),
-        ("children", HOOKS.children),
-    ):
-        function = getattr(framework, method)
-        if _overrides(framework, method) and function not in hooks:
-            hooks.append(function)
+    if _overrides(framework, "scope_entered"):
+        HOOKS.add("entered", framework.scope_entered)
+    if _overrides(framework, "scope_left"):
+        HOOKS.add("left", framework.scope_left)
+    if _overrides(framework, "array_moved_out"):
+        HOOKS.add("array_moved_out", framework.array_moved_out)
+    if _overrides(framework, "children"):
+        HOOKS.add("children", framework.children)
     FRAMEWORKS.add(framework)
 
 

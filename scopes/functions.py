@@ -33,7 +33,7 @@ from .identity import (
     unit_of,
 )
 from .kinds import KINDS, Kind, advice_for, device_name, finder_of, kind_of, qualified_name
-from .ownership import Plan, absorb_members, plan_members
+from .ownership import MemberPlan, absorb_members, plan_members
 from .scope import DisposeScope, again, release_each
 from .tree_walk import resources_in
 
@@ -127,7 +127,7 @@ def dispose(tree: object) -> None:
     """
     if DEAD_COMPOSITES:
         settle()
-    planned: list[tuple[object, Kind, Plan]] = []
+    planned: list[tuple[object, Kind, MemberPlan]] = []
     hides = finding_births(is_tracked)
     resources = resources_in(tree, hides, "the tree given to dispose()", is_owned=is_owned)
     if KINDS.finders:

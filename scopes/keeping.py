@@ -79,8 +79,9 @@ def keeps(*names: str | type) -> None:
     Notes
     -----
     Such an object is looked for where a block leaves something behind that its variables do not
-    account for: from the variables of the code that runs, through containers and objects. One that
-    is more than some 2,000 objects away is not found.
+    account for: from the variables of the code that runs, through containers, objects, and the
+    modules and classes whose code they can call, those of installed libraries left out. One that is
+    more than some 2,000 objects away is not found.
 
     Examples
     --------

@@ -13,7 +13,6 @@ from .process import install_imported
 __all__ = [
     "KINDS",
     "MAPPED",
-    "Cut",
     "GraphOption",
     "Graphs",
     "Kind",
@@ -319,7 +318,7 @@ class Kind:
     def library_references(self, resource: Any, /) -> int:
         """Return how many references to one live instance are its library's own.
 
-        References that a disposal does not harm, such as that of a view to its base. See the option
+        A disposal does no harm to these, such as that of a view to its base. See the option
         ``escapes`` of scopes.
         """
         return 0
@@ -333,10 +332,9 @@ class Kind:
         return resource
 
     def inner(self, resource: Any, /) -> Iterable[object]:
-        """Return the resources that one live instance is made of and that are resources of their own.
+        """Return the parts of one live instance that are resources of their own; most instances have none.
 
-        What leaves a scope takes those along that the same scope owns. None of it for most
-        instances.
+        An instance that leaves a scope takes along those that the same scope owns.
         """
         return ()
 
@@ -430,7 +428,7 @@ def find_kind(cls: type) -> Kind | None:
     """Return the same, without remembering it: what is remembered keeps the type alive."""
     mro = mro_of(cls)
     for base in mro:
-        # A class that has no hash, as its metaclass says, was not registered.
+        # A class whose metaclass gives it no hash cannot be registered.
         hashed: Any = getattr(type(base), "__hash__", None)
         found = None if hashed is None else KINDS.registered.get(base)
         if found is not None:
@@ -443,7 +441,7 @@ def find_kind(cls: type) -> Kind | None:
 
 
 def add_kind(kind: Kind) -> None:
-    """Put a kind into the registry; the last word for its type."""
+    """Register a kind; it replaces an earlier one of its type."""
     KINDS.registered[kind.cls] = kind
     if kind.is_anchored and kind.cls not in KINDS.anchored:
         KINDS.anchored += (kind.cls,)
@@ -464,7 +462,7 @@ def finder_of(resource: object) -> Finder | None:
     except KeyError:
         if len(KINDS.finder_by_type) >= _REMEMBERED:
             KINDS.finder_by_type.clear()
-        # By identity: a class may have no hash, as its metaclass says, and then there is none for it.
+        # By identity: a class whose metaclass gives it no hash is in no table.
         found = next((finder for base in mro_of(cls) for known, finder in KINDS.finders.items() if known is base), None)
         KINDS.finder_by_type[cls] = found
         return found

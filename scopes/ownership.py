@@ -42,7 +42,7 @@ from .kinds import KINDS, Kind, device_name, kind_of, let_graphs_out
 from .tree_walk import resources_in
 
 __all__ = [
-    "Plan",
+    "MemberPlan",
     "absorb_members",
     "belongs_to_model",
     "born",
@@ -64,11 +64,11 @@ __all__ = [
 # How a composite takes its members: planned first, with every test that may refuse it, and then done.
 
 
-Plan = list[tuple[object, list[tuple[str, object, Kind]]]]
+MemberPlan = list[tuple[object, list[tuple[str, object, Kind]]]]
 """The composites that one brings along, itself first, each with its members: name, resource and kind."""
 
 
-def plan_members(resource: object, kind: Kind) -> Plan:
+def plan_members(resource: object, kind: Kind) -> MemberPlan:
     """Return the members that a composite which is not tracked yet would take: for `absorb_members`.
 
     Changes nothing.
@@ -82,7 +82,7 @@ def plan_members(resource: object, kind: Kind) -> Plan:
     UnknownKindError
         A member is of unknown type and hides a resource.
     """
-    plan: Plan = []
+    plan: MemberPlan = []
     if not kind.is_composite:
         return plan
     met = {id(resource)}
@@ -105,7 +105,7 @@ def plan_members(resource: object, kind: Kind) -> Plan:
     return plan
 
 
-def _check_devices(plan: Plan) -> None:
+def _check_devices(plan: MemberPlan) -> None:
     """Compare the devices of each composite's members; a composite among them has the device of its own members."""
     devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
     for parent, rows in reversed(plan):
@@ -134,7 +134,7 @@ def _check_devices(plan: Plan) -> None:
                 )
 
 
-def absorb_members(unit: Entry, plan: Plan) -> None:
+def absorb_members(unit: Entry, plan: MemberPlan) -> None:
     """Make the members that were planned for a composite part of it.
 
     A member that is tracked gives up its owner; one that is a member of another composite already
@@ -221,7 +221,7 @@ def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
     if not fresh and isinstance(entry, AnchoredEntry):
         entry.remember(elements)
         entry.members = tuple([member for member in entry.members if member.members or member() is not None])
-    own: Plan = []
+    own: MemberPlan = []
     for parent, rows in plan:
         known = [(row, entry_of(row[1])) for row in rows]
         own.append(
@@ -309,7 +309,7 @@ def _parts_at_hand(resource: object, kind: Kind, scope: ScopeState | None) -> li
 # The moment of birth: what a kind calls when one of its instances has come into being.
 
 
-def born_together(resource: object, kind: Kind, plan: Plan | None = None) -> Entry:
+def born_together(resource: object, kind: Kind, plan: MemberPlan | None = None) -> Entry:
     """Record the birth of a composite, whose members become part of it.
 
     Parameters
@@ -629,7 +629,7 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
         settle()
     if KINDS.finders:
         find_births_of(resources)
-    planned: list[tuple[object, Kind, Plan]] = []
+    planned: list[tuple[object, Kind, MemberPlan]] = []
     for resource in resources:
         kind = kind_of(resource)
         if kind is None:
@@ -657,7 +657,7 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
         raise
 
 
-def _attach(scope: ScopeState, planned: list[tuple[object, Kind, Plan]]) -> None:
+def _attach(scope: ScopeState, planned: list[tuple[object, Kind, MemberPlan]]) -> None:
     fresh: set[Entry] = set()
     entries: list[Entry] = []
     for resource, kind, plan in planned:

@@ -200,7 +200,7 @@ class Patches:
         owner : module or type
             What has the attribute.
         name : str
-            The attribute.
+            The attribute; ``"Class.attribute"`` for one of a class in a module.
         wrap : callable
             Called with the original, as read from the owner; returns what takes its place.
 
@@ -210,6 +210,9 @@ class Patches:
             False where there is no such attribute: the guard of the patch does not hold.
         """
         self.declare(patch)
+        within, _, last = name.rpartition(".")
+        if within and hasattr(owner, within):
+            owner, name = getattr(owner, within), last
         changes = self._changes[patch]
         change = changes.get((owner, name))
         if change is None:
@@ -248,18 +251,24 @@ class Patches:
         return is_installed
 
     def fail(self, patch: Patch, found: str) -> None:
-        """Record, and warn once, that the guard of a patch does not hold."""
+        """Record, and warn once, that the guard of a patch does not hold.
+
+        Raises nothing, also where warnings are errors: whoever enters a block has not asked.
+        """
         failures = self._failures.setdefault(patch, {})
         if found in failures:
             return
         failures[found] = None
         if patch.warns:
-            warn(
-                f"{patch.library} {version_of(patch.library)} is not known to disposescope "
-                f"(tested: {patch.tested}): {found}; {patch.otherwise}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            try:
+                warn(
+                    f"{patch.library} {version_of(patch.library)} is not known to disposescope "
+                    f"(tested: {patch.tested}): {found}; {patch.otherwise}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            except RuntimeWarning as warning:
+                print(f"RuntimeWarning: {warning}", file=sys.stderr)
 
     def restore(self, patch: Patch) -> None:
         """Undo all changes of a patch, the last first."""

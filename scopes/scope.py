@@ -77,13 +77,14 @@ if TYPE_CHECKING:
 
     from .compiled import Origin
     from .errors import EscapedError
+    from .keeping import EscapesOption
+    from .kinds import GraphOption
 
 __all__ = [
     "DisposeScope",
     "again",
     "decorate",
     "dispose_scope",
-    "release_all_but",
     "release_each",
     "tidy",
 ]
@@ -516,7 +517,13 @@ class DisposeScope(ScopeState):
         return f"<DisposeScope{named} {state}{graph}{owned}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError("a scope belongs to a block of code in its own process and cannot be pickled or copied")
+        if self._state:
+            raise TypeError("a scope belongs to a block of code in its own process and cannot be pickled or copied")
+        # Engines such as Ray send a decorated function by value, with the scope in its closure.
+        return _unopened, (self._origin, *self._options())
+
+    def _options(self) -> tuple[Any, ...]:
+        return self.name, self.strict, self.graph, self.keep_pages, self._arena, self.budget, self.escapes
 
     def _called(self) -> str:
         return "a scope" if self.name is None else f"scope {self.name!r}"
@@ -824,18 +831,8 @@ class DisposeScope(ScopeState):
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        fresh = DisposeScope(
-            self.name,
-            strict=self.strict,
-            graph=self.graph,
-            keep_pages=self.keep_pages,
-            arena=self._arena,
-            budget=self.budget,
-            escapes=self.escapes,
-        )
         # Told by the first line of the function, or where that has none by who calls it.
-        fresh._origin = self._origin or _origin_at(self.name, _getframe(1))
-        return fresh
+        return _unopened(self._origin or _origin_at(self.name, _getframe(1)), *self._options())
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to its caller's scope; inputs stay in place, also if strict."""
@@ -859,6 +856,23 @@ class DisposeScope(ScopeState):
             "write dispose_scope() in each",
             scope=repr(self),
         )
+
+
+def _unopened(
+    origin: Origin | None,
+    name: str | None,
+    strict: bool,
+    graph: GraphOption,
+    keep_pages: bool,
+    arena: bool,
+    budget: int | str | None,
+    escapes: EscapesOption,
+) -> DisposeScope:
+    scope = DisposeScope(
+        name, strict=strict, graph=graph, keep_pages=keep_pages, arena=arena, budget=budget, escapes=escapes
+    )
+    scope._origin = origin
+    return scope
 
 
 # One call in a scope of its own.

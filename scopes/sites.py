@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, final
 
 __all__ = [
@@ -21,9 +21,9 @@ __all__ = [
     "called_by",
     "is_in_comprehension",
     "is_inside",
+    "is_of_the_program",
     "line_of",
     "mark_of",
-    "name_of_call",
     "rank_of",
     "shown",
     "site_of",
@@ -64,9 +64,11 @@ Mark = tuple[CodeType, int]
 
 _OURS: Final = __name__.partition(".")[0]
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
-# Of these all modules are libraries', of the others those alone.
-_packages: Final = {_OURS, "contextlib", "copy"}
-_modules: Final[set[str]] = set()
+# Of these all modules are libraries', of the others those alone: what unpickles for the code that asks.
+_packages: Final = {_OURS, "contextlib", "copy", "shelve"}
+_modules: Final = {f"multiprocessing.{name}" for name in ("connection", "managers", "queues", "reduction")}
+
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
 
@@ -152,6 +154,17 @@ def line_of(code: CodeType, instruction: int) -> int:
 def is_inside(frame: FrameType) -> bool:
     """Return whether a frame runs code of this package."""
     return _top_package(frame.f_globals) == _OURS and not frame.f_code.co_filename.startswith("<doctest")
+
+
+def is_of_the_program(module: str) -> bool:
+    """Return whether a module, given by its name, is part of the program, and of no library that is installed."""
+    package = module.partition(".")[0]
+    if package in _packages or package in sys.stdlib_module_names or module in _modules:
+        return False
+    imported = sys.modules.get(module)
+    # Past a function __getattr__ of the module's. A program may have put another object there.
+    file: object = vars(imported).get("__file__") if type(imported) is ModuleType else None
+    return type(file) is not str or not any(folder in file for folder in _INSTALLED)
 
 
 def shown(file: str) -> str:

@@ -37,6 +37,7 @@ from .compiled import Entry, HeldEntry, ScopeState, StrongEntry, kept_entries
 from .context import HOOKS
 from .errors import UnknownKindError
 from .kinds import KINDS, advice_for, find_kind, is_own, kind_of, module_of, mro_of, name_of, qualified_name, space_of
+from .sites import is_of_the_program
 
 __all__ = [
     "CLASSES",
@@ -53,7 +54,7 @@ __all__ = [
     "walk_with",
 ]
 
-Path = tuple[Any, str] | None
+PathTo = tuple[Any, str] | None
 Asked = Callable[[object], bool]
 """A question about an object that the walk has met."""
 
@@ -106,7 +107,7 @@ class _Known(NamedTuple):
 
 
 _LOOK_INTO, _KEEPER, _LOOK_PAST = range(3)
-"""What compiled code does with the instances of a class, in the order of ``enum look``."""
+"""What compiled code does with the instances of a class, and with a module, in the order of ``enum look``."""
 
 
 @final
@@ -127,7 +128,7 @@ class KnownClasses:
         self._known: dict[str | int, _Known] = {}
         # Of the types that were asked for.
         self._walkers: dict[type, Walker | None] = {}
-        self._looks: dict[int, tuple[Any, int]] = {}
+        self._looks: dict[int | str, Any] = {}
         self.any_keeps = False
 
     def add(self, names: tuple[str | type, ...], walker: Walker, *, keeps: bool = False) -> None:
@@ -176,7 +177,10 @@ class KnownClasses:
         """Return those entries of which an object that keeps what it holds has a part."""
         return kept_entries(entries, KINDS.anchored, self._variables(), self._look, self._looks)
 
-    def _look(self, cls: type) -> int:
+    def _look(self, cls: Any) -> int:
+        # A class may have a metaclass that answers isinstance() with code of its own.
+        if type(cls) is str:
+            return _LOOK_INTO if is_of_the_program(cls) else _LOOK_PAST
         if any(base is types.ModuleType or base is ScopeState for base in mro_of(cls)):
             return _LOOK_PAST
         if any(known.keeps for known in self._known_of(cls)):
@@ -305,9 +309,9 @@ def resources_in(
         return [tree]
     found: list[object] = []
     met: dict[int, object] = {}
-    pending: list[tuple[object, Path]] = [(tree, None)]
-    models: list[tuple[object, Path]] = []
-    unknown: list[tuple[object, Path]] = []
+    pending: list[tuple[object, PathTo]] = [(tree, None)]
+    models: list[tuple[object, PathTo]] = []
+    unknown: list[tuple[object, PathTo]] = []
     judged = 0
     # What counts inside of models, once the walk is there.
     only: Asked | None = None
@@ -536,7 +540,7 @@ def refuse_without_resources(tree: object, verb: str) -> None:
     its classes is understood, whatever it holds.
     """
     met: dict[int, object] = {}
-    pending: list[tuple[object, Path]] = [(tree, None)]
+    pending: list[tuple[object, PathTo]] = [(tree, None)]
     while pending:
         node, path = pending.pop()
         cls = type(node)
@@ -572,7 +576,7 @@ def _referents(node: object) -> list[object]:
     return gc.get_referents(node)
 
 
-def _spelled(path: Path) -> str:
+def _spelled(path: PathTo) -> str:
     labels: list[str] = []
     while path is not None:
         path, label = path

@@ -15,8 +15,6 @@ from ..scopes.keeping import EscapesOption
 from ..scopes.scope import DisposeScope, again
 
 __all__ = [
-    "BatchIterator",
-    "ScopedBatches",
     "scoped_batches",
 ]
 

@@ -22,7 +22,6 @@ from .pack import adapter_of, check_flag, check_lengths, pack_sequence
 from .packed import PackedSequence
 
 __all__ = [
-    "PackCollate",
     "ScopedCollate",
     "pack_collate",
 ]
@@ -121,7 +120,7 @@ class ScopedCollate(Generic[P, R]):
 # The common collate function: fields that vary in length packed, the others stacked.
 
 
-Path = tuple[str, ...]
+FieldPath = tuple[str, ...]
 Names = Collection[str | int]
 
 _LISTED: Final = (str, bytes, type(None))
@@ -213,12 +212,12 @@ class PackCollate:
 
     __slots__ = ("_enforce_sorted", "_pack", "_stack", "_varied")
 
-    _pack: frozenset[Path] | Literal["varying", "all"]
-    _stack: frozenset[Path]
+    _pack: frozenset[FieldPath] | Literal["varying", "all"]
+    _stack: frozenset[FieldPath]
     _enforce_sorted: bool
     # The fields that were seen to vary. Only ever grows; adding to a set is atomic, so that threads
     # may share the collate.
-    _varied: set[Path]
+    _varied: set[FieldPath]
 
     def __init__(self, pack: Names | Literal["varying", "all"], stack: Names, enforce_sorted: bool) -> None:
         if isinstance(pack, str):
@@ -241,7 +240,7 @@ class PackCollate:
             given = list(samples)
             if not given:
                 raise ValueError("pack_collate: there are no samples to make a batch of")
-            met: set[Path] = set()
+            met: set[FieldPath] = set()
             tensor = next(filter(is_torch, resources_in(given[0])), None) if has_torch() else None
             batch = self._field((), given, met, adapter_of(tensor))
             named = self._stack if isinstance(self._pack, str) else self._stack | self._pack
@@ -252,7 +251,7 @@ class PackCollate:
                 )
             return scope.move_to_outer(batch)
 
-    def _field(self, path: Path, values: list[Any], met: set[Path], numbers: ArrayAdapter) -> Any:
+    def _field(self, path: FieldPath, values: list[Any], met: set[FieldPath], numbers: ArrayAdapter) -> Any:
         """Return the batch of one field, whatever it is.
 
         Adds the paths of the fields of arrays to `met`; `numbers` makes the batches of numbers.
@@ -297,7 +296,7 @@ class PackCollate:
         }
         return _rebuilt(first, batches)
 
-    def _blocks(self, path: Path, adapter: ArrayAdapter, blocks: list[Block]) -> Any:
+    def _blocks(self, path: FieldPath, adapter: ArrayAdapter, blocks: list[Block]) -> Any:
         """Return the batch of a field of arrays or of PyTorch's tensors: packed or stacked."""
         blocks = adapter.of_one_dtype(blocks, [_where(path, at) for at in range(len(blocks))])
         shapes = [tuple(block.shape) for block in blocks]
@@ -322,7 +321,7 @@ class PackCollate:
             check_lengths(np.array([shape[0] for shape in shapes]), f"pack_collate: {_called(path)}")
         return pack_sequence(blocks, self._enforce_sorted)
 
-    def _is_packed(self, path: Path, ndim: int) -> bool:
+    def _is_packed(self, path: FieldPath, ndim: int) -> bool:
         if path in self._stack:
             return False
         if self._pack == "varying":
@@ -341,7 +340,7 @@ class PackCollate:
         return f"pack_collate(pack={packed!r}, stack={stacked!r}, enforce_sorted={self._enforce_sorted!r})"
 
 
-def _paths_of(names: object, option: str) -> frozenset[Path]:
+def _paths_of(names: object, option: str) -> frozenset[FieldPath]:
     if not isinstance(names, Collection) or isinstance(names, (str, bytes)):
         raise TypeError(f"pack_collate: {option} must be a collection of names, not {names!r}")
     given = cast("Collection[object]", names)
@@ -351,15 +350,15 @@ def _paths_of(names: object, option: str) -> frozenset[Path]:
     return frozenset(tuple(str(name).split(".")) if name != "" else () for name in given)
 
 
-def _called(path: Path) -> str:
+def _called(path: FieldPath) -> str:
     return f"field {'.'.join(path)!r}" if path else "the sample itself"
 
 
-def _where(path: Path, at: int) -> str:
+def _where(path: FieldPath, at: int) -> str:
     return f"pack_collate: {_called(path)} of sample {at}" if path else f"pack_collate: sample {at}"
 
 
-def _check_each(path: Path, values: list[Any], belongs: Callable[[Any], bool]) -> None:
+def _check_each(path: FieldPath, values: list[Any], belongs: Callable[[Any], bool]) -> None:
     for at, value in enumerate(values):
         if not belongs(value):
             raise TypeError(
@@ -368,7 +367,7 @@ def _check_each(path: Path, values: list[Any], belongs: Callable[[Any], bool]) -
             )
 
 
-def _array_of_numbers(path: Path, values: list[Any]) -> Array:
+def _array_of_numbers(path: FieldPath, values: list[Any]) -> Array:
     array: Array = np.asarray(values)
     if array.dtype.kind not in "biufc":
         raise TypeError(
@@ -410,7 +409,7 @@ def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
     return clone
 
 
-def _not_understood(path: Path, value: Any) -> TypeError:
+def _not_understood(path: FieldPath, value: Any) -> TypeError:
     try:
         array_of(value, _where(path, 0))
     except TypeError as error:

@@ -10,9 +10,7 @@ from ..scopes.framework import Framework, register
 from ..scopes.kinds import Kind, kind_of_type
 from ..tensors import torch as torch_room  # noqa: F401  # pyright: ignore[reportUnusedImport]  # registered before
 
-__all__ = [
-    "TorchSequences",
-]
+__all__: list[str] = []
 
 
 @final

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from .adapter import TensorLike
 
 __all__ = [
-    "PACKED_SEQUENCE",
     "PackedSequence",
     "arrays_in",
 ]

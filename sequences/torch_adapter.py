@@ -56,7 +56,7 @@ _FIELDS: Final = PackedSequence._fields
 
 @final
 class TorchPackedSequenceKind(Kind):
-    """The kind of PyTorch's packed sequences: tuples, for which their data stand."""
+    """The kind of PyTorch's packed sequences: tuples, each identified by its data tensor."""
 
     cls = PackedSequence
     name = "torch.nn.utils.rnn.PackedSequence"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Final
 
@@ -25,7 +24,6 @@ __all__ = [
     "TORCH_COMPILED_FUNCTIONS",
     "TORCH_GRAPHS",
     "TORCH_GRAPH_BREAKS",
-    "is_older_than_tested",
     "TORCH_DISPOSAL",
     "TORCH_FAST_PATHS",
     "TORCH_BUFFERS",
@@ -126,11 +124,14 @@ TORCH_DISPOSAL: Final = _of_torch(
     unseen="tensors of PyTorch",
 )
 TORCH_GRAPHS: Final = _of_torch(
-    name="attributes of autograd's nodes (next_functions, _saved_*), which are called and not changed",
-    why="graph_nbytes and leak reports find what a graph holds",
-    guard="PyTorch is not older than the first version that was tested",
-    otherwise="ds.graph_nbytes, ds.graph_summary and the holders in leak reports may fail: update PyTorch",
-    unseen="what the graphs of autograd hold",
+    name="attributes of autograd's nodes (_raw_saved_*) and of their SavedTensor, which are called and not changed",
+    why="graph_nbytes and leak reports find what a graph saved, and run no hook",
+    guard="the graph of a probe shows what it saved, as from PyTorch 2.10 on",
+    otherwise=(
+        "graphs are read by their public attributes: what was changed in place since it was saved is not found, and "
+        "hooks on saved tensors are run that were entered before the first scope or detector"
+    ),
+    unseen="what graphs saved and was changed in place since",
 )
 TORCH_MODULES: Final = _of_torch(
     name=(
@@ -168,7 +169,9 @@ TORCH_LAZY_PROPERTIES: Final = _of_torch(
 TORCH_COMPILED_FUNCTIONS: Final = _of_torch(
     name="torch._dynamo.eval_frame._maybe_set_eval_frame, torch._dynamo.output_graph.OutputGraph.install_global_unsafe",
     why="compiled functions run in a scope as outside of it, and their results are born",
-    otherwise="no scope owns what compiled functions return; they may be compiled once more inside of scopes",
+    guard="each of them is there, and what calls compiled code has the result in a variable",
+    otherwise="what compiled functions make is born as it is made; they may be compiled once more inside of scopes",
+    warns=False,
 )
 TORCH_GRAPH_BREAKS: Final = _of_torch(
     name="torch._dynamo.trace_rules.add and BUILTIN_INLINE_WHEN_CALLED",
@@ -242,9 +245,3 @@ PATCHES.declare(
     TORCH_NESTED_TENSORS,
     TORCH_PACKED_SEQUENCES,
 )
-
-
-def is_older_than_tested(patch: Patch, version: str) -> bool:
-    """Return whether a version ("2.9.1+cpu") is older than the first one that a patch was tested with."""
-    first, found = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (patch.tested.partition(" ")[0], version))
-    return found < first

@@ -1,4 +1,4 @@
-"""What a workspace says of itself: its figures, its peak, and advice."""
+"""What a workspace says of itself: its figures and its peak."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
+from ..leaks.report.peak import Advice, LinePeak, peak_lines
 from ..scopes.process import bytes_text
 
-__all__ = ["Advice", "LinePeak", "Peak", "Replan", "WorkspaceStatistics"]
+__all__ = ["Peak", "Replan", "WorkspaceStatistics"]
 
 
 @final
@@ -86,50 +87,6 @@ class WorkspaceStatistics:
 
 @final
 @dataclass(frozen=True, slots=True)
-class LinePeak:
-    """What was born at one line and lives at the peak.
-
-    Attributes
-    ----------
-    line : str
-        The line.
-    nbytes, count : int
-        Bytes and number.
-    """
-
-    line: str
-    nbytes: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{bytes_text(self.nbytes):>10} in {self.count} at {self.line}"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """A change of the program that would lower the peak.
-
-    Attributes
-    ----------
-    text : str
-        What to do, and at which line.
-    saved_nbytes : int
-        By how much the peak would be lower.
-    peak_nbytes : int
-        What it would be.
-    """
-
-    text: str
-    saved_nbytes: int
-    peak_nbytes: int
-
-    def __str__(self) -> str:
-        return f"{self.text}: {bytes_text(self.saved_nbytes)} less, peak {bytes_text(self.peak_nbytes)}"
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Peak:
     """The peak of a pass.
 
@@ -155,7 +112,4 @@ class Peak:
 
     def __str__(self) -> str:
         of = "" if self.key is None else f" of passes with key {self.key!r}"
-        lines = [f"peak{of} {bytes_text(self.nbytes)} at {self.line}; there live", *(f"  {row}" for row in self.living)]
-        if self.advice:
-            lines += ["what would lower it:", *(f"  {each}" for each in self.advice)]
-        return "\n".join(lines)
+        return "\n".join(peak_lines(f"{of} {bytes_text(self.nbytes)}", self.line, self.living, self.advice))

@@ -18,7 +18,7 @@ import contextvars
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, final
@@ -26,17 +26,18 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from ..leaks.peaks.advice import advise
+from ..leaks.peaks.recording import Birth, Outcome, Recording, line_of_birth, line_text, living_rows
+from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan
 from ..planner.table import Table, write_table
 from ..scopes.errors import ScopeNestingError, WorkspaceError
+from ..scopes.framework import FRAMEWORKS
 from ..scopes.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.scope import DisposeScope
 from ..scopes.sites import Mark
 from ..tensors.arena.extension import ARENA
-from .advice import advise
-from .recording import Birth, Outcome, Recording, line_of_birth, room_of
-from .results import LinePeak, Peak, Replan, WorkspaceStatistics
-from .torch_recording import TorchRecorder, record_torch
+from .results import Peak, Replan, WorkspaceStatistics
 
 __all__ = ["Run", "Workspace"]
 
@@ -45,6 +46,10 @@ _PLANS_AT_MOST: Final = 8
 """So many plans are made for a key by themselves: a program whose every pass is another one is not planned for."""
 _SLOTS_AT_MOST: Final = 20_000
 """So many births of a pass have a slot in the slab, the largest."""
+_ALIGNMENT: Final = 64
+"""Blocks in a slab begin at multiples of it."""
+_SPREAD_FROM: Final = 32 << 10
+_SPREAD: Final = 9 * _ALIGNMENT
 
 _LOCK: Final = threading.RLock()
 hold_across_forks(_LOCK, 8)
@@ -69,12 +74,29 @@ class _Slot:
 class _Course:
     """What is known of the passes of one key on one thread: the recording, its plan, and what did not fit."""
 
-    __slots__ = ("found", "key", "plans", "reasons", "recording", "refusal", "served", "slots", "verified")
+    __slots__ = (
+        "_has_notes",
+        "found",
+        "key",
+        "observed",
+        "plans",
+        "reasons",
+        "recording",
+        "refusal",
+        "served",
+        "slots",
+        "verified",
+        "wants_notes",
+    )
 
     def __init__(self, key: Hashable, verified: bool) -> None:
         self.key = key
         self.verified = verified
+        # What is planned for; and what the peak is found in, with the notes of other libraries.
         self.recording: Recording | None = None
+        self.observed: Recording | None = None
+        self.wants_notes = True
+        self._has_notes = False
         self.slots: list[_Slot] = []
         self.found: Plan | None = None
         self.served: Any = None
@@ -111,7 +133,7 @@ class _Course:
             )
         return births
 
-    def learn(self, births: list[Birth], time_limit: float) -> None:
+    def learn(self, births: list[Birth], noted: bool, time_limit: float) -> None:
         """Plan for a pass, in the place of the plan before; that stays where this fails.
 
         A slot keeps the largest size that it has had, and stays an escape.
@@ -127,7 +149,22 @@ class _Course:
         recording = Recording(births)
         if self.recording is None:
             self.recording = recording
+        self.observe(recording, noted)
         self._plan(recording, slots, time_limit)
+
+    def observe(self, recording: Recording, noted: bool) -> None:
+        """Find the peak in a recording from now on.
+
+        Other libraries note their memory in the first pass alone. Where they did, and not in this pass, the next
+        one is noted too, and the peak stays until then.
+        """
+        if noted:
+            self.wants_notes = False
+            self._has_notes = any(birth.outcome is Outcome.NOTED for birth in recording.births)
+        elif self._has_notes:
+            self.wants_notes = True
+            return
+        self.observed = recording
 
     def improve(self, time_limit: float) -> None:
         """Look for a lower plan for what was recorded."""
@@ -170,7 +207,7 @@ class _Course:
 
     def _buffers(self, recording: Recording, slots: list[_Slot]) -> list[tuple[int, int, int]]:
         return [
-            (int(recording.lower[slot.birth]), int(recording.upper[slot.birth]), room_of(slot.nbytes, self.verified))
+            (int(recording.lower[slot.birth]), int(recording.upper[slot.birth]), _room_of(slot.nbytes, self.verified))
             for slot in slots
         ]
 
@@ -206,7 +243,7 @@ class _Thread:
 class Run:
     """A pass of a workspace, as a context manager; entering it gives the scope."""
 
-    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_thread", "_torch", "_works", "_workspace")
+    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_stops", "_thread", "_works", "_workspace")
 
     def __init__(self, workspace: Workspace, key: Hashable, escapes: str) -> None:
         self._workspace = workspace
@@ -216,7 +253,7 @@ class Run:
         self._thread: _Thread | None = None
         self._course: _Course | None = None
         self._pass: Any = None
-        self._torch: TorchRecorder | None = None
+        self._stops: list[Callable[[], object]] = []
         self._works = False
 
     def __enter__(self) -> DisposeScope:
@@ -235,11 +272,13 @@ class Run:
             scope.__enter__()
             try:
                 self._pass.begin(scope)
-                if self._works and self._is_first():
-                    self._torch = record_torch(self._pass)
-                    if self._torch is not None:
-                        self._torch.start()
+                if self._works and self._course is not None and self._course.wants_notes:
+                    for framework in FRAMEWORKS.with_own("note_lives"):
+                        stop = framework.note_lives(self._pass)
+                        if stop is not None:
+                            self._stops.append(stop)
             except BaseException as error:
+                self._stop_noting()
                 scope.__exit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
@@ -254,8 +293,7 @@ class Run:
         is_whole = False
         try:
             try:
-                if self._torch is not None:
-                    self._torch.stop()
+                self._stop_noting()
             finally:
                 self._scope.__exit__(kind, error, traceback)
             is_whole = kind is None
@@ -265,6 +303,10 @@ class Run:
             if error is None:
                 raise refusal
             error.add_note(str(refusal))
+
+    def _stop_noting(self) -> None:
+        while self._stops:
+            self._stops.pop()()
 
     def _begin(self) -> None:
         workspace = self._workspace
@@ -284,9 +326,6 @@ class Run:
             except MemoryError:
                 # No memory for a slab: the pool serves.
                 course.served = None
-
-    def _is_first(self) -> bool:
-        return self._course is not None and self._course.recording is None
 
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
@@ -531,23 +570,17 @@ class Workspace:
         return sum(array.nbytes for array in self._persistent.values())
 
     def _peak_of(self, course: _Course) -> Peak:
-        recording = course.recording
+        recording = course.observed
         assert recording is not None
         fixed = self._persistent_nbytes()
         time, nbytes = recording.peak()
-        by_line: dict[str, tuple[int, int]] = {}
-        frames = recording.groups()[1]
-        for group, (more, added) in recording.living_at(time).items():
-            line = str(line_of_birth(frames[group]) or "<unknown>")
-            count, total = by_line.get(line, (0, 0))
-            by_line[line] = count + more, total + added
-        rows = [LinePeak(line, total, count) for line, (count, total) in by_line.items()]
+        rows = list(living_rows(recording, time))
         if fixed:
             rows.append(LinePeak("persistent arrays", fixed, len(self._persistent)))
         return Peak(
             key=course.key,
             nbytes=nbytes + fixed,
-            line=str(line_of_birth(recording.births[time].places) or "<unknown>") if recording.births else "<nothing>",
+            line=line_text(recording.births[time]) if recording.births else "<nothing>",
             living=tuple(sorted(rows, key=lambda row: (-row.nbytes, row.line))),
             advice=advise(recording, fixed),
         )
@@ -564,15 +597,19 @@ class Workspace:
             self._misses += served.misses
             self._escapes += served.escaped
             number = self._passes
+        noted = is_whole and course.wants_notes
         if is_whole and course.recording is None:
-            self._plan(course, course.read(served))
-        elif course.recording is not None and (served.misses or escaped_slab):
+            self._plan(course, course.read(served), noted)
+        elif course.recording is not None and (served.misses or escaped_slab or noted):
             births = course.read(served)
+            if noted:
+                course.observe(Recording(births), noted)
+                self._judge(course)
             missed = [_reason(birth, course) for birth in births if birth.is_miss]
             with _LOCK:
                 self._reasons.update(missed)
             if is_whole:
-                self._learn(thread, course, births, missed, number)
+                self._learn(thread, course, births, missed, noted, number)
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault
@@ -587,7 +624,9 @@ class Workspace:
             )
         return None
 
-    def _learn(self, thread: _Thread, course: _Course, births: list[Birth], missed: list[str], number: int) -> None:
+    def _learn(
+        self, thread: _Thread, course: _Course, births: list[Birth], missed: list[str], noted: bool, number: int
+    ) -> None:
         """Plan anew for a pass that was not as planned, once for each reason."""
         escaped = [birth for birth in births if birth.outcome is Outcome.SERVED and birth.died is None]
         reasons = [*missed, *(f"{line_of_birth(birth.places)}: escaped" for birth in escaped)]
@@ -596,33 +635,42 @@ class Workspace:
         if escaped:
             course.exclude([birth.slot for birth in escaped if birth.slot is not None])
             thread.give_up_slab()
-        if fresh and course.plans < _PLANS_AT_MOST:
-            self._plan(course, births)
+        if fresh and course.plans < _PLANS_AT_MOST and self._plan(course, births, noted):
             with _LOCK:
                 self._replans.append(Replan(number, course.key, fresh[0]))
 
-    def _plan(self, course: _Course, births: list[Birth]) -> None:
-        """Plan for a pass, and judge it."""
+    def _plan(self, course: _Course, births: list[Birth], noted: bool) -> bool:
+        """Plan for a pass, and judge it. Return whether there was memory for that: if not, the plan before goes on."""
         try:
-            course.learn(births, _FIRST_LIMIT_S)
+            course.learn(births, noted, _FIRST_LIMIT_S)
         except MemoryError:
-            # The plan before goes on.
-            return
+            return False
         finally:
             self._last = course
         self._judge(course)
+        return True
 
     def _judge(self, course: _Course) -> None:
         """Refuse further passes with a key whose peak exceeds the limit."""
         if self.limit is None:
             return
-        assert course.recording is not None
-        nbytes = course.recording.peak()[1] + self._persistent_nbytes()
+        assert course.observed is not None
+        nbytes = course.observed.peak()[1] + self._persistent_nbytes()
         if nbytes > self.limit:
             course.refusal = (
                 f"workspace {self.name!r} has a limit of {bytes_text(self.limit)}, which a pass exceeds: "
                 f"{self._peak_of(course)}"
             )
+
+
+def _room_of(nbytes: int, verified: bool) -> int:
+    """Return how many bytes a plan leaves for a block: whole multiples of `_ALIGNMENT`, and guard bytes if verified.
+
+    Large blocks have a little more, as they begin at different places in the pool: those of one expression
+    would otherwise lie at one distance, a power of two, and contend for the same sets of the caches.
+    """
+    spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT * verified + spread
 
 
 def _reason(birth: Birth, course: _Course) -> str:

@@ -99,7 +99,10 @@ class Log:
         """
 
     def open(self, frames: int, sample_nbytes: int, /) -> None:
-        """Record births from now on, with so many frames; every one, or one for so many bytes."""
+        """Record births from now on, with so many frames; every one, or one for so many bytes.
+
+        Where none were recorded, `series` begin anew.
+        """
 
     def close(self) -> None:
         """Record no more births. Deaths of what is known are still recorded."""
@@ -109,6 +112,9 @@ class Log:
 
     def cleared_at(self) -> int:
         """Return the number of the last birth that was forgotten with everything else."""
+
+    def openings(self) -> int:
+        """Return how often births began to be recorded."""
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return what was counted until now.
@@ -138,7 +144,7 @@ class Log:
         """Record the birth of what owns memory, at a line outside of so many frames; also where births are sampled."""
 
     def exclude(self, anchor: object, /) -> bool:
-        """Report some memory no more. Return whether it was reported until now."""
+        """Stop reporting some memory. Return whether it was reported until now."""
 
     def escape(self, memory: object, /) -> None:
         """Record that the tensor of some memory was disposed.
@@ -150,7 +156,7 @@ class Log:
         """Record that some memory was moved out under another name than that of its tensor: it does not escape."""
 
     def escapes(self) -> int:
-        """Return how often `escape` was called of memory that is known."""
+        """Return how often `escape` was called for memory that is known."""
 
     def has_escaped(self, memory: object, /) -> bool:
         """Return whether the tensor of some memory was disposed, and the memory was not moved out."""
@@ -198,7 +204,8 @@ class Log:
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
         """Return pass, live count and live bytes of a site over the passes of a name; what lives now is the last.
 
-        Without a name each birth since the log was cleared is a pass.
+        Of the passes since births began to be recorded, up to 256 are shown, at even distances. Without a name
+        each birth is a pass.
         """
 
     def site(self, number: int, /) -> SiteRow:

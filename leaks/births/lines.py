@@ -30,11 +30,14 @@ class Beginning:
         How many passes of each name there were.
     births : mapping of int to int
         How many births of each site there were.
+    opening : int
+        How often births had begun to be recorded.
     """
 
     after: int = 0
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
     births: Mapping[int, int] = field(default_factory=dict[int, int])
+    opening: int = field(default_factory=lambda: LOG.openings())
 
     @classmethod
     def now(cls, births: int) -> Beginning:
@@ -42,6 +45,11 @@ class Beginning:
         if not births:
             return cls(0, LOG.passes())
         return cls(births, LOG.passes(), {number: LOG.site(number)[4] for number in range(LOG.site_count())})
+
+    @property
+    def has_series(self) -> bool:
+        """Return whether the log still has the passes since: not where all detectors were closed, and one opened."""
+        return self.opening == LOG.openings()
 
 
 @final
@@ -95,6 +103,16 @@ class Births:
     def is_known_still(self) -> bool:
         """Return whether the log still has these births."""
         return bool(self._rows) and self._rows[0].number > LOG.cleared_at()
+
+    @property
+    def has_series(self) -> bool:
+        """Return whether the log still has the course of the line over the passes of this detector."""
+        return self.is_known_still and self._beginning.has_series
+
+    @property
+    def kept(self) -> int | None:
+        """Return how many births there are records of, where a sample was kept; None where every one was."""
+        return len(self._rows) if self.weights() else None
 
     def numbers(self) -> list[int]:
         """Return the numbers of the births, in order, counted from the beginning."""

@@ -22,7 +22,6 @@ __all__ = [
     "DISPOSALS",
     "LOG",
     "Disposal",
-    "Escaping",
     "Row",
     "Rows",
     "RecordedMemory",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OPENINGS",
     "Opening",
-    "Openings",
 ]
 
 

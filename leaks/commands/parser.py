@@ -24,7 +24,6 @@ from .run import Run
 from .show import Show
 
 __all__ = [
-    "Verb",
     "main",
 ]
 

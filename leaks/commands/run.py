@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Run",
-    "leaks_of_kinds",
     "parse_kinds",
 ]
 
@@ -69,6 +68,11 @@ class Run:
         parser.add_argument("-o", "--output", metavar="FILE", help=f"keep the report in FILE, as JSON ({REPORT})")
         parser.add_argument("--force", action="store_true", help="overwrite FILE, also if it is no report")
         parser.add_argument("--all", action="store_true", help=ALL)
+        parser.add_argument(
+            "--peak",
+            action="store_true",
+            help="also say at which line the most memory is in use, what lives there, and what would lower it",
+        )
         parser.add_argument("-q", "--quiet", action="store_true", help="do not print the report")
         parser.add_argument(
             "--frames", metavar="N", type=int, default=1, help="keep so many lines of the stack of each birth (1)"
@@ -168,7 +172,8 @@ class Run:
                     print(_where(options.output, not_kept, words[1:]), file=stderr, flush=True)
 
         argv = tuple(words) if options.code is None else ("-c", *words[1:])
-        with Session(argv, options.module is not None, settings, output, show, suppressions) as session:
+        is_module = options.module is not None
+        with Session(argv, is_module, settings, output, show, suppressions, options.peak) as session:
             if view is not None:
                 view.start(session.detector)
             outcome = run_program(

@@ -131,7 +131,12 @@ class LeakDetector:
             return survey([], 0)
         with collection_paused():
             return survey(
-                _births_in(window), window.closings, lambda but: _memory_in(window, but), window.beginning, True
+                _births_in(window),
+                window.closings,
+                lambda but: _memory_in(window, but),
+                window.beginning,
+                watched=True,
+                until=window.until,
             )
 
     def memory(self) -> tuple[RecordedMemory, ...]:

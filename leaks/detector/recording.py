@@ -28,7 +28,6 @@ __all__ = [
     "Ticker",
     "anonymous_nbytes",
     "cached_nbytes",
-    "free_nbytes",
 ]
 
 T = TypeVar("T")
@@ -300,8 +299,9 @@ class Ticker:
 
     def _go_on(self) -> None:
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name="leak-report", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="leak-report", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _pause(self) -> None:
         thread, self._thread = self._thread, None

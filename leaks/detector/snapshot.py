@@ -22,8 +22,6 @@ from .collection import collection_paused
 
 __all__ = [
     "Snapshot",
-    "files_of",
-    "is_at",
     "survey",
 ]
 
@@ -197,6 +195,7 @@ def survey(
     memory: Callable[[Container[Hashable]], Iterable[tuple[list[RecordedMemory], Rows]]] | None = None,
     beginning: Beginning | None = None,
     watched: bool = False,
+    until: int | None = None,
 ) -> Snapshot:
     """Take a snapshot of those entries whose resources are there, without members of composites.
 
@@ -214,8 +213,10 @@ def survey(
         What the log had when the detector was opened; nothing where left out.
     watched : bool
         Whether it is all that a detector knows.
+    until : int, optional
+        The number of the last birth that counts; that of the last one of all where left out.
     """
-    last: int = LOG.counts()[0]
+    last: int = LOG.counts()[0] if until is None else until
     record_builder = RecordBuilder(closings)
     records: list[Record] = []
     subjects: list[Entry | RecordedMemory] = []

@@ -101,7 +101,7 @@ def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
 
 
 def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each node the only one that refers to it; negative for none or several."""
+    """Return the only node that refers to each node; negative where there is none, or more than one."""
     holders = [UNREACHED] * len(successors)
     for node, below in enumerate(successors):
         for child in below:

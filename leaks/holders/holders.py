@@ -37,7 +37,6 @@ __all__ = [
     "NOT_FOUND",
     "Holders",
     "Reason",
-    "left_over_memory",
     "leftovers_among",
 ]
 
@@ -257,6 +256,9 @@ _REASONS: Final[dict[int, Reason]] = {
     IN_GRAPH: "graph",
 }
 _KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+")
+_ANY_KEY: Final = re.compile(r"\[[^\[\]]+\]")
+_AGAIN: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1)+(?![\w<>])")
+_MANY_TIMES: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1){3,}(?![\w<>])")
 
 
 @final
@@ -387,15 +389,18 @@ class Holders:
 
         The chains of the first subjects come first.
 
-        At most three chains, which differ in more than an index.
+        At most three chains, which differ in more than an index. Those that differ by one of many
+        keys are one, and so are those that differ by how often a step is taken, as in a linked list.
         """
-        chains: dict[str, str] = {}
+        alike: dict[str, dict[str, str]] = {}
         for subject in _spread(subjects):
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
-                chains.setdefault(_KEYS.sub("[]", chain), chain)
-            if len(chains) >= _CHAINS:
+                text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain))
+                alike.setdefault(_ANY_KEY.sub("[]", text), {}).setdefault(text, chain)
+            if len(alike) >= _CHAINS:
                 break
-        return tuple(chains.values())[:_CHAINS]
+        told = [chain for chains in alike.values() for chain in _without_keys([*chains.values()])][:_CHAINS]
+        return tuple(_MANY_TIMES.sub(r"\1 … \1", chain) for chain in told)
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
         """Return the known leak of a library that holds some subjects; None where it is not theirs.
@@ -479,6 +484,18 @@ class Holders:
 def unfinished_text(object_limit: int) -> str:
     """Return what is reported of the holder of something that a search did not come to."""
     return f"not found within {object_limit:,} objects" if object_limit else "not found: not searched for"
+
+
+def _without_keys(chains: Sequence[str]) -> Sequence[str]:
+    """Return chains that differ by keys alone as one, if they are too many to be listed."""
+    if len(chains) <= _CHAINS:
+        return chains
+    places = iter([*zip(*map(_ANY_KEY.findall, chains), strict=False)])
+
+    def told(match: re.Match[str]) -> str:
+        return match[0] if len(set(next(places, ()))) == 1 else "[...]"
+
+    return [_ANY_KEY.sub(told, chains[0])]
 
 
 def _spread(subjects: Sequence[Subject]) -> Sequence[Subject]:

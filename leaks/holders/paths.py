@@ -32,7 +32,6 @@ __all__ = [
     "WAYS_KEPT",
     "Link",
     "Ways",
-    "cache_on",
     "called",
     "spelled",
     "steps",

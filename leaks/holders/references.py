@@ -18,7 +18,6 @@ from ...scopes.tree_walk import LEAF_TYPES, children_found_by_frameworks
 __all__ = [
     "CLASS",
     "EDGES_PLAIN",
-    "GENERATORS",
     "HIDDEN_TYPES",
     "IN_EXCEPTION",
     "IN_GRAPH",
@@ -35,7 +34,7 @@ __all__ = [
     "is_static",
     "is_thread_local",
     "locals_of",
-    "mro_of",
+    "classes_of",
     "named_in",
     "namespace_of",
     "qualified_name_of",
@@ -231,13 +230,13 @@ def is_container(thing: object) -> bool:
     if cls in HIDDEN_TYPES or is_namespace(thing):
         return False
     if issubclass(cls, _CONTAINERS) or any(
-        "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, mro_of(thing))
+        "__dataclass_fields__" in names or "__attrs_attrs__" in names for names in map(namespace_of, classes_of(thing))
     ):
         return True
     return any(framework.children(thing) is not None for framework in FRAMEWORKS.with_own("children"))
 
 
-def mro_of(node: object) -> tuple[type, ...]:
+def classes_of(node: object) -> tuple[type, ...]:
     """Return the classes of an object, read past its metaclass."""
     return cast("tuple[type, ...]", _mro(type(node)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import os
 import sys
 import sysconfig
@@ -29,9 +30,9 @@ from .references import (
 )
 
 __all__ = [
+    "OF_A_TASK",
     "count_names",
     "is_library_class",
-    "is_of_library",
     "library_roots",
     "typed_roots",
     "user_roots",
@@ -39,6 +40,9 @@ __all__ = [
 
 Root = tuple[str, object]
 """How a person would write it, and the object."""
+
+OF_A_TASK: Final = " of task "
+"""What follows the name of a context variable that holds something for one task."""
 
 _OURS: Final = __name__.partition(".")[0]
 _LIBRARY_FOLDERS: Final = tuple(
@@ -69,10 +73,15 @@ def user_roots() -> Iterator[Root]:
         if value is not None:
             yield f"sys.{name}", value
             break
-    for variable, value in contextvars.copy_context().items():
-        if type(value) not in HIDDEN_TYPES:
-            yield f"context variable {variable.name!r}", value
-    yield from _tasks()
+    tasks = list(_tasks())
+    for name, task in tasks:
+        for context in gc.get_referents(task):
+            if type(context) is contextvars.Context:
+                yield from _in_context(context, f"{OF_A_TASK}{name!r}")
+    if not _runs_a_task():
+        yield from _in_context(contextvars.copy_context(), "")
+    for name, task in tasks:
+        yield f"task {name!r}", task
 
 
 def library_roots() -> Iterator[Root]:
@@ -176,15 +185,33 @@ def _exceptions_in_flight() -> Iterator[Root]:
             yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
 
 
+def _in_context(context: contextvars.Context, whose: str) -> Iterator[Root]:
+    for variable, value in context.items():
+        if type(value) not in HIDDEN_TYPES:
+            yield f"context variable {variable.name!r}{whose}", value
+
+
+def _runs_a_task() -> bool:
+    """Return whether a task runs on this thread, whose context is the current one."""
+    namespace = _namespace_of_tasks()
+    try:
+        return "current_task" in namespace and _is_of(namespace["current_task"](), namespace.get("_CTask"))
+    except RuntimeError:
+        # No event loop runs here.
+        return False
+
+
+def _namespace_of_tasks() -> Mapping[str, Any]:
+    asyncio_tasks = sys.modules.get("asyncio.tasks")
+    return {} if asyncio_tasks is None or not is_module(asyncio_tasks) else namespace_of(asyncio_tasks)
+
+
 def _tasks() -> Iterator[Root]:
-    """Yield the tasks of event loops.
+    """Yield the names and the tasks of event loops.
 
     What a task that waits has in its frames is in no frame that runs.
     """
-    asyncio_tasks = sys.modules.get("asyncio.tasks")
-    if asyncio_tasks is None or not is_module(asyncio_tasks):
-        return
-    namespace = namespace_of(asyncio_tasks)
+    namespace = _namespace_of_tasks()
     # Only the C implementation, whose get_name() and all_tasks() run no code of the program.
     task_type = namespace.get("_CTask")
     for name in ("_scheduled_tasks", "_all_tasks"):
@@ -193,7 +220,7 @@ def _tasks() -> Iterator[Root]:
             for reference in list(cast("Any", tasks).data):
                 task: Any = reference()
                 if task is not None and _is_of(task, task_type) and not task.done():
-                    yield f"task {task.get_name()!r}", task
+                    yield task.get_name(), task
             return
 
 

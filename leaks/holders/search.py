@@ -254,7 +254,7 @@ class Search:
                 and not self._finds_all
                 and (identity := known[0].lone_storage(node)) is not None
             ):
-                self._note_alone(node, identity, known[0])
+                self._note_lone(node, identity, known[0])
                 children = (class_of(node),)
             else:
                 if self._wanted_memory or self._sizes:
@@ -299,7 +299,7 @@ class Search:
                             if isinstance(subject, Entry):
                                 wanted.pop(subject.key, None)
                         if sizes and identity in sizes:
-                            self._note_alone(child, identity, its_framework[0])
+                            self._note_lone(child, identity, its_framework[0])
                         if len(met) > bound:
                             if self._ends(stage):
                                 self._looked_at = looked_at
@@ -347,7 +347,7 @@ class Search:
                 if isinstance(subject, Entry):
                     self._wanted.pop(subject.key, None)
 
-    def _note_alone(self, tensor: object, identity: Hashable, framework: Framework) -> None:
+    def _note_lone(self, tensor: object, identity: Hashable, framework: Framework) -> None:
         for subject in self._wanted_memory.pop(identity, ()):
             self.at[subject] = id(tensor)
             if isinstance(subject, Entry):

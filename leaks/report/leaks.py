@@ -39,7 +39,7 @@ LeakKind = Literal[
 ]
 """Why something is still there."""
 
-Unjudged = Literal["holder", "growth", "view"]
+Unjudged = Literal["holder", "growth", "trend", "view"]
 """What a report could not judge of a row."""
 
 Sureness = Literal["certain", "likely", "possible"]
@@ -164,10 +164,11 @@ class Leak:
         The lines around the site; None if the source cannot be read.
     records : tuple of Record
         The records of the oldest, 20 at most.
-    unjudged : {"holder", "growth", "view"} or None
+    unjudged : {"holder", "growth", "trend", "view"} or None
         What is not known of it: who holds it, as the search ended at its limit; whether it grows,
-        as there were too few passes and nothing of the line was ever released; or whether a view
-        pins it. None where all is.
+        as there were too few passes and nothing of the line was ever released (``"growth"``), or as
+        too few of its births were in the sample (``"trend"``); or whether a view pins it. None
+        where all is.
     freed : str or None
         When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if it
         is there still.
@@ -175,6 +176,8 @@ class Leak:
         What to do about it, as the end of `explanation`; empty where there is nothing to do.
     known : KnownLeak or None
         The known leak of a library that it is; None where only the program holds it.
+    rank : int or None
+        The rank of its process, in a report of several processes; None where that has none.
     """
 
     kind: LeakKind
@@ -207,6 +210,7 @@ class Leak:
     freed: str | None = None
     remedy: str = ""
     known: KnownLeak | None = None
+    rank: int | None = None
 
     @property
     def holder(self) -> str:

@@ -18,6 +18,7 @@ from ...scopes.process import bytes_text
 from ...scopes.sites import shown
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
+from .peak import ProgramPeak
 from .records import html_table
 from .retainer import SHARED, Retainer, noun_of
 from .timeline import Timeline
@@ -40,8 +41,6 @@ __all__ = [
     "of_kinds",
     "of_worker",
     "text_of",
-    "this_process",
-    "this_program",
     "undecided_of",
     "with_freed",
 ]
@@ -151,6 +150,9 @@ class Process:
         Its exit status, if it is known.
     peak_rss_nbytes : int
         Its peak of resident memory; 0 if that is unknown.
+    rank : int or None
+        Its rank, as the environment variable ``RANK`` says it in what torchrun and other launchers
+        start; None without one.
     """
 
     pid: int
@@ -159,6 +161,7 @@ class Process:
     ended: Ending
     status: int | None
     peak_rss_nbytes: int
+    rank: int | None = None
 
 
 LOADED_AT_S: Final = time.time()
@@ -187,7 +190,12 @@ def this_program() -> ProgramFacts:
 
 def this_process() -> Process:
     """Return the facts about this process while it runs."""
-    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes())
+    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes(), _rank())
+
+
+def _rank() -> int | None:
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None
 
 
 def _version_of(module: str) -> str | None:
@@ -286,6 +294,8 @@ class Report:
         What retains the memory of `leaks` and `kept`, one row for each cause, the most bytes first.
         Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and only
         where the search for holders came to its end.
+    peak : ProgramPeak or None
+        The peak of the memory of the program itself; None where it was not recorded (``--peak``).
     """
 
     program: ProgramFacts = field(default_factory=this_program)
@@ -303,6 +313,7 @@ class Report:
     unwatched: tuple[str, ...] = ()
     kept_nbytes: int = 0
     retainers: tuple[Retainer, ...] = ()
+    peak: ProgramPeak | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -353,6 +364,7 @@ class Report:
 
 
 _TO_KNOW_GROWTH: Final = "mark steps with dispose_scope or detector.mark() to know whether {}"
+_TO_SAMPLE_MORE: Final = "too few were in the sample; a smaller --sample, or sample_nbytes=, keeps more"
 _TO_LOOK_ON: Final = "--object-limit N, or object_limit= of report(), lifts it"
 
 
@@ -381,6 +393,7 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
         ("holder", None, f"who holds {{}} is not known: {limit}"),
         ("view", "view", f"whether a view pins {{}} is not known: {limit}"),
         ("growth", "growth", f"{{}}: {_TO_KNOW_GROWTH.format('they grow')}"),
+        ("trend", "growth", f"whether {{}} grow is not known: {_TO_SAMPLE_MORE}"),
     ):
         those = [leak for leak in rows if leak.unjudged == unjudged]
         if those and (kinds is None or concerned is None or concerned in kinds):
@@ -489,7 +502,7 @@ _AFTER_MEMORY_ERROR: Final = 5
 _ROWS: Final = 10
 _CAUSES: Final = 3
 _OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
-_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*')\]$")
+_LAST_INDEX: Final = re.compile(r"\[(?:-?\d+|'[^']*'|\.\.\.)\]$")
 
 
 def text_of(report: Report, *, everything: bool = False) -> str:
@@ -552,6 +565,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     if report.unused_suppressions:
         lines += ["", "suppressions that matched nothing:"]
         lines += [f"{_INDENT}{row.file}, number {row.index + 1}: {row.reason}" for row in report.unused_suppressions]
+    if report.peak is not None:
+        lines += ["", str(report.peak)]
     return "\n".join(lines)
 
 
@@ -585,9 +600,11 @@ def headline_of(report: Report) -> str:
         advice = f" ({_TO_KNOW_GROWTH.format('it grows')})"
     size = bytes_text(report.kept_nbytes)
     # Where the first row is as good as all, its size is said once.
-    rest = [] if bytes_text(rows[0].nbytes) == size else rows[1:]
-    more = f" and {_counted(len(rows) - 1, 'smaller line')}" if len(rows) > 1 and not rest else ""
-    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest])}{more}{advice}"
+    is_all = bytes_text(rows[0].nbytes) == size
+    rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_TELLING_NBYTES]
+    small = len(rows) - 1 - len(rest)
+    more = f" and {_counted(small, 'smaller line')}" if small else ""
+    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest], are_all=is_all)}{more}{advice}"
 
 
 def _freed_of(leaks: Sequence[Leak]) -> str:
@@ -638,11 +655,11 @@ def _ending_lines(report: Report) -> list[str]:
     return lines
 
 
-def _largest(rows: Sequence[Leak], at_most: int = 3) -> str:
-    """Return the first of some rows in few words."""
-    several = len(rows) > 1
+def _largest(rows: Sequence[Leak], at_most: int = 3, *, are_all: bool = True) -> str:
+    """Return the first of some rows in few words; one that is all there is without its size."""
+    is_sized = len(rows) > 1 or not are_all
     shown = [
-        f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if several else _in_few_words(leak)
+        f"{bytes_text(leak.nbytes)}: {_in_few_words(leak)}" if is_sized else _in_few_words(leak)
         for leak in rows[:at_most]
     ]
     more = len(rows) - at_most
@@ -707,14 +724,17 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
 
 
 def _headline(leak: Leak) -> str:
+    kind = f"{leak.kind} ({leak.sure})"
+    if leak.rank is not None:
+        kind += f" on rank {leak.rank}"
     if leak.tensor is None:
         several = leak.kind == "native" and leak.count > 1
         of_all = f", {leak.count:,} processes, {bytes_text(leak.nbytes)}" if several else ""
-        return f"{leak.kind} ({leak.sure}){of_all}: {_sentence(leak)}"
+        return f"{kind}{of_all}: {_sentence(leak)}"
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
-    return f"{leak.kind} ({leak.sure}): {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
+    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
 
 
 def _sentence(leak: Leak) -> str:

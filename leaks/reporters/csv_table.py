@@ -46,6 +46,7 @@ COLUMNS: Final = (
     "explanation",
     "fingerprint",
     "pid",
+    "rank",
     "reason",
 )
 
@@ -99,5 +100,6 @@ def _row(name: str, leak: Leak, reason: str | None) -> list[object]:
         leak.explanation,
         leak.fingerprint,
         leak.pid,
+        leak.rank,
         reason,
     ]

@@ -59,6 +59,7 @@ LEAK_FIELDS: Final = (
     "explanation",
     "fingerprint",
     "pid",
+    "rank",
     "excerpt",
     "records",
     "known",
@@ -98,6 +99,7 @@ def packed(report: Report) -> dict[str, Any]:
         "retainers": [packing.retainer(row) for row in report.retainers],
         "timeline": encoded(report.timeline),
         "processes": encoded(report.processes),
+        "peak": encoded(report.peak),
     }
     return {**content, "strings": list(packing.strings), "places": packing.places}
 
@@ -155,6 +157,7 @@ class _Packing:
             self.text(leak.explanation),
             self.text(leak.fingerprint),
             leak.pid,
+            leak.rank,
             self.excerpt(leak.excerpt),
             [self.record(record) for record in leak.records],
             encoded(leak.known),
@@ -194,7 +197,7 @@ def _trend(trend: Trend | None) -> object:
 # The report as one self-contained HTML file: data, script, style and charts are in it.
 
 
-_PARTS: Final = ("data", "format", "charts", "timeline", "treemap", "detail", "table", "page")
+_PARTS: Final = ("data", "format", "charts", "timeline", "peak", "treemap", "detail", "table", "page")
 _LICENCES: Final = ("echarts.LICENSE", "echarts.NOTICE", "d3.LICENSE", "zrender.LICENSE", "tslib.LICENSE")
 _LIBRARY_VERSION: Final = "6.1.0"
 

@@ -90,7 +90,9 @@ def _about(report: Report) -> dict[str, object]:
 
 def _processes(report: Report) -> Iterator[Event]:
     for process in report.processes:
-        yield {"ph": "M", "name": "process_name", "pid": process.pid, "args": {"name": f"{process.role} {process.pid}"}}
+        of_rank = "" if process.rank is None else f" of rank {process.rank}"
+        name = f"{process.role} {process.pid}{of_rank}"
+        yield {"ph": "M", "name": "process_name", "pid": process.pid, "args": {"name": name}}
 
 
 def _counters(timeline: Timeline) -> Iterator[Event]:

@@ -156,7 +156,7 @@ class Children:
             path = f"{_FOLDER}{os.pathsep}{path}" if path else _FOLDER
         return {"PYTHONPATH": path, VARIABLE: f"{JOIN}{token}:{self._folder}"}
 
-    def start_alone(self, command: str) -> None:
+    def shell_runs(self, command: str) -> None:
         """Record that a shell runs a command which cannot join."""
         if _is_python(command, True, os.environ):
             self._commands[f"{os.getpid()}.{next(self._numbers)}"] = command
@@ -168,8 +168,8 @@ class Children:
     def unwatched(self) -> list[str]:
         """Return what did not sign in, a sentence each."""
         signed_in = _signed_in(self._folder)
-        alone = dict.fromkeys(command for token, command in list(self._commands.items()) if token not in signed_in)
-        return [_to_be_run(command) for command in alone]
+        unsigned = dict.fromkeys(command for token, command in list(self._commands.items()) if token not in signed_in)
+        return [_to_be_run(command) for command in unsigned]
 
 
 def _signed_in(folder: Path) -> set[str]:
@@ -345,7 +345,7 @@ def _told(run: Callable[[Any], int], current: Callable[[], Children | None]) -> 
     def system(command: Any) -> int:
         children = current()
         if children is not None and isinstance(command, (str, bytes)):
-            children.start_alone(os.fsdecode(command))
+            children.shell_runs(os.fsdecode(command))
         return run(command)
 
     return system

@@ -21,6 +21,7 @@ from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD
+from ..holders.roots import OF_A_TASK
 from ..report.leaks import Leak, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
@@ -45,6 +46,7 @@ _WORTH_A_LOOK_NBYTES: Final = 4_096
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 _FRAME: Final = re.compile(r"frame .*?:\d+ (\S+\(\))(?: on thread .*?)?: local ")
+_OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
 _LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
 
 _Line = tuple[Site | None, str]
@@ -263,6 +265,8 @@ def _end_of(holder: str) -> str | None:
     """Return when a holder goes away by itself, as a report says it; None where it stays."""
     if OF_A_THREAD in holder:
         return "when its thread ended"
+    if _OF_A_TASK.match(holder):
+        return "when its task ended"
     function = _FRAME.match(holder)
     return None if function is None else f"when {function[1]} returned"
 

@@ -67,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Raises
     ------
     pytest.UsageError
-        A marker has an argument that it does not take, allows a kind of leak that there is not, or
-        is called nearly as ours.
+        A marker has an argument that it does not take, allows an unknown kind of leak, or has a
+        name that is nearly ours.
     """
     # A worker of pytest-xdist cannot refuse what it collects: there the test fails.
     if not hasattr(config, "workerinput"):
@@ -122,7 +122,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def _check_freed(item: pytest.Item) -> None:
-    """Fail a test of whose objects some are left that it has given to `assert_freed`."""
+    """Fail a test that gave objects to `assert_freed`, some of which are left."""
     from ...scopes.errors import LeakError
 
     none: list[AssertFreed] = []

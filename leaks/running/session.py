@@ -36,16 +36,14 @@ from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ..peaks.program import LifeRecorder
+
 __all__ = [
-    "PREFIX",
     "AttachError",
     "Session",
-    "SignalAnswer",
     "ask",
     "in_session",
     "join",
-    "requested_output",
-    "say_watched",
 ]
 
 # A watched program: its detector, its report file, and the processes that it starts.
@@ -78,6 +76,8 @@ class Session:
         Called with the report where the program ends itself by ``os._exit``, before it does.
     suppressions : tuple of Suppression
         What is not to be reported.
+    records_peak : bool, default False
+        Whether the peak of memory of this process is recorded.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Session:
         output: Path | None,
         at_exit: Callable[[Report], object] | None = None,
         suppressions: tuple[Suppression, ...] = (),
+        records_peak: bool = False,
     ) -> None:
         self.argv = argv
         self.module = module
@@ -97,6 +98,7 @@ class Session:
         self.is_worker = False
         self._at_exit = at_exit
         self._suppressions = suppressions
+        self._lives = _life_recorder() if records_peak else None
         self._folder: Path | None = None
         self._parent: int | None = None
         self._is_program = True
@@ -118,6 +120,8 @@ class Session:
         watch_children(_children_now, _replaced)
         self.detector.__enter__()
         self._stop_looking = look_at_passes(self._passed)
+        if self._lives is not None:
+            self._lives.start()
         LOG.look_at_births(lambda: self._growing.born())
         self._answer.install()
         self._begin()
@@ -158,6 +162,8 @@ class Session:
 
     def _passed(self, name: str, count: int) -> None:
         self._growing.passed(name, count)
+        if self._lives is not None:
+            self._lives.passed(name, count)
         if self._own_pages is not None:
             self._own_pages.passed(name, count)
 
@@ -209,12 +215,17 @@ class Session:
             self._inventory.go_on(AFTER_EXIT)
         own = self._own_report(ended, self.settings.object_limit) if self._inventory is None else self._inventory.report
         report = self._with_others(own, ended, status, error)
+        if self._lives is not None:
+            self._lives.stop()
+            report = replace(report, peak=self._lives.peak())
         self._is_over = True
         self._write(report)
         return report
 
     def take_inventory(self, ended: Ending) -> None:
         """Keep what is there now for the last report: the program's code has returned."""
+        if self._lives is not None:
+            self._lives.stop()
         # A report that is being made holds what the variables of the program named.
         with self._no_report_meanwhile():
             self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
@@ -228,7 +239,9 @@ class Session:
             yield
         finally:
             if ticker is not None and self._ticker is ticker:
-                ticker.start()
+                # Python 3.12 starts no thread any more where the interpreter ends: the last report follows.
+                with suppress(RuntimeError):
+                    ticker.start()
 
     def _with_freed(self, report: Report) -> Report:
         """Return a report with what grew from pass to pass and was freed before the end."""
@@ -261,13 +274,17 @@ class Session:
         self._is_over = False
         self._parent = os.getppid()
         self._inventory = None
-        self._growing = Growing(lambda: self._own_report("running", _OBJECTS_WHILE_RUNNING))
+        # Its parent may kill it, as a pool does, before the next report is due.
+        self._growing = Growing(self._written)
         self.output = folder / f"{os.getpid()}.json"
         while is_program and self.output.exists():
             # A process that has become another program left its report.
             self.output = self.output.with_stem(f"{self.output.stem}-")
         self._at_exit = None
         self._ticker = None
+        if self._lives is not None:
+            self._lives.forget()
+            self._lives = None
         count_handovers()
 
     def go_on_in_child(self) -> None:
@@ -342,16 +359,27 @@ class Session:
         return None
 
     def _write_what_is_known(self) -> None:
+        self._growing.look_at(self._written())
+
+    def _written(self) -> Report:
+        """Return the report of this process, which is written with what is known of others."""
         # The program waits meanwhile, so look for holders only near its variables.
         own = self._own_report("running", _OBJECTS_WHILE_RUNNING)
-        self._growing.look_at(own)
         self._write(self._with_others(own, "running", None, None))
+        return own
 
     def _write(self, report: Report) -> None:
         # A process may outlive the program that started it, whose report is made.
         with suppress(*((FileNotFoundError,) if self.is_worker else ())):
             if self.output is not None:
                 write_report(report, self.output)
+
+
+def _life_recorder() -> LifeRecorder:
+    # It needs NumPy.
+    from ..peaks.program import LifeRecorder
+
+    return LifeRecorder()
 
 
 def _detector_of(settings: Settings) -> LeakDetector:

@@ -15,7 +15,6 @@ from .settings_file import SettingsError, read_table, rows_of
 
 __all__ = [
     "Known",
-    "NotKnown",
     "beyond_baseline",
     "read_baseline",
     "write_baseline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Final, TypeVar
 
 from ..report.leaks import Leak
 from ..report.live import LiveSite
-from ..report.report import Process, Report, UnusedSuppression
+from ..report.report import Report, UnusedSuppression
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 from ..reporters.json_report import ReportFileError, json_of, report_from_json
 
@@ -164,7 +165,8 @@ def merged(reports: Sequence[Report]) -> Report:
 
     The program and the settings are those of the first; the time lines of all are one: see
     `timelines_together`. The same leak in several workers is one leak: its counts and bytes are
-    added up, its holders are those of the worker that has the most.
+    added up, its holders are those of the worker that has the most. Those of different ranks, and
+    of programs that were reported apart, stay apart.
 
     Parameters
     ----------
@@ -185,17 +187,16 @@ def merged(reports: Sequence[Report]) -> Report:
     rows = list(different.values())
     if len(rows) == 1:
         return main
-    processes = {process.pid: process for report in rows for process in report.processes}
-    leaks = _together(_all(rows, lambda report: report.leaks), processes)
+    leaks = _together(rows, lambda report: report.leaks)
     return replace(
         main,
         count=sum(leak.count for leak in leaks),
         nbytes=sum(report.nbytes for report in rows),
         leaks=leaks,
-        kept=_together(_all(rows, lambda report: report.kept), processes),
+        kept=_together(rows, lambda report: report.kept),
         kept_nbytes=sum(report.kept_nbytes for report in rows),
         unwatched=tuple(dict.fromkeys(_all(rows, lambda report: report.unwatched))),
-        leftovers=_together(_all(rows, lambda report: report.leftovers), processes),
+        leftovers=_together(rows, lambda report: report.leftovers),
         suppressed=tuple(_all(rows, lambda report: report.suppressed)),
         unused_suppressions=_unused_in_all(rows),
         timeline=timelines_together(rows),
@@ -209,17 +210,25 @@ def _all(reports: Iterable[Report], rows: Callable[[Report], Iterable[T]]) -> li
     return [row for report in reports for row in rows(report)]
 
 
-def _together(leaks: Iterable[Leak], processes: dict[int, Process]) -> tuple[Leak, ...]:
-    """Return the leaks with equal leaks of different workers joined, the most bytes first."""
+def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]]) -> tuple[Leak, ...]:
+    """Return the leaks with equal leaks of different workers of one rank joined, the most bytes first."""
     groups: dict[tuple[object, ...], list[Leak]] = {}
-    for leak in leaks:
-        process = processes.get(leak.pid)
-        place = leak.pid if process is None or process.role == "main" else "worker"
-        key = (place, leak.fingerprint, leak.state, leak.site)
-        groups.setdefault(key, []).append(leak)
+    for number, report in enumerate(reports):
+        # Machines give the same process id to processes of their own.
+        processes = {process.pid: process for process in report.processes}
+        for leak in rows(report):
+            process = processes.get(leak.pid)
+            if leak.rank is None and process is not None:
+                leak = replace(leak, rank=process.rank)
+            place = (number, leak.pid) if process is None or process.role == "main" else "worker"
+            groups.setdefault((place, leak.rank, leak.fingerprint, leak.state, leak.site), []).append(leak)
     found = [_sum(those) for those in groups.values()]
-    found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), leak.pid))
+    found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), _last(leak.rank), leak.pid))
     return tuple(found)
+
+
+def _last(rank: int | None) -> float:
+    return math.inf if rank is None else rank
 
 
 def _sum(leaks: list[Leak]) -> Leak:

@@ -45,6 +45,7 @@ _DYING: Final = (_IN_FLIGHT, "sys.last_")
 _NEVER_RELEASED: Final = 0.9
 _STOPPED: Final = 0.5
 _PARTS: Final = 4
+_MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
 
 
 @final
@@ -415,8 +416,10 @@ class _Group:
             return None
         if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
             return "view"
-        if evidence.watched_passes or self.reason not in ("held", "suspended") or len(self.places) < 2:
+        if self.reason not in _MAY_GROW or len(self.places) < 2:
             return None
+        if evidence.watched_passes:
+            return "trend" if evidence.may_grow(births) else None
         numbers = births.numbers()
         # What was filled once, before the program went on to other things, does not grow.
         goes_on = bool(numbers) and max(numbers) > _STOPPED * evidence.last and not evidence.is_in_a_row(births)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from statistics import median
@@ -18,6 +19,7 @@ __all__ = [
     "PASSES_AT_LEAST",
     "STEP",
     "Evidence",
+    "doubt_of",
     "trend_of",
     "trend_of_births",
 ]
@@ -48,6 +50,7 @@ _FASTER_BEFORE: Final = 2.0
 _MUCH_FASTER_BEFORE: Final = 4.0
 _EVEN: Final = 2.5
 _LEVELS: Final = 9
+_DEVIATIONS: Final = 2.0
 
 BIRTHS_AT_LEAST: Final = 16
 _ALONE_AT_LEAST: Final = 32
@@ -59,13 +62,15 @@ _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
 
 
-def trend_of(series: Sequence[Point]) -> Trend | None:
+def trend_of(series: Sequence[Point], *, doubt: float = 0.0) -> Trend | None:
     """Return the steady growth of a line's live resources, or None if there is none.
 
     Parameters
     ----------
     series : sequence of (int, int, int)
         Pass, live count and live bytes, in order.
+    doubt : float, default 0.0
+        By how much of its speed the growth may slow down besides, and count as steady.
     """
     if len(series) < PASSES_AT_LEAST:
         return None
@@ -73,7 +78,7 @@ def trend_of(series: Sequence[Point]) -> Trend | None:
     points = _thinned(series[warm_up:], _POINTS)
     before = _thinned(series[: warm_up + 1], _POINTS)
     if not any(
-        _grows([point[of] for point in before], [point[of] for point in points], before, points) for of in (1, 2)
+        _grows([point[of] for point in before], [point[of] for point in points], before, points, doubt) for of in (1, 2)
     ):
         return None
     passes = [number for number, _, _ in points]
@@ -161,7 +166,18 @@ def trend_of_births(
     )
 
 
-def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point], points: Sequence[Point]) -> bool:
+def doubt_of(kept: int) -> float:
+    """Return the `doubt` about a growth of which a sample of so many births was kept.
+
+    Each third of the passes that are compared has about a quarter of them, and how many those are varies by
+    their square root.
+    """
+    return _DEVIATIONS * math.sqrt(2.0 / (kept / 4.0))
+
+
+def _grows(
+    before: Sequence[int], values: Sequence[int], early: Sequence[Point], points: Sequence[Point], doubt: float
+) -> bool:
     third = len(values) // 3
     at_first, at_last = slice(0, third + 1), slice(-third - 1, None)
     for speed in (_speed, _rise):
@@ -169,7 +185,7 @@ def _grows(before: Sequence[int], values: Sequence[int], early: Sequence[Point],
         # A faster beginning may be a cache that fills ever more slowly.
         speed_before = speed(early, before)
         slows = last * _FASTER_BEFORE < speed_before
-        if last <= 0.0 or last < (_JUST_AS_FAST if slows else _STILL_AS_FAST) * first:
+        if last <= 0.0 or last < ((_JUST_AS_FAST if slows else _STILL_AS_FAST) - doubt) * first:
             return False
         if last * _MUCH_FASTER_BEFORE < speed_before and not _is_even(points, values):
             # The last places of a cache are filled at random times; a leak in a loop grows step by
@@ -274,7 +290,8 @@ class Evidence:
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         often = sorted(passes.items(), key=lambda item: -item[1])
         names = [name for name, times in often if times >= PASSES_AT_LEAST]
-        self._names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
+        names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
+        self._names = names if beginning.has_series else []
         self.last = last - beginning.after
         self._known: dict[int, Trend | None] = {}
 
@@ -318,16 +335,25 @@ class Evidence:
                 sizes,
                 births.made,
                 self.last,
-                lambda: LOG.series(site, None) if births.is_known_still else (),
+                lambda: LOG.series(site, None) if births.has_series else (),
                 in_a_row=self.is_in_a_row(births),
                 have_parts=have_parts,
             )
         if site not in self._known:
-            # The log may have reused the number for another birth; then there is no growth to show.
-            names = self._names if births.is_known_still else ()
-            found = [trend for name in names if (trend := trend_of(self._series(site, name))) is not None]
+            found = [trend for series in self._series_of(births, site) if (trend := trend_of(series)) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
+
+    def may_grow(self, births: Births) -> bool:
+        """Return whether a line could be growing of which only a sample of the births was kept, by chance unevenly."""
+        site, kept = births.site_number, births.kept
+        if site is None or kept is None:
+            return False
+        return any(trend_of(series, doubt=doubt_of(kept)) is not None for series in self._series_of(births, site))
+
+    def _series_of(self, births: Births, site: int) -> list[list[Point]]:
+        # The log may have reused the number for another birth; then there is no growth to show.
+        return [self._series(site, name) for name in self._names] if births.has_series else []
 
     def _series(self, site: int, name: str) -> list[Point]:
         """Return the points of a site over the passes of a name since the beginning, numbered from 1."""

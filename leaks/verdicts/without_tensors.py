@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OwnMemory",
     "growth_of_own_memory",
-    "leak_without_tensor",
     "native_growth",
     "native_trend",
     "unclosed_scopes",

@@ -53,7 +53,9 @@ static enum outcome make_plan(struct problem *problem, int64_t *best, struct clo
         order[i] = i;
     }
     if (outcome == DONE) {
-        outcome = problem_order(problem, problem->totals, "Z", order, problem->count) ? place_by_order(problem, order, best) : NO_MEMORY;
+        outcome = problem_order(problem, problem->totals, "Z", order, problem->count)
+                      ? place_by_order(problem, order, best)
+                      : NO_MEMORY;
     }
     for (int i = 0; outcome == DONE && i < 5; i++) {
         if ((i > 0 && is_over(clock)) || problem_height(problem, best) <= problem->bound) {
@@ -61,8 +63,8 @@ static enum outcome make_plan(struct problem *problem, int64_t *best, struct clo
         }
         const char *letters = i < 3 ? lowest_first[i] : one_by_one[i - 3];
         outcome = !problem_order(problem, problem->totals, letters, order, problem->count) ? NO_MEMORY
-                  : i < 3                                                                  ? place_lowest(problem, order, offsets)
-                                                                                           : place_by_order(problem, order, offsets);
+                  : i < 3 ? place_lowest(problem, order, offsets)
+                          : place_by_order(problem, order, offsets);
         outcome = lower_of_two(problem, best, offsets, outcome);
     }
     free(order);
@@ -100,7 +102,8 @@ static PyObject *plan(PyObject *module, PyObject *arguments)
             .thread = PyEval_SaveThread(),
         };
         struct problem problem;
-        enum outcome outcome = problem_make(&problem, lower.buf, upper.buf, sizes.buf, (int32_t)count) ? DONE : NO_MEMORY;
+        enum outcome outcome =
+            problem_make(&problem, lower.buf, upper.buf, sizes.buf, (int32_t)count) ? DONE : NO_MEMORY;
         outcome = outcome == DONE ? make_plan(&problem, offsets.buf, &clock.clock) : outcome;
         bool overlaps = outcome == DONE && problem_overlaps(&problem, offsets.buf);
         long long height = outcome == DONE ? problem_height(&problem, offsets.buf) : 0, bound = problem.bound;

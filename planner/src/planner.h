@@ -1,8 +1,9 @@
-/* Plans of memory: where in one slab buffers with known lives lie, so that those that live at the same time do not overlap.
+/* Plans of memory: where in one slab buffers with known lives lie, so that those that live at the
+ * same time do not overlap.
  *
- * Read problem.c first, then placing.c (plans that are made in one go), search.c (better ones, by search), and module.c. Nothing
- * here knows Python but module.c; what takes long asks a `struct clock` whether to go on.
- */
+ * Read problem.c first, then placing.c (plans that are made in one go), search.c (better ones, by
+ * search), and module.c. Nothing here knows Python but module.c; what takes long asks a `struct
+ * clock` whether to go on. */
 #ifndef DISPOSESCOPE_PLANNER_H
 #define DISPOSESCOPE_PLANNER_H
 
@@ -40,15 +41,19 @@ bool is_over(struct clock *clock);
 /* ------------------------------------------------------------------ problem.c */
 
 /* Make a problem of lives from `lower` up to `upper`, which is outside. False where there is no memory. */
-bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *upper, const int64_t *sizes, int32_t count);
+bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *upper, const int64_t *sizes,
+                  int32_t count);
 void problem_clear(struct problem *problem);
 /* How high a plan is. */
 int64_t problem_height(const struct problem *problem, const int64_t *offsets);
-/* Whether two buffers that live at the same time overlap in a plan, or one lies below 0; also where there is no memory to look. */
+/* Whether two buffers that live at the same time overlap in a plan, or one lies below 0; also where
+ * there is no memory to look. */
 bool problem_overlaps(const struct problem *problem, const int64_t *offsets);
-/* Order buffers by the letters of a text, each from large to small: T for the largest total of their sections by `totals`, W for
- * the width of their lives, Z for their size, A for width times size. */
-bool problem_order(const struct problem *problem, const int64_t *totals, const char *letters, int32_t *order, int32_t count);
+/* Order buffers by the letters of a text, each from large to small: T for the largest total of
+ * their sections by `totals`, W for the width of their lives, Z for their size, A for width times
+ * size. */
+bool problem_order(const struct problem *problem, const int64_t *totals, const char *letters, int32_t *order,
+                   int32_t count);
 
 /* ------------------------------------------------------------------ placing.c */
 
@@ -59,8 +64,8 @@ enum outcome place_lowest(const struct problem *problem, const int32_t *order, i
 
 /* ------------------------------------------------------------------ search.c */
 
-/* Search for plans that are lower than the one in `offsets`, until the time is over or none can be lower: then `bound` of the
- * problem is the height. `offsets` always has the lowest plan so far. */
+/* Search for plans that are lower than the one in `offsets`, until the time is over or none can be
+ * lower: then `bound` of the problem is the height. `offsets` always has the lowest plan so far. */
 enum outcome search_lower(struct problem *problem, int64_t *offsets, struct clock *clock);
 
 #endif

@@ -29,7 +29,8 @@ static int32_t place_of(int64_t time, const int64_t *cuts, int32_t count)
     return (int32_t)((const int64_t *)bsearch(&time, cuts, (size_t)count, sizeof *cuts, compare) - cuts);
 }
 
-bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *upper, const int64_t *sizes, int32_t count)
+bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *upper, const int64_t *sizes,
+                  int32_t count)
 {
     *problem = (struct problem){.count = count};
     int64_t *cuts = malloc((2 * (size_t)count + 1) * sizeof *cuts);
@@ -158,7 +159,8 @@ static int64_t largest_total(const struct buffer *buffer, const int64_t *totals)
     return largest;
 }
 
-bool problem_order(const struct problem *problem, const int64_t *totals, const char *letters, int32_t *order, int32_t count)
+bool problem_order(const struct problem *problem, const int64_t *totals, const char *letters, int32_t *order,
+                   int32_t count)
 {
     struct ranked *ranked = calloc((size_t)count + 1, sizeof *ranked);
     if (ranked == NULL) {

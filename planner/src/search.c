@@ -1,11 +1,12 @@
 /* Lower plans, by a search in depth for one that fits under a given height.
  *
- * After M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning", ASPLOS 2023. A plan in
- * which no buffer can sink is found by placing buffers from low to high, each as low as those allow that are placed already. That is
- * given up where a section can no longer take what is left to be placed in it. Where what is left falls apart into parts that share
- * no section, each is searched by itself. Which buffer comes first among those that could lie equally low is a matter of luck, so
- * several orders take turns, and heights too: each with so many steps, and then with twice as many.
- */
+ * After M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
+ * Learning", ASPLOS 2023. A plan in which no buffer can sink is found by placing buffers from low
+ * to high, each as low as those allow that are placed already. That is given up where a section can
+ * no longer take what is left to be placed in it. Where what is left falls apart into parts that
+ * share no section, each is searched by itself. Which buffer comes first among those that could lie
+ * equally low is a matter of luck, so several orders take turns, and heights too: each with so many
+ * steps, and then with twice as many. */
 #include "planner.h"
 
 #include <stdlib.h>
@@ -47,12 +48,13 @@ static enum outcome search_on(struct search *search, int32_t first, int32_t unti
 static int compare_candidates(const void *left, const void *right)
 {
     const struct candidate *a = left, *b = right;
-    return a->offset != b->offset ? (a->offset > b->offset) - (a->offset < b->offset) : (a->rank > b->rank) - (a->rank < b->rank);
+    return a->offset != b->offset ? (a->offset > b->offset) - (a->offset < b->offset)
+                                  : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
 /* Go on after a buffer has been placed; in parts, where it was all that held them together. */
-static enum outcome search_around(struct search *search, int32_t first, int32_t until, const int32_t *order, int32_t count,
-                                  struct candidate placed)
+static enum outcome search_around(struct search *search, int32_t first, int32_t until, const int32_t *order,
+                                  int32_t count, struct candidate placed)
 {
     const struct buffer *buffer = &search->problem->buffers[placed.buffer];
     int32_t parts = 0;
@@ -155,7 +157,8 @@ static enum outcome search_on(struct search *search, int32_t first, int32_t unti
     }
     const struct buffer *buffers = search->problem->buffers;
     size_t width = (size_t)(until - first);
-    /* What lies at this height or above leaves room for a buffer below: it could sink, or another takes that room first. */
+    /* What lies at this height or above leaves room for a buffer below: it could sink, or another
+     * takes that room first. */
     int64_t too_high = INT64_MAX;
     for (int32_t rank = 0; rank < count; rank++) {
         int64_t end = search->lowest[order[rank]] + buffers[order[rank]].size;
@@ -282,9 +285,9 @@ static bool search_make(struct search *search, const struct problem *problem, st
         .offsets = malloc((count + 1) * sizeof *search->offsets),
         .found = malloc((count + 1) * sizeof *search->found),
     };
-    if (search->neighbours == NULL || search->neighbours_at == NULL || search->members == NULL || search->members_at == NULL ||
-        search->crossing == NULL || search->floors == NULL || search->totals == NULL || search->lowest == NULL ||
-        search->offsets == NULL || search->found == NULL) {
+    if (search->neighbours == NULL || search->neighbours_at == NULL || search->members == NULL ||
+        search->members_at == NULL || search->crossing == NULL || search->floors == NULL || search->totals == NULL ||
+        search->lowest == NULL || search->offsets == NULL || search->found == NULL) {
         return false;
     }
     memcpy(search->totals, problem->totals, sections * sizeof *search->totals);

@@ -1,5 +1,6 @@
-/* What a log of births is for compiled code that records births: implemented by the leak detector, used by frameworks, which are
- * given its capsule when a detector opens. Every function is called with the GIL held. */
+/* What a log of births is for compiled code that records births: implemented by the leak detector,
+ * used by frameworks, which are given its capsule when a detector opens. Every function is called
+ * with the GIL held. */
 #ifndef DISPOSESCOPE_SCOPES_BIRTH_LOG_H
 #define DISPOSESCOPE_SCOPES_BIRTH_LOG_H
 
@@ -12,8 +13,8 @@
 struct birth_log_api {
     /* Whether births are being recorded. */
     bool (*is_open)(void);
-    /* A block was born at an address, of a kind and on a device by their numbers; whether it is in the log now. Keeps an
-     * exception that is set. */
+    /* A block was born at an address, of a kind and on a device by their numbers; whether it is in
+     * the log now. Keeps an exception that is set. */
     bool (*block_born)(void *address, size_t nbytes, uint16_t kind, uint16_t device);
     /* It is freed, or was moved in memory and changed its size. */
     void (*block_died)(void *address);
@@ -23,15 +24,16 @@ struct birth_log_api {
     /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for each. */
     bool (*samples)(void);
     bool (*is_kept)(size_t nbytes);
-    /* Memory was born, and is to be kept: `object` stands for it, and `op` is the name of the call or NULL. Does nothing where it is
-     * known. 0, or -1 with an exception. */
+    /* Memory was born, and is to be kept: `object` stands for it, and `op` is the name of the call
+     * or NULL. Does nothing where it is known. 0, or -1 with an exception. */
     int (*memory_born)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
     /* Whether an object is known to stand for memory. */
     bool (*has_memory)(PyObject *object);
-    /* An object stands for memory of which nothing is to be reported; does nothing where it is known. 0, or -1 with an exception. */
+    /* An object stands for memory of which nothing is to be reported; does nothing where it is
+     * known. 0, or -1 with an exception. */
     int (*exclude_memory)(PyObject *object);
-    /* For a birth that is recorded later: what it would be recorded with here and now, its line and its scope; a new reference, or
-     * NULL without an exception. May run Python code. */
+    /* For a birth that is recorded later: what it would be recorded with here and now, its line and
+     * its scope; a new reference, or NULL without an exception. May run Python code. */
     PyObject *(*remember_origin)(void);
     /* Whether it was remembered since the log was opened last: the names of scopes are others after that. */
     bool (*is_recent)(PyObject *remembered);

@@ -11,18 +11,19 @@ int births_make(PyObject *module)
     name_born = PyUnicode_InternFromString("born");
     name_died = PyUnicode_InternFromString("died");
     name_take = PyUnicode_InternFromString("_take");
-    return died_function == NULL || anchor_died_function == NULL || name_born == NULL || name_died == NULL || name_take == NULL
-               ? -1
-               : 0;
+    bool is_made = died_function != NULL && anchor_died_function != NULL && name_born != NULL && name_died != NULL &&
+                   name_take != NULL;
+    return is_made ? 0 : -1;
 }
 
-/* Forgets the composite that has died last, where this is it and all of its members are gone now. -1 with an error set. */
+/* Forgets the composite that has died last, where this is it and all of its members are gone now.
+ * -1 with an error set. */
 static int forget_spent(Entry *unit);
 /* Forgets the composites that have died with all of their members. -1 with an error set. */
 static int sweep(void);
 
-/* Whether two entries of one key are those of one resource: the older may be that of something that is gone and whose callback was
- * interrupted. Not asked of tuples. */
+/* Whether two entries of one key are those of one resource: the older may be that of something that
+ * is gone and whose callback was interrupted. Not asked of tuples. */
 static bool are_of_one(PyObject *known, Entry *entry)
 {
     if (!is_entry(known) || is_anchored((Entry *)known) || is_anchored(entry)) {
@@ -35,8 +36,9 @@ static bool are_of_one(PyObject *known, Entry *entry)
     return one != NULL && one == other;
 }
 
-/* Into the table, and the list of the scope that owns it, which may be NULL: all or nothing. Runs no Python code but what dies by
- * a replaced entry. 1 where the resource has an entry already, and nothing has changed. -1 with an error set. */
+/* Into the table, and the list of the scope that owns it, which may be NULL: all or nothing. Runs
+ * no Python code but what dies by a replaced entry. 1 where the resource has an entry already, and
+ * nothing has changed. -1 with an error set. */
 static int record(Entry *entry, ScopeState *scope)
 {
     Ledger *ledger = ledger_here();
@@ -165,8 +167,9 @@ static int is_live(const Entry *entry)
 
 static int die(Entry *entry);
 
-/* Takes note that a tuple is gone, where it is: it held its elements, and one of them has died. Another tuple around the same
- * anchor may be left, which did not have that element. -1 with an error set. */
+/* Takes note that a tuple is gone, where it is: it held its elements, and one of them has died.
+ * Another tuple around the same anchor may be left, which did not have that element. -1 with an
+ * error set. */
 static int tuple_died(Entry *unit)
 {
     if (!is_anchored(unit)) {
@@ -185,8 +188,8 @@ static int tuple_died(Entry *unit)
     return die(unit);
 }
 
-/* Takes a member out of the table of what is shared, where tuples are among the composites that share it: a new reference to
- * these, and NULL for none, and where an error is set. */
+/* Takes a member out of the table of what is shared, where tuples are among the composites that
+ * share it: a new reference to these, and NULL for none, and where an error is set. */
 static PyObject *sharing_tuples(Entry *member)
 {
     PyObject *others = PyDict_GetItemWithError(shared_table, (PyObject *)member);
@@ -225,8 +228,8 @@ static int part_died(Entry *member)
     return failed;
 }
 
-/* Puts the composite of a dead entry among those that `settle` looks at, where it is one. 1 where it was put, -1 with an error
- * set. */
+/* Puts the composite of a dead entry among those that `settle` looks at, where it is one. 1 where
+ * it was put, -1 with an error set. */
 static int keep_dead_composite(Entry *entry)
 {
     if (PyTuple_GET_SIZE(entry->members) == 0) {
@@ -482,8 +485,9 @@ static int sweep(void)
     if (PyDict_GET_SIZE(shared_table) != 0) {
         return 0;
     }
-    /* Taken out first: what is let go below may leave dead composites of its own. A slice would be of no use: making the list can
-     * run the garbage collector, and that code which changes the table. */
+    /* Taken out first: what is let go below may leave dead composites of its own. A slice would be
+     * of no use: making the list can run the garbage collector, and that code which changes the
+     * table. */
     PyObject *taken = PyList_New(0);
     if (taken == NULL || PyList_SetSlice(taken, 0, 0, dead_composites) < 0 ||
         PyList_SetSlice(dead_composites, 0, PyList_GET_SIZE(taken), NULL) < 0) {

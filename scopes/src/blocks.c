@@ -8,7 +8,8 @@
 static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
-static PyObject *name_check_options, *name_enter, *name_leave_the_stack, *name_explain, *name_end, *name_raise_what_failed;
+static PyObject *name_check_options, *name_enter, *name_leave_the_stack, *name_explain, *name_end,
+    *name_raise_what_failed;
 
 /* ------------------------------------------------------------------ the object */
 
@@ -31,8 +32,8 @@ static PyObject *new_scope(PyTypeObject *type, PyObject *arguments, PyObject *op
     scope->direct = Py_NewRef(Py_False);
     scope->suspended = Py_NewRef(empty_tuple);
     scope->escaped = Py_NewRef(empty_tuple);
-    PyObject **nothing[] = {&scope->name,  &scope->budget, &scope->outer, &scope->below,
-                            &scope->frame, &scope->account, &scope->served, &scope->variables, &scope->code, &scope->origin};
+    PyObject **nothing[] = {&scope->name,    &scope->budget, &scope->outer,     &scope->below, &scope->frame,
+                            &scope->account, &scope->served, &scope->variables, &scope->code,  &scope->origin};
     for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
         *nothing[i] = Py_NewRef(Py_None);
     }
@@ -119,15 +120,16 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
     }
     Py_ssize_t number = PyTuple_GET_SIZE(arguments);
     PyObject *name = number == 0 ? Py_None : PyTuple_GET_ITEM(arguments, 0);
-    if (number <= 1 && (options == NULL || PyDict_GET_SIZE(options) == 0) && (name == Py_None || PyUnicode_CheckExact(name))) {
+    if (number <= 1 && (options == NULL || PyDict_GET_SIZE(options) == 0) &&
+        (name == Py_None || PyUnicode_CheckExact(name))) {
         put(&scope->name, name);
         return 0;
     }
     PyObject *graph = name_keep, *budget = Py_None, *escapes = name_dispose;
     int strict = 0, keep_pages = 0, arena = 1;
     name = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "|O$pOppOO:dispose_scope", names, &name, &strict, &graph, &keep_pages,
-                                     &arena, &budget, &escapes)) {
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "|O$pOppOO:dispose_scope", names, &name, &strict, &graph,
+                                     &keep_pages, &arena, &budget, &escapes)) {
         return -1;
     }
     put(&scope->name, name);
@@ -146,8 +148,8 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
 
 /* ------------------------------------------------------------------ __enter__ */
 
-/* Whether the code that enters is a plain function's: no generator, and nothing that enters on behalf of one. Takes note of its
- * place then. */
+/* Whether the code that enters is a plain function's: no generator, and nothing that enters on
+ * behalf of one. Takes note of its place then. */
 static bool entered_plainly(ScopeState *scope)
 {
     PyFrameObject *frame = PyEval_GetFrame();
@@ -236,8 +238,8 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
 
 /* ------------------------------------------------------------------ __exit__ and close */
 
-/* So many calls more than the limit of recursion allows are made while a scope is left: a block that has reached the limit
- * is left like any other. */
+/* So many calls more than the limit of recursion allows are made while a scope is left: a block
+ * that has reached the limit is left like any other. */
 enum { ROOM = 200 };
 
 static void make_room(int calls)
@@ -318,10 +320,11 @@ static void give_up(ScopeState *scope)
     PyDict_Clear(entries);
 }
 
-static PyObject *raise_what_failed(ScopeState *scope, PyObject *doing, PyObject *failures, PyObject *escaped, PyObject *in_flight)
+static PyObject *raise_what_failed(ScopeState *scope, PyObject *doing, PyObject *failures, PyObject *escaped,
+                                   PyObject *in_flight)
 {
-    PyObject *done =
-        PyObject_CallMethodObjArgs((PyObject *)scope, name_raise_what_failed, doing, failures, escaped, in_flight, NULL);
+    PyObject *done = PyObject_CallMethodObjArgs((PyObject *)scope, name_raise_what_failed, doing, failures, escaped,
+                                                in_flight, NULL);
     if (done == NULL) {
         /* Frames that hold the list are reached from the tracebacks in it. */
         PyObject *raised = take_raised();
@@ -435,7 +438,8 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, Py_ssize_t nu
 
 /* ------------------------------------------------------------------ methods that are undone */
 
-/* Calls a method; where it raises, whatever it has come to, calls another one with what it raised, which then propagates. */
+/* Calls a method; where it raises, whatever it has come to, calls another one with what it raised,
+ * which then propagates. */
 static PyObject *call_or_undo(PyObject *both, PyObject *const *arguments, Py_ssize_t number)
 {
     PyObject *done = PyObject_Vectorcall(PyTuple_GET_ITEM(both, 0), arguments, (size_t)number, NULL);

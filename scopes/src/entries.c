@@ -115,15 +115,6 @@ PyTypeObject entry_type = {
     .tp_getset = fields_of_entries,
 };
 
-bool entry_check(PyObject *object, const char *function)
-{
-    if (is_entry(object)) {
-        return true;
-    }
-    PyErr_Format(PyExc_TypeError, "internal error: %s() was given a %s, expected an entry", function, Py_TYPE(object)->tp_name);
-    return false;
-}
-
 PyObject *referent_of(PyObject *reference)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -380,7 +371,8 @@ static PyObject *remember(PyObject *self, PyObject *tuple)
 {
     AnchoredEntry *entry = (AnchoredEntry *)self;
     if (!PyTuple_Check(tuple)) {
-        PyErr_Format(PyExc_TypeError, "internal error: remember() was given a %s, expected a tuple", Py_TYPE(tuple)->tp_name);
+        PyErr_Format(PyExc_TypeError, "internal error: remember() was given a %s, expected a tuple",
+                     Py_TYPE(tuple)->tp_name);
         return NULL;
     }
     /* An element has one reference without a callback, which is the same each time. */
@@ -441,8 +433,8 @@ PyTypeObject anchored_entry_type = {
 
 /* ------------------------------------------------------------------ making one */
 
-/* The tuple (resource, died) of the last call: nobody else has seen it, so that it can be filled again. NULL while it is in
- * use. */
+/* The tuple (resource, died) of the last call: nobody else has seen it, so that it can be filled
+ * again. NULL while it is in use. */
 static PyObject *spare_arguments;
 
 static PyObject *take_arguments(PyObject *resource)

@@ -1,4 +1,5 @@
-/* Fields of objects that Python code reads and assigns, with a check of what is assigned: the compiled code relies on it. */
+/* Fields of objects that Python code reads and assigns, with a check of what is assigned: the
+ * compiled code relies on it. */
 #ifndef DISPOSESCOPE_SCOPES_FIELDS_H
 #define DISPOSESCOPE_SCOPES_FIELDS_H
 

@@ -94,11 +94,13 @@ void follow_all(PyObject *object, struct through *through)
         return;
     }
     Py_ssize_t last = PyList_GET_SIZE(object) - 1;
-    for (Py_ssize_t i = last; i >= 0 && i > last - AT_THE_END && follow(PyList_GET_ITEM(object, i), through) == 0; i--) {
+    for (Py_ssize_t i = last; i >= 0 && i > last - AT_THE_END && follow(PyList_GET_ITEM(object, i), through) == 0;
+         i--) {
     }
 }
 
-/* The references of the parts among each other, as of a composite to its members: such a one does not hold what it refers to. */
+/* The references of the parts among each other, as of a composite to its members: such a one does
+ * not hold what it refers to. */
 static void follow_parts(struct count *count)
 {
     for (Py_ssize_t i = 0; i < count->number; i++) {
@@ -119,7 +121,8 @@ static int hold_again(PyObject *object, void *arg)
         through->seen += *left <= 0;
         *left = *left <= 0 ? 1 : *left;
     }
-    else if (through->depth < LEVELS && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) && !PyType_Check(object)) {
+    else if (through->depth < LEVELS && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) &&
+             !PyType_Check(object)) {
         through->depth++;
         Py_TYPE(object)->tp_traverse(object, hold_again, through);
         through->depth--;
@@ -191,7 +194,8 @@ static int find_in_tracebacks(struct count *count, PyObject *error, PyObject *ru
 {
     int failed = 0;
     error = Py_NewRef(error);
-    for (int steps = 0; failed == 0 && error != NULL && error != Py_None && PyExceptionInstance_Check(error) && steps < 20; steps++) {
+    for (int steps = 0;
+         failed == 0 && error != NULL && error != Py_None && PyExceptionInstance_Check(error) && steps < 20; steps++) {
         PyObject *traceback = PyException_GetTraceback(error);
         for (PyObject *at = traceback; failed == 0 && at != NULL && PyTraceBack_Check(at);
              at = (PyObject *)((PyTracebackObject *)at)->tb_next) {
@@ -289,8 +293,9 @@ PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py
 {
     (void)module;
     if (number != 4 || !PyTuple_CheckExact(arguments[1]) || !(arguments[2] == Py_None || is_note(arguments[2]))) {
-        PyErr_SetString(PyExc_TypeError, "held_entries() takes a list of entries, a tuple of types, what note_variables() "
-                                         "returned, and an exception");
+        PyErr_SetString(PyExc_TypeError,
+                        "held_entries() takes a list of entries, a tuple of types, what note_variables() "
+                        "returned, and an exception");
         return NULL;
     }
     PyObject *note = arguments[2], *error = arguments[3];

@@ -1,8 +1,9 @@
-/* What is still held when a block ends: what variables.c, holding.c and keepers.c call in each other, each only what stands in those
- * before it.
+/* What is still held when a block ends: what variables.c, holding.c and keepers.c call in each
+ * other, each only what stands in those before it.
  *
- * Who holds what is answered from the references themselves: those of an object are counted (its reference count), and those of
- * variables, of tuples and of containers are found one by one. Nothing here walks the heap. Used with the GIL held. */
+ * Who holds what is answered from the references themselves: those of an object are counted (its
+ * reference count), and those of variables, of tuples and of containers are found one by one.
+ * Nothing here walks the heap. Used with the GIL held. */
 #ifndef DISPOSESCOPE_HOLDING_H
 #define DISPOSESCOPE_HOLDING_H
 
@@ -60,24 +61,25 @@ static inline Py_ssize_t *table_add(struct table *table, PyObject *object)
     return &place->value;
 }
 
-/* ------------------------------------------------------------------ variables.c: what the variables of frames refer to */
+/* ------------------------------------------------------------- variables.c: what the variables of frames refer to */
 
-/* What is called with each variable: its value, its number or its name, whether the frame alone can refer to it, and how many
- * references the iteration itself has. Non-zero ends the iteration. */
+/* What is called with each variable: its value, its number or its name, whether the frame alone can
+ * refer to it, and how many references the iteration itself has. Non-zero ends the iteration. */
 typedef int (*variable_visitor)(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg);
 
 /* Calls it with the variables of a frame that have a value, and returns what ended that; -1 with an error set. */
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg);
 
-/* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14 on: that of the variable counts
- * for both. A value that the block returns is one. Returns what ended that. */
+/* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14
+ * on: that of the variable counts for both. A value that the block returns is one. Returns what
+ * ended that. */
 int visit_borrowed(PyFrameObject *frame, visitproc visit, void *arg);
 
 /* Whether a frame has ended, and neither runs, on any thread, nor is suspended. */
 bool has_ended(PyFrameObject *frame);
 
-/* The frames that run on this thread, innermost first, without those by which this package came here: a list; NULL with an error
- * set. */
+/* The frames that run on this thread, innermost first, without those by which this package came
+ * here: a list; NULL with an error set. */
 PyObject *running_frames(Py_ssize_t at_most);
 
 /* ------------------------------------------------------------------ holding.c: the references to what a scope owns */
@@ -100,8 +102,9 @@ struct count {
     PyObject *before;
 };
 
-/* Counts the references to the resources of a list of entries, and finds those that they have among each other. `types` is set
- * before, all else is zero; `count_clear` is to be called in any case. -1 with an error set. */
+/* Counts the references to the resources of a list of entries, and finds those that they have among
+ * each other. `types` is set before, all else is zero; `count_clear` is to be called in any case.
+ * -1 with an error set. */
 int count_all(struct count *count, PyObject *entries, const char *function);
 void count_clear(struct count *count);
 
@@ -120,7 +123,8 @@ struct through {
     const void *arg;
 };
 
-/* Finds the references of all that an object refers to, and of what that alone refers to; of a list, of what is at its end. */
+/* Finds the references of all that an object refers to, and of what that alone refers to; of a
+ * list, of what is at its end. */
 void follow_all(PyObject *object, struct through *through);
 
 #endif

@@ -1,12 +1,14 @@
-/* What a scope still owns when its block ends and is reached through an object that keeps what it holds, such as a model. */
+/* What a scope still owns when its block ends and is reached through an object that keeps what it
+ * holds, such as a model. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ which objects keep what they hold */
 
-/* How objects are looked into, by their type: asked of Python once for each class. */
+/* How objects are looked into, by their type, and modules, by their name: asked of Python once for each. */
 enum look { LOOK_INTO, LOOK_KEEPER, LOOK_PAST, LOOK_UNKNOWN };
 
-/* What Python said of classes, by their addresses, and whom to ask of others. Borrowed. */
+/* What Python said of classes, by their addresses, and of modules, by their names, and whom to
+ * ask of others. Borrowed. */
 struct judgements {
     PyObject *looks; /* a dict */
     PyObject *judge; /* a function */
@@ -14,8 +16,9 @@ struct judgements {
 
 enum { REMEMBERED_AT_MOST = 4096 };
 
-/* By the address of a class: what Python said of it, with a weak reference to it, as the address may be another's by now. The hash
- * of a class itself is for its metaclass to return. Borrowed; NULL for one that is not there, or with an error set. */
+/* By the address of a class: what Python said of it, with a weak reference to it, as the address
+ * may be another's by now. The hash of a class itself is for its metaclass to return. Borrowed;
+ * NULL for one that is not there, or with an error set. */
 static PyObject *look_remembered(const struct judgements *judgements, PyTypeObject *type)
 {
     PyObject *key = PyLong_FromVoidPtr(type);
@@ -65,11 +68,31 @@ static int look_at(const struct judgements *judgements, PyTypeObject *type)
     return (int)look;
 }
 
-/* How far the search goes. Of how many frames the variables are looked at, of how many those of their modules, and how many are
- * looked through for what they alone refer to. How many objects are looked into from the variables of one frame at first, of all
- * frames afterwards, and inside of one keeper; and how many elements of one container outside of keepers. */
+/* Whether a module may hold a keeper of the program's, given its name. -1 with an error set. */
+static int may_hold_keepers(const struct judgements *judgements, PyObject *name)
+{
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(judgements->looks, name));
+    if (found == NULL && !PyErr_Occurred() && (found = PyObject_CallOneArg(judgements->judge, name)) != NULL) {
+        if (PyDict_GET_SIZE(judgements->looks) >= REMEMBERED_AT_MOST) {
+            PyDict_Clear(judgements->looks);
+        }
+        if (PyDict_SetItem(judgements->looks, name, found) < 0) {
+            Py_CLEAR(found);
+        }
+    }
+    long look = found == NULL ? -1 : PyLong_AsLong(found);
+    Py_XDECREF(found);
+    return look < 0 ? -1 : look == LOOK_INTO;
+}
+
+/* How far the search goes. Of how many frames the variables are looked at, of how many those of
+ * their modules, and how many are looked through for what they alone refer to. How many objects
+ * are looked into from the variables of one frame, module or class at first, of all frames
+ * afterwards, of the modules and classes that are met besides altogether, and inside of one
+ * keeper; and how many elements of one container outside of keepers. */
 enum { FRAMES = 16, GLOBALS = 8, INNERMOST = 4 };
-enum { AT_FIRST = 200, AFTERWARDS = 2000, INSIDE = 20000, ELEMENTS = 1000 };
+enum { AT_FIRST = 200, AFTERWARDS = 2000, OF_NAMESPACES = 1000, INSIDE = 20000, ELEMENTS = 1000 };
+enum { NAMESPACES_MET = 1000 };
 
 enum state { MET = 1, MET_INSIDE };
 
@@ -83,6 +106,12 @@ struct search {
         PyObject **objects;
         Py_ssize_t first, end, room;
     } outside, inside;
+    /* Modules, as their variables, and classes: what the running code may call, and the
+     * variables of that. Of those that were met outside of keepers, each once. The table holds
+     * them. */
+    struct queue namespaces;
+    struct table namespaces_met;
+    const PyObject *last_namespace;
     Py_ssize_t elements;
     /* Of what is sought: what was not found through a keeper yet, and what was, by object. */
     Py_ssize_t sought;
@@ -104,6 +133,42 @@ static int put_last(struct queue *queue, PyObject *object)
     }
     queue->objects[queue->end++] = object;
     return 0;
+}
+
+/* A class, or the variables of a module. Runs no Python code. */
+static void meet_namespace(struct search *search, PyObject *namespace)
+{
+    if (search->is_inside || search->failed || namespace == search->last_namespace ||
+        search->namespaces.end >= NAMESPACES_MET) {
+        return;
+    }
+    search->last_namespace = namespace;
+    if (table_find(&search->namespaces_met, namespace) != NULL) {
+        return;
+    }
+    if (table_add(&search->namespaces_met, namespace) == NULL) {
+        search->failed = true;
+        return;
+    }
+    Py_INCREF(namespace);
+    search->failed = put_last(&search->namespaces, namespace) < 0;
+}
+
+/* A class, with those that it is derived from. */
+static void meet_class(struct search *search, PyTypeObject *type)
+{
+    for (Py_ssize_t i = 0; !search->is_inside && type->tp_mro != NULL && i < PyTuple_GET_SIZE(type->tp_mro); i++) {
+        PyTypeObject *base = (PyTypeObject *)PyTuple_GET_ITEM(type->tp_mro, i);
+        if (base->tp_flags & Py_TPFLAGS_HEAPTYPE) {
+            meet_namespace(search, (PyObject *)base);
+        }
+    }
+}
+
+static bool refers_to_its_module_alone(const PyFunctionObject *function)
+{
+    return function->func_closure == NULL && function->func_defaults == NULL && function->func_kwdefaults == NULL &&
+           function->func_dict == NULL;
 }
 
 /* An object that is referred to from what is being looked into. Runs no Python code. */
@@ -128,10 +193,23 @@ static int meet(PyObject *object, void *arg)
     if (search->is_inside && search->inside.end >= INSIDE) {
         return 0;
     }
+    if (PyType_Check(object)) {
+        meet_class(search, (PyTypeObject *)object);
+        return search->failed;
+    }
+    if (PyModule_Check(object)) {
+        meet_namespace(search, PyModule_GetDict(object));
+        return search->failed;
+    }
     /* What the collector does not know refers to nothing that it knows. */
-    if (!PyObject_IS_GC(object) || PyType_Check(object) || PyModule_Check(object) || PyCode_Check(object) || PyFrame_Check(object) ||
-        PyCFunction_Check(object) || PyWeakref_Check(object) || !PyObject_GC_IsTracked(object)) {
+    if (!PyObject_IS_GC(object) || PyCode_Check(object) || PyFrame_Check(object) || PyCFunction_Check(object) ||
+        PyWeakref_Check(object) || Py_IS_TYPE(object, &PyGetSetDescr_Type) || Py_IS_TYPE(object, &PyMemberDescr_Type) ||
+        !PyObject_GC_IsTracked(object)) {
         return 0;
+    }
+    if (PyFunction_Check(object) && refers_to_its_module_alone((PyFunctionObject *)object)) {
+        meet_namespace(search, ((PyFunctionObject *)object)->func_globals);
+        return search->failed;
     }
     Py_ssize_t *state = table_find(&search->met, object), wanted = search->is_inside ? MET_INSIDE : MET;
     if (state != NULL && *state >= wanted) {
@@ -169,9 +247,11 @@ static void look_into(PyObject *object, struct search *search)
         meet_elements(object, search);
     }
     else if (PyFunction_Check(object)) {
-        /* Not its globals: a function is not the owner of its module. */
+        /* A function is not the owner of its module: what that holds is no keeper's because the function is. */
         PyFunctionObject *function = (PyFunctionObject *)object;
-        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults, function->func_dict};
+        meet_namespace(search, function->func_globals);
+        PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
+                             function->func_dict};
         for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
             if (parts[i] != NULL && meet(parts[i], search)) {
                 return;
@@ -179,6 +259,7 @@ static void look_into(PyObject *object, struct search *search)
         }
     }
     else {
+        meet_class(search, Py_TYPE(object));
         Py_TYPE(object)->tp_traverse(object, meet, search);
     }
 }
@@ -195,6 +276,18 @@ static int meet_variable(PyObject *value, Py_ssize_t number, PyObject *name, boo
     return search->failed ? -1 : 0;
 }
 
+/* What the class of a keeper holds for all its instances, such as a cache. */
+static void meet_class_attributes(PyObject *keeper, struct search *search)
+{
+    PyObject *mro = Py_TYPE(keeper)->tp_mro;
+    for (Py_ssize_t i = 0; mro != NULL && i < PyTuple_GET_SIZE(mro); i++) {
+        PyTypeObject *base = (PyTypeObject *)PyTuple_GET_ITEM(mro, i);
+        if ((base->tp_flags & Py_TPFLAGS_HEAPTYPE) && base->tp_dict != NULL && meet(base->tp_dict, search)) {
+            return;
+        }
+    }
+}
+
 /* Looks into an object and all that is reached from it: it keeps what it holds. -1 with an error set. */
 static int look_inside(struct search *search, PyObject *keeper)
 {
@@ -202,7 +295,9 @@ static int look_inside(struct search *search, PyObject *keeper)
     queue->first = queue->end = 0;
     search->is_inside = true;
     look_into(keeper, search);
-    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE; looked++) {
+    meet_class_attributes(keeper, search);
+    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE;
+         looked++) {
         /* Held by the table. */
         PyObject *object = queue->objects[queue->first++];
         int look = look_at(search->judgements, Py_TYPE(object));
@@ -211,6 +306,9 @@ static int look_inside(struct search *search, PyObject *keeper)
         }
         else if (look != LOOK_PAST) {
             look_into(object, search);
+            if (look == LOOK_KEEPER) {
+                meet_class_attributes(object, search);
+            }
         }
     }
     search->is_inside = false;
@@ -237,8 +335,48 @@ static int look_on(struct search *search, int at_most)
     return 0;
 }
 
-/* Looks for keepers from the variables of frames, the innermost first: each a little way, and then all of them further. -1 with
- * an error set. */
+/* The name of the module of a class, or of the module whose variables are given: borrowed, NULL
+ * with an error set or not. */
+static PyObject *module_name(PyObject *namespace)
+{
+    static PyObject *of_module, *of_class;
+    if ((of_module == NULL && (of_module = PyUnicode_InternFromString("__name__")) == NULL) ||
+        (of_class == NULL && (of_class = PyUnicode_InternFromString("__module__")) == NULL)) {
+        return NULL;
+    }
+    bool is_class = PyType_Check(namespace);
+    PyObject *names = is_class ? ((PyTypeObject *)namespace)->tp_dict : namespace;
+    PyObject *name = names == NULL ? NULL : PyDict_GetItemWithError(names, is_class ? of_class : of_module);
+    return name != NULL && PyUnicode_CheckExact(name) ? name : NULL;
+}
+
+/* Looks for keepers from the variables of modules and classes of the program that were met: what
+ * the running code can call has them. -1 with an error set. */
+static int look_from_namespaces(struct search *search)
+{
+    struct queue *namespaces = &search->namespaces, *queue = &search->outside;
+    int failed = 0;
+    Py_ssize_t looked = 0;
+    while (failed == 0 && search->sought > 0 && namespaces->first < namespaces->end && looked < OF_NAMESPACES) {
+        /* Held by the table. */
+        PyObject *namespace = namespaces->objects[namespaces->first++], *name = module_name(namespace);
+        int may_hold = name == NULL ? -(PyErr_Occurred() != NULL) : may_hold_keepers(search->judgements, name);
+        if (may_hold <= 0) {
+            failed = may_hold;
+            continue;
+        }
+        Py_ssize_t from = queue->first = queue->end;
+        search->elements = 0;
+        meet(PyType_Check(namespace) ? ((PyTypeObject *)namespace)->tp_dict : namespace, search);
+        failed = search->failed ? -1 : look_on(search, AT_FIRST);
+        looked += queue->first - from;
+    }
+    return failed;
+}
+
+/* Looks for keepers from the variables of frames, the innermost first, and of their modules:
+ * each a little way, then from the modules and classes that were met, and then from all of them
+ * further. -1 with an error set. */
 static int look_from_frames(struct search *search, PyObject *frames)
 {
     struct queue *queue = &search->outside;
@@ -261,6 +399,7 @@ static int look_from_frames(struct search *search, PyObject *frames)
         left[sources][0] = queue->first;
         left[sources++][1] = queue->end;
     }
+    failed = failed == 0 ? look_from_namespaces(search) : -1;
     Py_ssize_t met = queue->end;
     for (int source = 0; failed == 0 && source < sources; source++) {
         for (Py_ssize_t at = left[source][0]; failed == 0 && at < left[source][1]; at++) {
@@ -287,14 +426,19 @@ static void search_clear(struct search *search)
     for (size_t at = 0; search->met.places != NULL && at <= search->met.mask; at++) {
         Py_XDECREF(search->met.places[at].object);
     }
+    for (size_t at = 0; search->namespaces_met.places != NULL && at <= search->namespaces_met.mask; at++) {
+        Py_XDECREF(search->namespaces_met.places[at].object);
+    }
     PyMem_Free(search->met.places);
+    PyMem_Free(search->namespaces_met.places);
     PyMem_Free(search->kept.places);
+    PyMem_Free(search->namespaces.objects);
     PyMem_Free(search->outside.objects);
     PyMem_Free(search->inside.objects);
 }
 
-/* Whether an object may be looked into on the way to what only the running code refers to. Of a class that is not known yet it
- * may not: the search that follows asks. */
+/* Whether an object may be looked into on the way to what only the running code refers to. Of a
+ * class that is not known yet it may not: the search that follows asks. */
 static bool is_no_keeper(PyObject *object, const void *judgements)
 {
     return !PyFunction_Check(object) && !PyModule_Check(object) && look_known(judgements, Py_TYPE(object)) == LOOK_INTO;
@@ -312,8 +456,8 @@ static int follow_variable(PyObject *value, Py_ssize_t number, PyObject *name, b
     return PyErr_Occurred() ? -1 : through->count->open == 0;
 }
 
-/* Finds the references of variables, and then those of containers that variables alone refer to: most of what is left at the end
- * of a block has no others. -1 with an error set. */
+/* Finds the references of variables, and then those of containers that variables alone refer to:
+ * most of what is left at the end of a block has no others. -1 with an error set. */
 static int find_from_variables(struct count *count, const struct judgements *judgements, PyObject *frames)
 {
     Py_ssize_t innermost = PyList_GET_SIZE(frames) < INNERMOST ? PyList_GET_SIZE(frames) : INNERMOST;
@@ -340,9 +484,11 @@ static int find_from_variables(struct count *count, const struct judgements *jud
 PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
     (void)module;
-    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) || !PyDict_CheckExact(arguments[4])) {
-        PyErr_SetString(PyExc_TypeError, "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
-                                         "and a dict");
+    if (number != 5 || !PyTuple_CheckExact(arguments[1]) || !PyTuple_CheckExact(arguments[2]) ||
+        !PyDict_CheckExact(arguments[4])) {
+        PyErr_SetString(PyExc_TypeError,
+                        "kept_entries() takes a list of entries, a tuple of types, a tuple of dicts, a function, "
+                        "and a dict");
         return NULL;
     }
     const struct judgements judgements = {.judge = arguments[3], .looks = arguments[4]};

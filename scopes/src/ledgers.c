@@ -2,7 +2,8 @@
 
 #include <structmember.h>
 
-/* The ledgers of threads that have not ended, in a ring, and those that have, in another, as far as an entry knows one. */
+/* The ledgers of threads that have not ended, in a ring, and those that have, in another, as far as
+ * an entry knows one. */
 static Ledger ring = {.previous = &ring, .next = &ring}, ended_ring = {.previous = &ended_ring, .next = &ended_ring};
 /* The sums of the threads that have ended. */
 static long long retired[COUNTERS];
@@ -157,13 +158,14 @@ typedef struct {
     uint64_t thread;
 } Holder;
 
-/* What is counted on a thread whose dict is gone, by what dies with its context or with its other thread locals: another dict
- * would never be freed. */
+/* What is counted on a thread whose dict is gone, by what dies with its context or with its other
+ * thread locals: another dict would never be freed. */
 static Ledger *ledger_of_ends;
 /* The number of the thread state that has lost its dict on this thread, 0 for none. */
 static _Thread_local uint64_t ended_thread;
 
-/* The ledger of the thread that asked last, borrowed from its holder. The number of a thread state does not come back. */
+/* The ledger of the thread that asked last, borrowed from its holder. The number of a thread state
+ * does not come back. */
 static Ledger *remembered_ledger;
 static uint64_t remembered_thread;
 

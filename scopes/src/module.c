@@ -1,14 +1,16 @@
-/* The module `compiled`: entries, the counters of threads, the state of scopes, and the paths that every birth, death and block
- * goes through. Documented in compiled.pyi. */
+/* The module `compiled`: entries, the counters of threads, the state of scopes, and the paths that
+ * every birth, death and block goes through. Documented in compiled.pyi. */
 #include "module.h"
 #include "scopes.h"
 
 #define FAST(FUNCTION) ((PyCFunction)(void (*)(void))FUNCTION)
 
-/* Whether something belongs into the list of all objects. What the collector tracks is not listed for the tuple that it is in. */
+/* Whether something belongs into the list of all objects. What the collector tracks is not listed
+ * for the tuple that it is in. */
 static bool is_listed(PyObject *object, PyObject *classes, bool is_in_tuple)
 {
-    if (is_in_tuple && (object == NULL || PyObject_GC_IsTracked(object) || PyLong_CheckExact(object) || PyUnicode_CheckExact(object))) {
+    if (is_in_tuple && (object == NULL || PyObject_GC_IsTracked(object) || PyLong_CheckExact(object) ||
+                        PyUnicode_CheckExact(object))) {
         return false;
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
@@ -19,14 +21,16 @@ static bool is_listed(PyObject *object, PyObject *classes, bool is_in_tuple)
     return PyTuple_GET_SIZE(classes) == 0 && !PyTuple_Check(object);
 }
 
-/* See compiled.pyi. A tuple that another thread is making must have one reference, so none is in the list when that thread runs. */
+/* See compiled.pyi. A tuple that another thread is making must have one reference, so none is in
+ * the list when that thread runs. */
 static PyObject *tracked_objects(PyObject *module, PyObject *classes)
 {
     (void)module;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
         PyObject *cls = PyTuple_GET_ITEM(classes, i);
         if (!PyType_Check(cls)) {
-            return PyErr_Format(PyExc_TypeError, "internal error: tracked_objects() takes classes, not %s", Py_TYPE(cls)->tp_name);
+            return PyErr_Format(PyExc_TypeError, "internal error: tracked_objects() takes classes, not %s",
+                                Py_TYPE(cls)->tp_name);
         }
     }
     PyObject *found = PyList_New(0);
@@ -54,11 +58,17 @@ static PyObject *tracked_objects(PyObject *module, PyObject *classes)
 /* What refers to nothing: of a million strings in a list no reference is counted, which would write to each. */
 static bool is_plain(PyObject *object)
 {
-    return object == Py_None || PyUnicode_CheckExact(object) || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-           PyBytes_CheckExact(object) || PyBool_Check(object) || PyComplex_CheckExact(object);
+    return object == Py_None || PyUnicode_CheckExact(object) || PyLong_CheckExact(object) ||
+           PyFloat_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object) ||
+           PyComplex_CheckExact(object);
 }
 
-static int visit_referent(PyObject *object, void *found) { return is_plain(object) ? 0 : PyList_Append(found, object) < 0; }
+static int visit_referent(PyObject *object, void *found)
+{
+    /* In Python 3.12 the module of asyncio shows its free list: what lies there is dead, and would be
+     * freed again, into a list without an end, when the last reference to it goes. */
+    return Py_REFCNT(object) == 0 || is_plain(object) ? 0 : PyList_Append(found, object) < 0;
+}
 
 /* See compiled.pyi. */
 static PyObject *referents(PyObject *module, PyObject *object)

@@ -1,5 +1,5 @@
-/* How the compiled modules are made. Each keeps state that is the process's, for one copy of the package in one interpreter: every
- * other one is refused before it touches any. */
+/* How the compiled modules are made. Each keeps state that is the process's, for one copy of the
+ * package in one interpreter: every other one is refused before it touches any. */
 #ifndef DISPOSESCOPE_SCOPES_MODULE_H
 #define DISPOSESCOPE_SCOPES_MODULE_H
 
@@ -11,11 +11,13 @@
 static inline bool module_may_be_made(PyObject *module, bool is_made)
 {
 #ifdef Py_GIL_DISABLED
-    PyErr_Format(PyExc_ImportError, "%s: disposescope does not support free-threaded builds of Python", PyModule_GetName(module));
+    PyErr_Format(PyExc_ImportError, "%s: disposescope does not support free-threaded builds of Python",
+                 PyModule_GetName(module));
     return false;
 #endif
     if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_Format(PyExc_ImportError, "%s: disposescope works in the main interpreter only", PyModule_GetName(module));
+        PyErr_Format(PyExc_ImportError, "%s: disposescope works in the main interpreter only",
+                     PyModule_GetName(module));
         return false;
     }
     if (is_made) {

@@ -5,8 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The exception that was just raised, normalised and with its traceback: a new reference. None is set afterwards. One without
- * memory runs no Python code. */
+/* The exception that was just raised, normalised and with its traceback: a new reference. None is
+ * set afterwards. One without memory runs no Python code. */
 static inline PyObject *take_raised(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -34,8 +34,8 @@ static inline void put_raised(PyObject *raised)
 #endif
 }
 
-/* Clears the exception that is set, where nothing can be raised. One that stops the program comes up in this thread again, at
- * the next line of Python. */
+/* Clears the exception that is set, where nothing can be raised. One that stops the program comes
+ * up in this thread again, at the next line of Python. */
 static inline void put_off_raised(void)
 {
     PyObject *raised = take_raised();

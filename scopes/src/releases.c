@@ -34,9 +34,10 @@ static int leave_live(Entry *entry)
     return there;
 }
 
-/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all then. Two threads may each have
- * made one, the second after the first had left LIVE: `identity.track_once` looks into DEAD after it has put its own into LIVE, so
- * that the second one was never in use. -1 with an error set. Runs no Python code. */
+/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all
+ * then. Two threads may each have made one, the second after the first had left LIVE:
+ * `identity.track_once` looks into DEAD after it has put its own into LIVE, so that the second one
+ * was never in use. -1 with an error set. Runs no Python code. */
 static int enter_dead(Entry *entry, PyObject *resource)
 {
     PyObject *there = PyDict_SetDefault(dead_table, entry->key, (PyObject *)entry);
@@ -55,8 +56,9 @@ static int enter_dead(Entry *entry, PyObject *resource)
     return PyDict_SetItem(dead_table, entry->key, (PyObject *)entry) < 0 ? -1 : 1;
 }
 
-/* Out of LIVE, into DEAD, out of the list of its owner unless it is `taken` out of that: 1, or 0 where somebody else has released
- * it. One step for every other thread, because no Python code runs. -1 with an error set. */
+/* Out of LIVE, into DEAD, out of the list of its owner unless it is `taken` out of that: 1, or 0
+ * where somebody else has released it. One step for every other thread, because no Python code
+ * runs. -1 with an error set. */
 static int claim(Entry *entry, PyObject *resource, Ledger *ledger, PyObject *owner, PyObject *taken)
 {
     int claimed = leave_live(entry);
@@ -83,8 +85,8 @@ static int claim(Entry *entry, PyObject *resource, Ledger *ledger, PyObject *own
     return 1;
 }
 
-/* Puts the exception that is set into a list, which is made where there is none. -1 without memory: the exception is lost. No error
- * is set afterwards, so that what follows can be done. */
+/* Puts the exception that is set into a list, which is made where there is none. -1 without memory:
+ * the exception is lost. No error is set afterwards, so that what follows can be done. */
 static int collect(PyObject **failures)
 {
     PyObject *raised = take_raised();
@@ -107,7 +109,8 @@ static PyObject *finish(Entry *entry, PyObject *resource, PyObject *failures, Py
     PyObject *result = NULL;
     if (failures != NULL || (failures = PyList_New(0)) != NULL) {
         PyObject *arguments[] = {
-            (PyObject *)entry, resource == NULL ? Py_None : resource, failures, with_members, owner, lives ? Py_True : Py_False};
+            (PyObject *)entry,         resource == NULL ? Py_None : resource, failures, with_members, owner,
+            lives ? Py_True : Py_False};
         result = PyObject_Vectorcall(finish_release_function, arguments, 6, NULL);
         if (result == NULL) {
             if (collect(&failures) == 0) {
@@ -135,8 +138,9 @@ static void note_releaser(Entry *entry, PyObject *scope)
     Py_DECREF(origin);
 }
 
-/* None, or what the release raised; NULL with an error set where it has not begun, and without memory. `taken` is the list, if
- * any, that the caller took the entry out of. `by_owner` says that the owner releases it: errors of later uses name that scope. */
+/* None, or what the release raised; NULL with an error set where it has not begun, and without
+ * memory. `taken` is the list, if any, that the caller took the entry out of. `by_owner` says that
+ * the owner releases it: errors of later uses name that scope. */
 static PyObject *release_entry(Entry *entry, PyObject *taken, PyObject *with_members, bool by_owner)
 {
     Ledger *ledger = ledger_here();
@@ -222,7 +226,8 @@ PyObject *compiled_release_newest(PyObject *module, PyObject *const *arguments, 
             return NULL;
         }
         PyObject *entry = PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2 ? PyTuple_GET_ITEM(item, 0) : item;
-        PyObject *failure = entry_check(entry, "release_newest") ? release_entry((Entry *)entry, entries, Py_True, true) : NULL;
+        PyObject *failure =
+            entry_check(entry, "release_newest") ? release_entry((Entry *)entry, entries, Py_True, true) : NULL;
         Py_DECREF(item);
         if (failure == NULL) {
             return NULL;

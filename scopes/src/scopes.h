@@ -4,9 +4,9 @@
 
 #include "types.h"
 
-/* What all compiled parts of scopes share: the tables of entries, the current scope, and the listeners. The tables are made with the
- * module, which names each of them, and live as long as the process: resources die while the interpreter goes down. Used with
- * the GIL held. */
+/* What all compiled parts of scopes share: the tables of entries, the current scope, and the
+ * listeners. The tables are made with the module, which names each of them, and live as long as the
+ * process: resources die while the interpreter goes down. Used with the GIL held. */
 
 extern PyTypeObject scope_state_type;
 
@@ -22,8 +22,8 @@ static inline bool is_scope(PyObject *object) { return PyObject_TypeCheck(object
 
 /* What lies in the context variable, a new reference; NULL with an error set. Runs no Python code. */
 PyObject *top_scope(void);
-/* The current scope, a new reference or NULL: with an error set, or without for none. Runs Python code where generators are
- * involved. */
+/* The current scope, a new reference or NULL: with an error set, or without for none. Runs Python
+ * code where generators are involved. */
 ScopeState *current_scope(void);
 /* The same for a scope that lies in the context variable: None for no scope. NULL with an error set. */
 PyObject *resolve_scope(PyObject *top);
@@ -32,18 +32,20 @@ PyObject *resolve_scope(PyObject *top);
 int set_current(PyObject *scope);
 PyObject *compiled_set_current(PyObject *module, PyObject *scope);
 
-/* Where a scope was entered: a tuple of its name, a code object or None, and the offset of an instruction. A new reference; NULL
- * with an error set. Refers neither to the scope nor to a frame. */
+/* Where a scope was entered: a tuple of its name, a code object or None, and the offset of an
+ * instruction. A new reference; NULL with an error set. Refers neither to the scope nor to a frame.
+ * */
 PyObject *origin_of(ScopeState *scope);
 
-/* Puts an entry into the list of a scope, or takes it out where it is there. -1 with an error set. The list is a dict; a
- * subclass of it may run any code. */
+/* Puts an entry into the list of a scope, or takes it out where it is there. -1 with an error set.
+ * The list is a dict; a subclass of it may run any code. */
 int own(ScopeState *scope, Entry *entry);
 int disown(ScopeState *scope, Entry *entry);
 
 static inline bool anybody_listens(void) { return PyList_GET_SIZE(listeners) != 0; }
 
-/* Calls a method of each listener with one object, or with two; calls each hook with an object. -1 with an error set. */
+/* Calls a method of each listener with one object, or with two; calls each hook with an object. -1
+ * with an error set. */
 int tell_listeners(PyObject *method, PyObject *first, PyObject *second);
 int call_hooks(PyObject *hooks, PyObject *object);
 
@@ -57,7 +59,8 @@ PyObject *compiled_note_modules_seen(PyObject *module, PyObject *number);
 bool modules_were_imported(void);
 PyObject *compiled_modules_were_imported(PyObject *module, PyObject *ignored);
 
-/* Entries: `Entry`, `HeldEntry`, `StrongEntry` and `AnchoredEntry`, how they are made, and how the resource behind one is reached. */
+/* Entries: `Entry`, `HeldEntry`, `StrongEntry` and `AnchoredEntry`, how they are made, and how the
+ * resource behind one is reached. */
 
 extern PyTypeObject entry_type, held_entry_type, strong_entry_type, anchored_entry_type;
 
@@ -67,7 +70,15 @@ int entries_make(PyObject *module);
 static inline bool is_entry(PyObject *object) { return PyObject_TypeCheck(object, &entry_type); }
 
 /* Whether it is an entry; TypeError where it is none. */
-bool entry_check(PyObject *object, const char *function);
+static inline bool entry_check(PyObject *object, const char *function)
+{
+    if (is_entry(object)) {
+        return true;
+    }
+    PyErr_Format(PyExc_TypeError, "internal error: %s() was given a %s, expected an entry", function,
+                 Py_TYPE(object)->tp_name);
+    return false;
+}
 
 /* The entry of a resource, in no table yet: a new reference, NULL with an error set. */
 Entry *make_entry(PyObject *resource, PyObject *kind);
@@ -88,7 +99,8 @@ PyObject *referent_of(PyObject *reference);
 /* Whether an entry holds its resource: see `HeldEntry`. */
 static inline bool is_holding(PyObject *entry)
 {
-    return (Py_TYPE(entry) == &held_entry_type || Py_TYPE(entry) == &strong_entry_type) && ((HeldEntry *)entry)->held != Py_None;
+    return (Py_TYPE(entry) == &held_entry_type || Py_TYPE(entry) == &strong_entry_type) &&
+           ((HeldEntry *)entry)->held != Py_None;
 }
 
 /* Holds the resource no more. What dies of that can run any code. */
@@ -137,8 +149,8 @@ extern PyObject *died_function, *anchor_died_function;
 int births_make(PyObject *module);
 
 PyObject *compiled_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
-/* The same, but no listener is called yet: the resource has an address and nothing else. Runs no Python code where the scope is
- * given. */
+/* The same, but no listener is called yet: the resource has an address and nothing else. Runs no
+ * Python code where the scope is given. */
 PyObject *born_pending(PyObject *resource, PyObject *kind, PyObject *scope);
 PyObject *compiled_died(PyObject *module, PyObject *entry);
 
@@ -160,14 +172,16 @@ PyObject *compiled_note_variables(PyObject *module, PyObject *frame);
 PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
-/* The type of scopes, and the ways into and out of one: `__init__`, `__enter__` where nothing is unusual, for which there is a
- * method in Python otherwise, and its end, whatever comes up meanwhile. */
+/* The type of scopes, and the ways into and out of one: `__init__`, `__enter__` where nothing is
+ * unusual, for which there is a method in Python otherwise, and its end, whatever comes up
+ * meanwhile. */
 
 /* Makes the type ready and adds it to the module. -1 with an error set. */
 int blocks_make(PyObject *module);
 
-/* A method made of a pair of functions: the second is called where the first raises, with the object and what it raised. It is not
- * interrupted before its first line, as a method in Python can be. */
+/* A method made of a pair of functions: the second is called where the first raises, with the
+ * object and what it raised. It is not interrupted before its first line, as a method in Python can
+ * be. */
 PyObject *compiled_with_undo(PyObject *module, PyObject *both);
 
 #endif

@@ -181,11 +181,13 @@ PyObject *compiled_set_callbacks(PyObject *module, PyObject *arguments, PyObject
     static char *names[] = {"finish_release", "settle_earlier", NULL};
     PyObject *finish_release, *settle_earlier;
     (void)module;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OO:set_callbacks", names, &finish_release, &settle_earlier)) {
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OO:set_callbacks", names, &finish_release,
+                                     &settle_earlier)) {
         return NULL;
     }
     if (!PyCallable_Check(finish_release) || !PyCallable_Check(settle_earlier)) {
-        PyErr_Format(PyExc_TypeError, "internal error: finish_release has type %s and settle_earlier %s, expected functions",
+        PyErr_Format(PyExc_TypeError,
+                     "internal error: finish_release has type %s and settle_earlier %s, expected functions",
                      Py_TYPE(finish_release)->tp_name, Py_TYPE(settle_earlier)->tp_name);
         return NULL;
     }

@@ -1,8 +1,9 @@
-/* The objects that scopes are made of: the entry of a resource, the counters of a thread, and the state of a scope. Other
- * compiled parts of the package read them, and find the types and tables in the capsule `api` of this room's module.
+/* The objects that scopes are made of: the entry of a resource, the counters of a thread, and the
+ * state of a scope. Other compiled parts of the package read them, and find the types and tables in
+ * the capsule `api` of this room's module.
  *
- * All of it is used with the GIL held. A field of an object is never NULL, and holds a reference of its own; where it has
- * nothing it holds None, or the empty tuple. */
+ * All of it is used with the GIL held. A field of an object is never NULL, and holds a reference of
+ * its own; where it has nothing it holds None, or the empty tuple. */
 #ifndef DISPOSESCOPE_SCOPES_TYPES_H
 #define DISPOSESCOPE_SCOPES_TYPES_H
 
@@ -27,8 +28,9 @@ enum counter {
     COUNTERS
 };
 
-/* Only its thread adds to it, so that no count is lost; but for births, which compiled code alone counts. It is in the list of all
- * ledgers until its thread ends; the entries of what was born on the thread hold it. */
+/* Only its thread adds to it, so that no count is lost; but for births, which compiled code alone
+ * counts. It is in the list of all ledgers until its thread ends; the entries of what was born on
+ * the thread hold it. */
 typedef struct Ledger {
     PyObject_HEAD
     long long counts[COUNTERS];
@@ -68,8 +70,8 @@ typedef struct {
     PyObject *token;
 } StrongEntry;
 
-/* Of a tuple: the weak reference is to its anchor. `tuples` has a pair of each tuple around that, the oldest first: its type, and
- * a tuple of weak references to its elements. */
+/* Of a tuple: the weak reference is to its anchor. `tuples` has a pair of each tuple around that,
+ * the oldest first: its type, and a tuple of weak references to its elements. */
 typedef struct {
     Entry entry;
     PyObject *tuples;
@@ -132,11 +134,11 @@ struct scopes_api {
     PyTypeObject *scope_state, *entry, *strong_entry, *anchored_entry;
     /* The context variable with the innermost entered scope; by ``id``, the entries of what is alive; the listeners. */
     PyObject *current, *live, *listeners;
-    /* The current scope, where the innermost entered one is not direct: a new reference, None for no scope. NULL with an error
-     * set. Runs Python code. */
+    /* The current scope, where the innermost entered one is not direct: a new reference, None for
+     * no scope. NULL with an error set. Runs Python code. */
     PyObject *(*resolve)(PyObject *scope);
-    /* The entry, a new reference, of a resource that is born into a scope and has an address and nothing else: no listener
-     * hears of it yet. NULL with an error set. Runs no Python code. */
+    /* The entry, a new reference, of a resource that is born into a scope and has an address and
+     * nothing else: no listener hears of it yet. NULL with an error set. Runs no Python code. */
     PyObject *(*born_pending)(PyObject *resource, PyObject *kind, PyObject *scope);
     /* Counts the birth of an entry only when somebody counts. Runs no Python code. */
     void (*leave_birth_open)(Entry *entry);

@@ -1,5 +1,5 @@
-/* What the variables of frames refer to: those of the frames that run, those of frames that have ended, and which of a block's
- * were somebody else's when it began. */
+/* What the variables of frames refer to: those of the frames that run, those of frames that have
+ * ended, and which of a block's were somebody else's when it began. */
 #include "holding.h"
 
 #include <string.h>
@@ -41,7 +41,8 @@ static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
 static PyObject *local_of(const PyFrameObject *frame, int number, bool *is_counted)
 {
 #if PY_VERSION_HEX >= 0x030E0000
-    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no reference then. */
+    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no reference
+     * then. */
     uintptr_t bits = frame->f_frame->localsplus[number].bits;
     *is_counted = (bits & 3) == 0;
     return (PyObject *)(bits & ~(uintptr_t)3);
@@ -86,7 +87,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         result = visit_dict(frame, visit, arg);
     }
     else {
-        /* Those that a function inside can refer to come last. Whether one does, this Python does not show: in doubt they are held. */
+        /* Those that a function inside can refer to come last. Whether one does, this Python does not
+         * show: in doubt they are held. */
         PyObject *groups[] = {PyCode_GetVarnames(code), PyCode_GetFreevars(code)};
         PyObject *cells = PyCode_GetCellvars(code);
         for (int group = 0; group < 2; group++) {
@@ -219,7 +221,8 @@ PyObject *compiled_note_variables(PyObject *module, PyObject *frame)
 {
     (void)module;
     if (!PyFrame_Check(frame)) {
-        PyErr_Format(PyExc_TypeError, "internal error: note_variables() was given a %s, expected a frame", Py_TYPE(frame)->tp_name);
+        PyErr_Format(PyExc_TypeError, "internal error: note_variables() was given a %s, expected a frame",
+                     Py_TYPE(frame)->tp_name);
         return NULL;
     }
     PyObject *noted = PySet_New(NULL), *note = NULL;

@@ -1,10 +1,11 @@
-/* The module `compiled`: moves rows of contiguous CPU memory between sequences, padded batches and packed batches. Documented in
- * compiled.pyi. It knows neither NumPy nor PyTorch: memory is what the buffer protocol gives, or what an object with
- * PyTorch's `data_ptr()` says of itself.
+/* The module `compiled`: moves rows of contiguous CPU memory between sequences, padded batches and
+ * packed batches. Documented in compiled.pyi. It knows neither NumPy nor PyTorch: memory is what
+ * the buffer protocol gives, or what an object with PyTorch's `data_ptr()` says of itself.
  *
- * All is checked before a byte is moved. A block holds a reference to its object until the call is over, and a buffer stays
- * exported. A tensor is asked for its address in the call that uses it: a thread that disposes of the tensor meanwhile waits until
- * this thread has left the call. The GIL is released while much is moved. */
+ * All is checked before a byte is moved. A block holds a reference to its object until the call is
+ * over, and a buffer stays exported. A tensor is asked for its address in the call that uses it: a
+ * thread that disposes of the tensor meanwhile waits until this thread has left the call. The GIL
+ * is released while much is moved. */
 #include "../../scopes/src/module.h"
 
 #include <stdint.h>
@@ -12,7 +13,8 @@
 
 enum { RELEASES_GIL_FROM = 64 << 10, TILE = 32 };
 
-/* What a tensor is asked: whether its memory is its value, by an attribute and three methods, then how much memory and where. */
+/* What a tensor is asked: whether its memory is its value, by an attribute and three methods, then
+ * how much memory and where. */
 static const char *const asked[] = {"is_cpu", "is_contiguous", "is_conj", "is_neg", "nbytes", "data_ptr"};
 enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, ASKED };
 static PyObject *names[ASKED];
@@ -27,18 +29,21 @@ struct side {
     bool is_contiguous;
 };
 
-/* Fill a zeroed buffer, which holds a reference to its object. False with an error set; it can be released in both cases. */
+/* Fill a zeroed buffer, which holds a reference to its object. False with an error set; it can be
+ * released in both cases. */
 static bool block_take(PyObject *object, Py_buffer *block, bool is_written)
 {
     if (PyObject_CheckBuffer(object)) {
         return PyObject_GetBuffer(object, block, is_written ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0;
     }
     for (int i = IS_CPU; i <= IS_NEG; i++) {
-        PyObject *answer = i == IS_CPU ? PyObject_GetAttr(object, names[i]) : PyObject_CallMethodNoArgs(object, names[i]);
+        PyObject *answer =
+            i == IS_CPU ? PyObject_GetAttr(object, names[i]) : PyObject_CallMethodNoArgs(object, names[i]);
         Py_XDECREF(answer);
         if (answer != (i <= IS_CONTIGUOUS ? Py_True : Py_False)) {
             if (answer != NULL) {
-                PyErr_Format(PyExc_ValueError, "the value of this %s is not its memory: see %U", Py_TYPE(object)->tp_name, names[i]);
+                PyErr_Format(PyExc_ValueError, "the value of this %s is not its memory: see %U",
+                             Py_TYPE(object)->tp_name, names[i]);
             }
             return false;
         }
@@ -147,9 +152,10 @@ static inline void copy_row(char *target, const char *source, Py_ssize_t row)
     }
 }
 
-/* Some steps of all sequences are moved at a time, so that neighbours stay in the caches whichever of the two comes first in
- * memory. */
-static void move(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch, Py_ssize_t row)
+/* Some steps of all sequences are moved at a time, so that neighbours stay in the caches whichever
+ * of the two comes first in memory. */
+static void move(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch,
+                 Py_ssize_t row)
 {
     const int64_t *written = numbers_in(&target->steps), *read = numbers_in(&source->steps);
     bool is_contiguous = target->is_contiguous && source->is_contiguous;
@@ -182,16 +188,18 @@ static PyObject *move_rows(PyObject *module, PyObject *arguments)
     struct side target = {0}, source = {0};
     Py_buffer lengths;
     Py_ssize_t row, total = 0;
-    if (!PyArg_ParseTuple(arguments, "(O!y*y*)(O!y*y*)y*n:move_rows", &PyTuple_Type, &targets, &target.starts, &target.steps,
-                          &PyTuple_Type, &sources, &source.starts, &source.steps, &lengths, &row)) {
+    if (!PyArg_ParseTuple(arguments, "(O!y*y*)(O!y*y*)y*n:move_rows", &PyTuple_Type, &targets, &target.starts,
+                          &target.steps, &PyTuple_Type, &sources, &source.starts, &source.steps, &lengths, &row)) {
         return NULL;
     }
     if (side_take(targets, &target, true) && side_take(sources, &source, false)) {
         const int64_t *counts = numbers_in(&lengths);
         Py_ssize_t batch = count_in(&lengths);
-        if (row <= 0 || !holds_numbers(&lengths) || !side_fits(&target, counts, batch, row) || !side_fits(&source, counts, batch, row)) {
+        if (row <= 0 || !holds_numbers(&lengths) || !side_fits(&target, counts, batch, row) ||
+            !side_fits(&source, counts, batch, row)) {
             PyErr_SetString(PyExc_ValueError, "the memory is not that of sequences of these lengths");
-        } else {
+        }
+        else {
             for (Py_ssize_t i = 0; i < batch && total < RELEASES_GIL_FROM; i++) {
                 total += counts[i] * row;
             }

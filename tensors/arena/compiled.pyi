@@ -65,7 +65,11 @@ class Pass:
     A plan, and a slab, serve one open pass at a time.
     """
 
-    def __new__(cls, plan: PassPlan | None = None, slab: Slab | None = None) -> Self: ...
+    def __new__(cls, plan: PassPlan | None = None, slab: Slab | None = None, most_births: int = 1 << 24) -> Self: ...
+    @property
+    def time(self) -> int:
+        """How many births are recorded; no more than `most_births`."""
+
     @property
     def hits(self) -> int:
         """How many births the slab has served."""
@@ -78,14 +82,17 @@ class Pass:
     def escaped(self) -> int:
         """How many blocks were in use at the end."""
 
-    def begin(self, scope: ScopeState, /) -> None:
-        """Record the births in a scope that has been entered, and in the scopes that are opened inside."""
+    def begin(self, scope: ScopeState | None, /) -> None:
+        """Record the births in a scope that has been entered, and in the scopes that are opened inside.
+
+        None stands for all scopes and for what is outside of them.
+        """
 
     def end(self) -> int:
         """Record no more; returns how many blocks of the slab are in use."""
 
     def note(self, nbytes: int, /) -> int | None:
-        """Record memory of another library; returns the number of its birth, None after the end."""
+        """Record memory of another library; returns the number of its birth, None after the end or without room."""
 
     def note_death(self, birth: int, /) -> None:
         """Record that what was noted is freed; does nothing after the end."""
@@ -94,8 +101,8 @@ class Pass:
         """Return bytes, death, outcome, slot and places of each birth; only after the end.
 
         The death is the number of births before it, and -1 while the block is in use. Outcomes are those of
-        `workspace.recording`. The slot is -1 for none. The places are the frames at the birth, innermost first, at most
-        16, and none where the slab served it.
+        `leaks.peaks.recording`. The slot is -1 for none. The places are the frames at the birth, innermost first, at
+        most 16, and none where the slab served it.
         """
 
 def set_base_types(types: tuple[type, ...], /) -> None:
@@ -158,7 +165,7 @@ def is_served(array: object, /) -> bool:
 def move(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
     """Give the block behind an array, or at an address, to another scope, or to nobody, where `source` owns it."""
 
-def move_alone(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+def move_unshared(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
     """Move the block as `move` does, if only the array refers to its memory.
 
     Only a tensor and the caller may refer to the array.

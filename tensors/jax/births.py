@@ -32,21 +32,14 @@ __all__ = [
     "ARRAY",
     "BIRTHS",
     "SEEN",
-    "addresses_of",
-    "frames_of",
-    "hang_in",
-    "is_constant",
     "live_arrays",
     "look",
-    "pass_over",
     "pass_over_aliases",
     "recording",
     "see_births",
-    "call_listeners",
     "only_records",
     "uncover",
     "unknown_arrays",
-    "wrap_ways",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -318,12 +311,12 @@ class _HookState:
 _PLACES: Final[list[_HookState]] = []
 
 
-def hang_in() -> None:
-    """Hang the hook in, where this version of JAX has a place for it."""
-    PATCHES.change(JAX_HOOK, _hang_in, _take_out)
+def install_hook() -> None:
+    """Install the hook, where this version of JAX has a place for it."""
+    PATCHES.change(JAX_HOOK, _install_hook, _take_out)
 
 
-def _hang_in() -> bool:
+def _install_hook() -> bool:
     _take_out()
     place = getattr(_api, "_post_hook_state", None)
     if place is not None:
@@ -432,7 +425,7 @@ def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
     return recorded_call
 
 
-def wrap_ways() -> None:
+def wrap_calls_and_transfers() -> None:
     """Wrap first calls and transfers, if this version of JAX has these functions."""
     _wrap_way(JAX_CALLS, "jax._src.interpreters.pxla", "ExecuteReplicated.__call__", _telling_of_calls)
     _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "_batched_device_put_impl", _telling_of_transfers)
@@ -506,8 +499,8 @@ def _find_births() -> None:
             # It belongs to another thread, which looks for itself.
             continue
         if blocks is None:
-            alone = bool(scopes) and _is_alone()
-            blocks = {id(code): scope for scope, code in scopes if scope._state != CLOSED} if alone else {}
+            is_sure = bool(scopes) and _is_only_task()
+            blocks = {id(code): scope for scope, code in scopes if scope._state != CLOSED} if is_sure else {}
         owner = next((blocks[id(code)] for code in codes if id(code) in blocks), None)
         if owner is None or owner._state == CLOSED or is_constant(codes):
             pass_over(array)
@@ -557,7 +550,7 @@ def pass_over_aliases(array: Any) -> None:
             pass_over(other)
 
 
-def _is_alone() -> bool:
+def _is_only_task() -> bool:
     """Return whether a traceback can only be of this thread and its running task."""
     if threading.get_ident() != threading.main_thread().ident and len(sys._current_frames()) > 2:
         return False
@@ -612,6 +605,6 @@ def see_births(kind: Kind) -> None:
     """Watch for births in scopes from now on."""
     BIRTHS.kind = kind
     look()
-    hang_in()
-    wrap_ways()
+    install_hook()
+    wrap_calls_and_transfers()
     at_forks(in_child=_forget_inherited)

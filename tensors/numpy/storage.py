@@ -19,11 +19,10 @@ from ..arena.extension import ARENA
 __all__ = [
     "Address",
     "OWN_REFERENCES",
-    "NumPyFramework",
     "AliasBase",
     "children",
     "count_references",
-    "owner_of",
+    "buffer_behind",
     "owner_of_buffer",
     "storage_of",
 ]
@@ -111,7 +110,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     return id(base), top.nbytes
 
 
-def owner_of(array: NDArray[Any]) -> object:
+def buffer_behind(array: NDArray[Any]) -> object:
     """Return the bytes, the bytearray or the like whose memory an array shows; None for NumPy's own memory."""
     top: Any = array
     while isinstance(top.base, _ARRAY):

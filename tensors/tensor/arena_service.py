@@ -21,9 +21,7 @@ from ..numpy.storage import Address
 from ..patches import GARBAGE_COLLECTIONS
 from .tensor import Tensor, array_of, compact_copy, live_arrays
 
-__all__ = [
-    "Service",
-]
+__all__: list[str] = []
 
 _SHOWN: Final = 5
 
@@ -58,7 +56,7 @@ class Service:
         moved: bool
         if issubclass(type(thing), Tensor):
             # No name for the array here: it would be one reference more.
-            moved = ARENA.move_alone(array_of(cast("Tensor", thing)), source, target)
+            moved = ARENA.move_unshared(array_of(cast("Tensor", thing)), source, target)
         else:
             moved = ARENA.move(thing, source, target)
         return moved

@@ -30,12 +30,10 @@ from ...scopes.framework import Framework, LiveMemory, MemoryFacts, register
 from ...scopes.kinds import MAPPED
 from ...scopes.process import PATCHES
 from ..arena.extension import ARENA
-from ..numpy.storage import OWN_REFERENCES, count_references, owner_of, storage_of
+from ..numpy.storage import OWN_REFERENCES, buffer_behind, count_references, storage_of
 from ..patches import NUMPY_BUFFERS
 
-__all__ = [
-    "BufferFramework",
-]
+__all__: list[str] = []
 
 _ARRAY: Final[Any] = np.ndarray
 _NAME: Final = "numpy.ndarray"
@@ -79,7 +77,7 @@ class BufferFramework(Framework):
         for reference in references:
             array: Any = reference()
             if isinstance(array, _ARRAY):
-                owner = id(owner_of(array))
+                owner = id(buffer_behind(array))
                 users[owner] += 1
                 shown[owner] += _nbytes(array)
             array = None
@@ -102,7 +100,7 @@ class BufferFramework(Framework):
         return is_installed
 
     def _record(self, array: Any) -> None:
-        owner = owner_of(array)
+        owner = buffer_behind(array)
         nbytes: int = _nbytes(array)
         if nbytes and owner is not None:
             self._log.record_memory(array, None, nbytes, _NAME, MAPPED if _is_of_file(owner) else _MEMORY)
@@ -135,7 +133,7 @@ def _identify(users: Counter[int], shown: Counter[int], array: Any) -> MemoryFac
         # The memory of another framework.
         return None
     identity, nbytes = storage_of(array)
-    owner = owner_of(array)
+    owner = buffer_behind(array)
     is_held = count_references(owner) - OWN_REFERENCES > users[id(owner)]
     return identity, min(shown[id(owner)], nbytes) if is_held else nbytes
 

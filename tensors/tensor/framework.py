@@ -17,16 +17,23 @@ from typing import Any, Final, final
 import numpy as np
 
 from ...scopes.context import innermost_scope
-from ...scopes.framework import FRAMEWORKS, Escape, Framework, HeldMemory, LiveMemory, Part, register
+from ...scopes.framework import (
+    FRAMEWORKS,
+    Escape,
+    Framework,
+    HeldMemory,
+    LifeRecording,
+    LiveMemory,
+    Part,
+    register,
+)
 from ...scopes.identity import Entry
 from ...scopes.scope import DisposeScope
 from ..arena.extension import ARENA
 from ..numpy.storage import storage_of
 from .tensor import TENSOR, array_of, exported_identities
 
-__all__ = [
-    "NumpyFramework",
-]
+__all__: list[str] = []
 
 _NAME: Final = "numpy.ndarray"
 _namespace: Final[Any] = vars(np.ndarray)
@@ -75,6 +82,12 @@ class NumpyFramework(Framework):
                 ARENA.reset()
             else:
                 ARENA.swap_handler(before)
+
+    def record_lives(self, most_births: int, /) -> LifeRecording:
+        """Record the blocks of the arena."""
+        recording = ARENA.Pass(most_births=most_births)
+        recording.begin(None)
+        return recording  # type: ignore[no-any-return]
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
         """Return the blocks of a window that are in use, without those in which other frameworks' memory lies."""

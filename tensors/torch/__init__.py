@@ -9,12 +9,13 @@ autograd and `references` for the search of holders. The compiled part is in ``s
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from ...scopes.framework import Framework, register_lazily
-from ...scopes.process import PATCHES, version_of, when_imported
-from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS, TORCH_GRAPHS, is_older_than_tested
+from ...scopes.process import PATCHES, when_imported
+from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS
 
 __all__ = [
     "load",
@@ -33,9 +34,6 @@ def load() -> Framework | None:
         # What is not in its public interface is another in each version.
         PATCHES.fail(TORCH_DISPOSAL, f"{type(error).__name__}: {error}")
         return None
-    version = version_of(TorchFramework.module)
-    if is_older_than_tested(TORCH_GRAPHS, version):
-        PATCHES.fail(TORCH_GRAPHS, f"it is version {version}")
     return TorchFramework()
 
 
@@ -48,8 +46,10 @@ def _break_graphs(trace_rules: Any) -> None:
     """
     skipped: list[str] = []
     inlined = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    # Where a version of PyTorch has no such set, those functions break the graph.
-    when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", set[str]())
+    # Earlier releases have the set of their own folders alone, which is made once. Where there is none, those
+    # functions break the graph.
+    folders: Callable[[], set[str]] = getattr(trace_rules, "get_mod_inlinelist", set[str])
+    when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", None) or folders()
 
     def skip() -> bool:
         unskip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from sys import _getframe, getrefcount
+from sys import _getframe
 from types import MemberDescriptorType
 from typing import Any, Final, final
 
@@ -21,7 +21,7 @@ from ...scopes.ownership import compose_of
 from ...scopes.process import PATCHES, bytes_text
 from ...scopes.sites import mark_of, site_of
 from ..patches import TORCH_NESTED_TENSORS
-from .disposal import PENDING, DisposedTorchTensor, allow_swaps, drop, last_known
+from .disposal import COUNTS_CPLUSPLUS, PENDING, DisposedTorchTensor, allow_swaps, drop, last_known, swap
 from .exclusions import (
     exclude_what_models_own,
     keep_fast_paths,
@@ -46,22 +46,7 @@ __all__ = [
 # The modes of this library and of others see attributes too; inside of this they do not.
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
-_swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 _use_count: Final[Callable[[Tensor], int]] = _C.TensorBase._use_count
-
-
-def _counts_cplusplus() -> bool:
-    tensor = torch.ones(1)
-    before = getrefcount(tensor)
-    view = tensor.view(1)
-    after = getrefcount(tensor)
-    del view
-    return after > before
-
-
-with _Undisturbed():
-    # Earlier releases of PyTorch hand the Python object over to C++ instead.
-    _COUNTS_CPLUSPLUS: Final = _counts_cplusplus()
 
 
 # What scopes ask of the graphs behind tensors that leave them: is there one, refuse it, cut it off.
@@ -113,7 +98,7 @@ class TorchGraphs:
         with _Undisturbed():
             detached = resource.detach()
             try:
-                _swap(resource, detached)
+                swap(resource, detached)
             except RuntimeError as error:
                 if resource._is_view():
                     raise GraphRetainedError(
@@ -144,7 +129,7 @@ class _Swap:
         del self._tensor, self._detached
 
     def undo(self) -> None:
-        _swap(self._tensor, self._detached)
+        swap(self._tensor, self._detached)
 
 
 @final
@@ -164,7 +149,7 @@ class _InPlace:
         """Nothing has been done yet."""
 
 
-TORCH_GRAPHS: Final = TorchGraphs()
+GRAPHS: Final = TorchGraphs()
 """What the kind of PyTorch tensors gives as its `graphs`."""
 
 # The kind.
@@ -176,7 +161,7 @@ class TorchKind(Kind):
 
     cls = Tensor
     name = "torch.Tensor"
-    graphs = TORCH_GRAPHS
+    graphs = GRAPHS
 
     def release(self, resource: Any, /) -> None:
         """Drop what the handle refers to."""
@@ -223,7 +208,7 @@ class TorchKind(Kind):
         """Return 1 where C++ refers to a tensor too, such as a view or a graph, as one reference to the object."""
         # Asked past its class, which is that of a disposed one where another thread has been faster.
         with _Undisturbed():
-            return int(_COUNTS_CPLUSPLUS and _use_count(resource) > 1)
+            return int(COUNTS_CPLUSPLUS and _use_count(resource) > 1)
 
     def copy_compact(self, resource: Any, /) -> object:
         """Give a view memory of its own."""

@@ -43,18 +43,13 @@ __all__ = [
     "TRACING",
     "BirthMode",
     "Compiled",
-    "Detector",
     "add_mode",
     "backward_running",
-    "births_by_frames",
-    "births_count",
     "births_in",
     "births_now",
-    "copies_a_module",
     "depth",
     "flattened",
     "give_up",
-    "given_to_a_grad",
     "is_born",
     "is_known",
     "is_looked_at",
@@ -106,6 +101,10 @@ _CACHES: Final = frozenset(
         ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
         ("torch.autograd.graph", "maybe_clone"),
         ("torch.utils.checkpoint", "_detach_helper"),
+        # Earlier releases: copies of what is kept, and the tensors of the node that saves the inputs.
+        ("torch.utils.checkpoint", "_maybe_detach"),
+        ("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator"),
+        ("torch.utils.checkpoint", "_NoopSaveInputs.forward"),
         ("torch.nn.modules.linear_cross_entropy", "_linear_cross_entropy_batch_chunked_setup_context"),
     }
 )
@@ -208,7 +207,7 @@ def _judge_frame(frame: FrameType) -> bool:
 
 def keeps_births(module: str, code: CodeType) -> bool:
     """Return whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
-    if (module, code.co_name) in _CACHES:
+    if (module, code.co_name) in _CACHES or (module, code.co_qualname) in _CACHES:
         return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
 

@@ -91,7 +91,7 @@ class MemoryRecorder:
     def forget(self) -> None:
         """Forget the tensors that were made last, as in the child after a fork."""
 
-    def identity_if_alone(self, tensor: Any, /) -> Hashable | None:
+    def lone_storage(self, tensor: Any, /) -> Hashable | None:
         """Return the identity of the storage of a plain tensor that refers to nothing else; None of all others.
 
         See ``Framework.lone_storage``. To be called where no function mode is asked.
@@ -199,5 +199,5 @@ class BirthWatch:
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""
 
-def is_alone() -> bool:
-    """Return whether no other thread runs Python code."""
+def is_only_thread() -> bool:
+    """Return whether the calling thread is the only one that the interpreter knows."""

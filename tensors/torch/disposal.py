@@ -18,9 +18,10 @@ from ...scopes.kinds import kind_of_type
 from ...scopes.process import PATCHES
 from ..patches import TORCH_SWAPS
 from .compiled import MemoryRecorder, unborn
-from .pending import PendingDisposals, is_alone
+from .pending import PendingDisposals, is_only_thread
 
 __all__ = [
+    "COUNTS_CPLUSPLUS",
     "PENDING",
     "RECORDER",
     "DisposedTorchTensor",
@@ -29,6 +30,7 @@ __all__ = [
     "can_be_disposed",
     "drop",
     "last_known",
+    "swap",
 ]
 
 # ``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the
@@ -46,9 +48,35 @@ __all__ = [
 _C: Final[Any] = torch._C
 _Base: Final[Any] = _C.TensorBase
 _make: Final[Any] = Tensor._make_subclass
-_swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 _modes_are_on: Final[Callable[[], bool]] = _C._is_torch_function_mode_enabled
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
+
+
+def _counts_cplusplus() -> bool:
+    tensor = torch.ones(1)
+    before = sys.getrefcount(tensor)
+    view = tensor.view(1)
+    after = sys.getrefcount(tensor)
+    del view
+    return after > before
+
+
+with _Undisturbed():
+    # Releases before 2.10 hand the Python object over to C++ instead, when Python refers to it no more.
+    COUNTS_CPLUSPLUS: Final = _counts_cplusplus()
+"""Whether C++ that refers to a tensor counts as one reference to its Python object."""
+
+
+def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
+    # A weak reference of Python's, such as an entry, may have found an object that C++ owns. The exchange would
+    # leave C++ with an object that is freed. What hands the object to Python takes it over.
+    if _C._functorch.unwrap_if_dead(tensor) is not tensor:
+        raise RuntimeError("a tensor of a transform that has ended cannot be exchanged")
+    _C._swap_tensor_impl(tensor, other)
+
+
+swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl if COUNTS_CPLUSPLUS else _swap_what_python_owns
+"""Exchange the implementations of two tensors. `RuntimeError` where C++ refers weakly to one of them."""
 
 _KNOWN: Final = "_disposescope_last_known"
 _HASH: Final = "_disposescope_hash"
@@ -190,7 +218,7 @@ def drop(tensor: Any, /) -> None:
             known = _metadata(tensor, cls)
     record = _records.get(known) or _record_of(known, tensor)
     # Made first: where that fails, the tensor is left as it is.
-    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_alone() else None
+    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_only_thread() else None
     state = tensor.__dict__
     if state:
         state = _left_to_others(tensor, state)
@@ -222,7 +250,7 @@ def _exchange(tensor: Any, spare: Any) -> bool:
         spare.__dict__ = record[_STATE]
     spare.__class__ = record[_KNOWN][0]
     try:
-        _swap(tensor, spare)
+        swap(tensor, spare)
     except RuntimeError:
         with _Undisturbed():
             if not (_forget_hook(tensor) and _swapped(tensor, spare)):
@@ -290,7 +318,7 @@ def _record_of(known: _Known, tensor: Any) -> dict[str, Any]:
 
 def _swapped(tensor: Any, spare: Any) -> bool:
     try:
-        _swap(tensor, spare)
+        swap(tensor, spare)
     except RuntimeError:
         return False
     return True
@@ -344,7 +372,7 @@ def _refusal(tensor: Any) -> BaseException:
         return DisposedError("a disposed torch.Tensor was used", resource="torch.Tensor")
     if PENDING.batches or PENDING.fresh:
         # This thread has left the operation that it may have been in when the tensor was disposed.
-        PENDING.settle(_getframe(2))
+        PENDING.settle(_getframe(1).f_back)
     kind = kind_of_type(Tensor)
     assert kind is not None  # PyTorch is taught before anything of it can be disposed
     return disposed_error(tensor, kind)

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from sys import _getframe
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final, cast, final
 
 import torch
@@ -56,10 +56,10 @@ from .births import (
     take_off,
 )
 from .compiled import ThreadState, thread_state
+from .graph_walk import SHOWS_SAVED, showing_what_was_packed
 
 __all__ = [
     "exclude_what_models_own",
-    "handing_over",
     "keep_fast_paths",
     "keep_what_contexts_hold",
     "keep_what_distributions_compute",
@@ -68,7 +68,6 @@ __all__ = [
     "watch_loaders",
     "watch_traces",
     "watch_transforms",
-    "without_births",
 ]
 
 # What is never captured: parameters, registered buffers, gradients, and what an optimizer has or
@@ -244,7 +243,10 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
         What calls a function with one argument so that nothing is born by it. Without one, nobody
         sees births there.
     """
-    push = _C._autograd._push_saved_tensors_default_hooks
+    push: Any = getattr(_C._autograd, "_push_saved_tensors_default_hooks", None)
+    if push is None:
+        PATCHES.fail(TORCH_SAVED_TENSORS, "torch._C._autograd has no _push_saved_tensors_default_hooks")
+        return
 
     def wrap(enter: Any) -> Any:
         @functools.wraps(enter)
@@ -252,7 +254,8 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
             if torch.compiler.is_compiling():
                 enter(self)
             else:
-                push(_for_the_graph(self.pack_hook, call or _called), self.unpack_hook)
+                unpack = self.unpack_hook if SHOWS_SAVED else showing_what_was_packed(self.unpack_hook)
+                push(_for_the_graph(self.pack_hook, call or _called), unpack)
 
         return __enter__
 
@@ -292,24 +295,24 @@ def _for_the_backward_pass(set_attribute: Callable[[Any, str, Any], None]) -> Ca
 
 
 _TRACERS: Final = (
-    ("torch._dynamo.convert_frame", None, "_compile"),
-    ("torch.export._trace", None, "_export"),
-    ("torch.export.exported_program", "ExportedProgram", "module"),
-    ("torch.export.exported_program", "ExportedProgram", "run_decompositions"),
-    ("torch.export.unflatten", None, "unflatten"),
-    ("torch.export.pt2_archive._package", None, "load_pt2"),
-    ("torch.fx.experimental.proxy_tensor", "_MakefxTracer", "trace"),
+    ("torch._dynamo.convert_frame", "_compile"),
+    ("torch.export._trace", "_export"),
+    ("torch.export.exported_program", "ExportedProgram.module"),
+    ("torch.export.exported_program", "ExportedProgram.run_decompositions"),
+    ("torch.export.unflatten", "unflatten"),
+    ("torch.export.pt2_archive._package", "load_pt2"),
+    ("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
 )
 
 
 def watch_traces() -> None:
     """Let no scope own what is made while code is traced, from now on."""
-    for module_name, owner, name in _TRACERS:
-        when_imported(module_name, functools.partial(_watch_tracer, owner, name))
+    for module_name, name in _TRACERS:
+        when_imported(module_name, functools.partial(_watch_tracer, name))
 
 
-def _watch_tracer(owner: str | None, name: str, module: Any) -> None:
-    PATCHES.replace(TORCH_TRACES, module if owner is None else getattr(module, owner), name, without_births)
+def _watch_tracer(name: str, module: Any) -> None:
+    PATCHES.replace(TORCH_TRACES, module, name, without_births)
 
 
 def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
@@ -426,7 +429,21 @@ def watch_compiled_functions() -> None:
 
 
 def _watch_compile(module: Any) -> None:
+    if not _hands_out_its_result(module):
+        PATCHES.fail(TORCH_COMPILED_FUNCTIONS, f"{_WRAPPER} of torch._dynamo.eval_frame has no variable result")
+        return
     PATCHES.replace(TORCH_COMPILED_FUNCTIONS, module, "_maybe_set_eval_frame", _watching_calls)
+
+
+def _hands_out_its_result(module: Any) -> bool:
+    """Return whether the function that calls compiled code has the result in a variable when it ends."""
+    context: Any = getattr(module, "_TorchDynamoContext", None)
+    code = getattr(vars(context).get("__call__") if isinstance(context, type) else None, "__code__", None)
+    inside: tuple[Any, ...] = () if code is None else code.co_consts
+    return any(
+        isinstance(constant, CodeType) and constant.co_name == _WRAPPER and "result" in constant.co_varnames
+        for constant in inside
+    )
 
 
 def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -461,7 +478,7 @@ def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _watch_graphs(module: Any) -> None:
-    PATCHES.replace(TORCH_COMPILED_FUNCTIONS, module.OutputGraph, "install_global_unsafe", _watching_its_graphs)
+    PATCHES.replace(TORCH_COMPILED_FUNCTIONS, module, "OutputGraph.install_global_unsafe", _watching_its_graphs)
 
 
 def _watching_its_graphs(install: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
@@ -537,7 +554,10 @@ def _has_torch_function(args: Any) -> bool:
 
 def keep_fast_paths() -> None:
     """Answer for ``torch.overrides.has_torch_function`` from now on."""
-    register: Callable[[Any, str], None] = vars(_builtins)["_register_builtin"]
+    register: Callable[[Any, str], None] | None = vars(_builtins).get("_register_builtin")
+    if register is None:
+        PATCHES.fail(TORCH_FAST_PATHS, "torch.jit._builtins has no _register_builtin")
+        return
     register(_has_torch_function, "aten::has_torch_function")
     PATCHES.replace(TORCH_FAST_PATHS, _overrides, "has_torch_function", lambda _: _has_torch_function)
 
@@ -555,7 +575,7 @@ def watch_loaders() -> None:
 
 
 def _watch_loaders(module: Any) -> None:
-    PATCHES.replace(TORCH_LOADERS, module._MultiProcessingDataLoaderIter, "_next_data", _handing_over_batches)
+    PATCHES.replace(TORCH_LOADERS, module, "_MultiProcessingDataLoaderIter._next_data", _handing_over_batches)
 
 
 def _handing_over_batches(receive: Callable[[Any], Any]) -> Callable[[Any], Any]:

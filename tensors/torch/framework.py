@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ...scopes.compiled import tracked_objects
-from ...scopes.framework import Escape, LiveMemory, MemoryFacts
+from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind, device_name
 from ...scopes.process import PATCHES, at_forks
@@ -45,6 +45,7 @@ from .births import (
 )
 from .compiled import thread_state
 from .disposal import PENDING, RECORDER
+from .lives import note_lives
 from .models import Models
 from .references import STEPS, TorchReferences
 from .storages import storage_of
@@ -52,7 +53,6 @@ from .threads import RefusingMode, entered, left
 
 __all__ = [
     "TorchFramework",
-    "storage_undisturbed",
 ]
 
 _C: Final[Any] = torch._C
@@ -209,6 +209,10 @@ class TorchFramework(TorchReferences):
     def record_pending(self) -> None:
         """Look at the memory of the tensors that were made last."""
         look()
+
+    def note_lives(self, lives: LifeLog, /) -> Callable[[], None]:
+        """Note the memory that operations of this thread allocate on the CPU."""
+        return note_lives(lives)
 
     def anchor_of(self, entry: Entry, /) -> object | None:
         """Return the storage of a tensor."""

@@ -5,24 +5,29 @@ from __future__ import annotations
 import gc
 import threading
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
-from typing import Any, Final, final
+from functools import cache, wraps
+from typing import Any, Final, cast, final
 
 import torch
 
 from ...scopes.compiled import tracked_objects
 from ...scopes.errors import DisposedError
-from .storages import storages_behind
+from ...scopes.process import PATCHES
+from ..patches import TORCH_GRAPHS
+from .storages import storage_of, storages_behind
 
 __all__ = [
     "ACCUMULATE",
-    "GUARDED_DEPTH",
+    "SHOWS_SAVED",
     "Graph",
+    "check_graphs",
     "guard_release",
     "leaves_behind",
     "modules_of",
     "saved_under",
+    "showing_what_was_packed",
     "walk_graph",
 ]
 
@@ -131,6 +136,10 @@ def _heights(nodes: dict[int, Any], edges: dict[int, list[int]]) -> dict[int, in
 # of the user runs, nothing is recomputed or fetched back from where it was offloaded to, and what
 # was changed in place since is counted all the same. Source:
 # https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
+#
+# Releases before 2.10 do not show it so. There the public attributes (``_saved_result``) are read,
+# which unpack: a hook is asked what it packed instead of being called, and what was changed in
+# place since cannot be read.
 
 
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
@@ -262,7 +271,10 @@ def _measure(graph: Graph) -> None:
 
 
 def saved_under(node: Any, name: str) -> Iterator[Any]:
-    """Yield the tensors that a node saved under a name."""
+    """Yield the tensors that a node saved under the name of a raw attribute, such as ``"_raw_saved_self"``."""
+    if not _are_read_raw():
+        yield from _unpacked_under(node, name)
+        return
     try:
         saved: Any = getattr(node, name)
     except RuntimeError:
@@ -280,21 +292,121 @@ def _tensors_of(saved: Any) -> Iterator[Any]:
     if packed is None:
         return
     unpack = saved.unpack_hook
-    if unpack is None:
-        # Another thread may dispose it meanwhile.
-        with suppress(DisposedError):
-            if not _is_number(packed):
-                yield packed
+    if unpack is not None:
+        yield from _behind_hook(packed, unpack)
         return
+    # Another thread may dispose it meanwhile.
+    with suppress(DisposedError):
+        if not _is_number(packed):
+            yield packed
+
+
+def _behind_hook(packed: object, unpack: object) -> Iterator[Any]:
+    """Yield the tensors in what a hook packed, and the inputs that a checkpoint saved."""
     yield from _saved_tensors_in(packed)
     for cell in getattr(unpack, "__closure__", None) or ():
         frame = cell.cell_contents
         if type(frame).__name__ == "_CheckpointFrame" and type(frame).__module__ == "torch.utils.checkpoint":
             # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a
             # storage counts once.
-            for argument in frame.saved_args:
-                if isinstance(argument, _C._autograd.SavedTensor):
+            for argument in getattr(frame, "saved_args", ()):
+                if SHOWS_SAVED and isinstance(argument, _C._autograd.SavedTensor):
                     yield from _tensors_of(argument)
+            # Earlier releases save them with a node.
+            saver = getattr(frame, "input_saver", None)
+            if isinstance(saver, torch.Tensor) and saver.grad_fn is not None:
+                yield from saved_under(saver.grad_fn, f"{_RAW}tensors")
+
+
+SHOWS_SAVED: Final = all(hasattr(_C._autograd.SavedTensor, name) for name in ("data", "unpack_hook"))
+"""Whether this PyTorch shows what nodes saved without unpacking it."""
+
+
+@cache
+def _are_read_raw() -> bool:
+    """Return whether what nodes saved is read without unpacking it; asked of the graph of a probe."""
+    if not SHOWS_SAVED:
+        # An earlier release. Where something is missed by that, a warning says so.
+        return False
+    missed = _missed_in_a_graph()
+    if missed is not None:
+        PATCHES.fail(TORCH_GRAPHS, missed)
+    return missed is None
+
+
+def check_graphs() -> None:
+    """Enter into the table of patches whether what nodes saved is read without unpacking it."""
+    if not _are_read_raw() and not SHOWS_SAVED:
+        PATCHES.fail(TORCH_GRAPHS, "torch._C._autograd.SavedTensor has no data and unpack_hook")
+
+
+def _missed_in_a_graph() -> str | None:
+    """Return what the graph of a probe does not show of what it saved; None where it shows all."""
+    with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
+        result = torch.ones(2, device="cpu", requires_grad=True).exp()
+        try:
+            node: Any = result.grad_fn
+            saved = node._raw_saved_result
+            same = saved.unpack_hook is None and storage_of(saved.data)._cdata == storage_of(result)._cdata
+        except (AttributeError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+    return None if same else "the graph of a probe does not show what it saved"
+
+
+class _Reading(threading.local):
+    """What hooks on saved tensors had packed that were asked for a tensor while a node is read; None while none is."""
+
+    packed: list[tuple[object, object]] | None = None
+
+
+_READING: Final = _Reading()
+_NOTHING: Final = torch.empty(0, device="cpu")
+_NOTHINGS_MEMORY: Final[int] = _NOTHING.untyped_storage()._cdata
+
+
+def showing_what_was_packed(unpack: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the same unpacking hook, which is not called where a walk reads what it had packed."""
+
+    @wraps(unpack)
+    def unpacked(packed: Any) -> Any:
+        if _READING.packed is None:
+            return unpack(packed)
+        _READING.packed.append((packed, unpack))
+        return _NOTHING
+
+    return unpacked
+
+
+def _unpacked_under(node: Any, name: str) -> Iterator[Any]:
+    """Yield the tensors that a node saved under a name, read by its public attribute."""
+    # A custom function has ``saved_tensors``, and other nodes ``_saved_self``.
+    is_custom = name == f"{_RAW}tensors" and hasattr(cast("object", type(node)), "saved_tensors")
+    public = "saved_tensors" if is_custom else f"_{name[5:]}"
+    saved: Any = None
+    packed: list[tuple[object, object]] = []
+    _READING.packed = packed
+    try:
+        saved = getattr(node, public)
+    except RuntimeError as error:
+        # Freed by a backward(), or changed in place since.
+        if "modified by an inplace operation" in str(error):
+            PATCHES.fail(TORCH_GRAPHS, "something that a graph saved was changed in place since")
+    finally:
+        _READING.packed = None
+    for thing, unpack in packed:
+        yield from _behind_hook(thing, unpack)
+    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    for one in several:
+        # Another thread may dispose it meanwhile.
+        with suppress(DisposedError):
+            if one is not None and not _is_number(one) and not _is_nothing(one):
+                yield one
+
+
+def _is_nothing(tensor: Any) -> bool:
+    """Return whether a tensor stands for what a hook had packed."""
+    storage = storage_of(tensor)
+    return storage is not None and storage._cdata == _NOTHINGS_MEMORY
 
 
 def _saved_tensors_in(packed: object) -> Iterator[Any]:

@@ -8,7 +8,8 @@ import itertools
 import operator
 import sys
 import threading
-from collections.abc import Callable
+from _thread import _count as count_of_threads
+from collections.abc import Callable, Iterable
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from pathlib import Path
 from threading import get_ident
@@ -28,9 +29,8 @@ __all__ = [
     "WAITING",
     "Operations",
     "PendingDisposals",
-    "Place",
     "Places",
-    "is_alone",
+    "is_only_thread",
 ]
 
 
@@ -49,11 +49,16 @@ __all__ = [
 # where it calls something by one of PyTorch's names, or uses an operator or an attribute, and other
 # Python code runs for that: a kernel written in Python. So is the caller of ``__torch_dispatch__``.
 #
+# A thread that was started with a function written in C has no frame: a method of a tensor can be
+# given to `_thread.start_new_thread`. While more threads were started than have frames, one counts
+# as computing. Threads of C++ are not among those that were started: some of PyTorch's only wait.
+#
 # What is not known: a thread that is in any other call of C, one that waits included, counts as
 # computing until it has left that call. So does a loop that is at the same instruction whenever it
 # is looked at. A function of PyTorch's that is called by a name of `WAITING` is not seen, nor is an
 # operation that code of the program's own begins on a disposed tensor inside of
-# ``torch._C.DisableTorchFunctionSubclass()``, outside of ``__torch_function__``.
+# ``torch._C.DisableTorchFunctionSubclass()``, outside of ``__torch_function__``. A thread without a
+# frame is not seen while a thread of C++ runs Python code.
 
 
 Place = tuple[int, int]
@@ -90,10 +95,38 @@ _GENERATOR: Final = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASY
 # A frame, its code and the instruction that it is at.
 _Row = tuple[int, CodeType, int]
 
+_WITHOUT_FRAME: Final = -1
+"""Stands for all threads that were started and have no frame, where threads go by their number."""
+_IN_C: Final[Place] = (0, -1)
+"""The place of such a thread."""
+
+
+@final
+class _Started:
+    """The threads that Python started, by their count. The one instance is `_STARTED`."""
+
+    __slots__ = ("_ended_by_fork",)
+
+    def __init__(self) -> None:
+        self._ended_by_fork = 0
+
+    def forget(self) -> None:
+        """Forget those of the parent in a child after a fork: Python's count still has them."""
+        self._ended_by_fork = count_of_threads()
+
+    def without_frame(self, counted: int, framed: Iterable[int]) -> int:
+        """Return how many have no frame, given Python's count and the threads that have one."""
+        main = threading.main_thread().ident
+        return counted - self._ended_by_fork - sum(thread != main for thread in framed)
+
+
+_STARTED: Final = _Started()
+
 
 def _stacks_of_others() -> dict[int, list[_Row]]:
-    """Return the stack of each other thread that runs Python code, the innermost frame first."""
+    """Return the stack of each other thread, the innermost frame first; none for `_WITHOUT_FRAME`."""
     here = get_ident()
+    count: Any = itertools.islice(iter(count_of_threads, None), 1)
     taken, again = itertools.tee(itertools.islice(iter(sys._current_frames, None), 1))
     innermost: Any = itertools.chain.from_iterable(map(operator.methodcaller("values"), taken))
     others: Any = itertools.filterfalse(functools.partial(operator.is_, sys._getframe()), innermost)
@@ -106,14 +139,19 @@ def _stacks_of_others() -> dict[int, list[_Row]]:
         gc.disable()
         # One call of C follows all of them, so that no thread runs meanwhile; nor does a collection
         # let one.
-        frames: list[list[FrameType]] = list(map(list, walks))
-        threads = [thread for thread in next(again) if thread != here]
+        answers: list[Any] = list(itertools.chain(count, map(list, walks)))
+        framed = list(next(again))
     finally:
         if collects:
             gc.enable()
         # They refer to this frame.
         del taken, again, innermost, others, walks
-    return {thread: [_row(frame) for frame in stack] for thread, stack in zip(threads, frames, strict=True)}
+    counted, *frames = answers
+    threads = [thread for thread in framed if thread != here]
+    stacks = {thread: [_row(frame) for frame in stack] for thread, stack in zip(threads, frames, strict=True)}
+    if _STARTED.without_frame(counted, framed) > 0:
+        stacks[_WITHOUT_FRAME] = []
+    return stacks
 
 
 def _row(frame: FrameType) -> _Row:
@@ -133,6 +171,8 @@ def _is_operation(code: CodeType, last: int, inner: CodeType | None) -> bool:
 
 
 def _operations_in(stack: list[_Row]) -> frozenset[Place]:
+    if not stack:
+        return frozenset({_IN_C})
     places: set[Place] = set()
     inner: CodeType | None = None
     is_kernel = False
@@ -188,7 +228,7 @@ class Places:
         stacks = _stacks_of_others()
         stacks[get_ident()] = [_row(frame) for frame, _ in walk_stack(sys._getframe()) if frame is not refused]
         self._places = {
-            thread: {(frame, place) for frame, _, last in stack for place in (last, -1)}
+            thread: {(frame, place) for frame, _, last in stack for place in (last, -1)} or {_IN_C}
             for thread, stack in stacks.items()
         }
 
@@ -198,8 +238,8 @@ class Places:
         return {thread: places for thread, places in there.items() if places}
 
 
-is_alone: Final[Callable[[], bool]] = TORCH_COMPILED.is_alone
-"""Return whether no other thread runs Python code."""
+is_only_thread: Final[Callable[[], bool]] = TORCH_COMPILED.is_only_thread
+"""Return whether the calling thread is the only one that the interpreter knows, with or without frames."""
 
 
 # An operation of PyTorch that another thread is inside of reads the tensor through the Python
@@ -278,7 +318,7 @@ class PendingDisposals:
 
     def hold(self, thing: object) -> None:
         """Keep something alive that operations of other threads may read yet."""
-        places = {} if is_alone() else self._operations.in_flight()
+        places = {} if is_only_thread() else self._operations.in_flight()
         if places:
             self.batches.append(_Batch(places, [], thing))
 
@@ -310,6 +350,7 @@ class PendingDisposals:
     def forget_threads(self) -> None:
         """Replace the lock in a child after a fork, where no other thread is."""
         self._lock = threading.Lock()
+        _STARTED.forget()
 
     def _settle(self, refused: FrameType | None) -> None:
         batches = self.batches[:]

@@ -340,7 +340,7 @@ class TorchReferences(Framework):
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
         """Return the storage of a plain tensor: most tensors that a program has a million of are such."""
-        return RECORDER.identity_if_alone(tensor)
+        return RECORDER.lone_storage(tensor)
 
     def steps_behind(self, tensor: Any, /) -> int:
         """Return between how many steps of optimizers its graph was made."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ...scopes.context import innermost_scope
 from ...scopes.errors import DisposedError, DisposeScopeError
 from ..arena.budgets import BUDGETS, Charge, refused
-from .disposal import PENDING, DisposedTorchTensor
+from .disposal import PENDING, DisposedTorchTensor, swap
 
 __all__ = [
     "charges_of",
@@ -104,7 +104,6 @@ def _parts(tensor: Any) -> list[Any]:
 
 
 _C: Final[Any] = torch._C
-_swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl
 
 
 def make_compact(tensor: Any) -> None:
@@ -132,7 +131,7 @@ def make_compact(tensor: Any) -> None:
             copy.requires_grad_()
             copy.grad = tensor.grad
         try:
-            _swap(tensor, copy)
+            swap(tensor, copy)
             # Another thread may compute with the old implementation.
             PENDING.hold(copy)
         except RuntimeError as error:

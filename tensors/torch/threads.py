@@ -44,7 +44,6 @@ from .exclusions import keep_what_hooks_save
 from .graph import refuse_recording
 
 __all__ = [
-    "REFUSING",
     "RefusingMode",
     "entered",
     "left",

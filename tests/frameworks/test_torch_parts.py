@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import types
+import weakref
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, ClassVar
 
 import pytest
 
@@ -220,6 +222,68 @@ def memory_in_attributes(step: Round) -> object:
     return train(model, step), model.seen, model.cached
 
 
+def memory_on_the_class(step: Round) -> object:
+    class Masked(nn.Module):
+        tables: ClassVar[dict[int, Tensor]] = {}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        @cache  # noqa: B019  # programs do it
+        def mask(self, length: int) -> Tensor:
+            return torch.ones(length, length).tril()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) not in self.tables:
+                self.tables[len(x)] = torch.arange(6.0).cos()
+            return self.mask(len(x)) @ self.layer(x) * self.tables[len(x)]
+
+    torch.manual_seed(0)
+    return train(nn.Sequential(Masked()), step)
+
+
+SERVICE = """
+import functools, torch
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale, self.seen = torch.nn.Linear(6, 6), None, []
+
+    def forward(self, x):
+        if self.scale is None:
+            self.scale = torch.arange(6.0).cos()
+        self.seen.append(x.detach().mean(0))
+        return self.layer(x) * self.scale + self.seen[0]
+
+class Registry:
+    encoders = {}
+
+torch.manual_seed(0)
+encoder = Registry.encoders["first"] = Encoder()
+
+@functools.cache
+def second():
+    return Encoder()
+
+def encode(x):
+    return encoder(x) + Registry.encoders["first"](x) + second()(x)
+"""
+
+
+def model_of_another_module(step: Round) -> object:
+    service = types.ModuleType("service_of_a_program")
+    exec(SERVICE, service.__dict__)
+    encode, models = service.encode, [weakref.ref(service.encoder), weakref.ref(service.second())]
+    del service
+    outs: list[float] = []
+    for index in range(3):
+        with step():
+            outs.append(encode(torch.linspace(-1.0, index, 24).view(4, 6)).sum().item())
+    return outs, [model().seen for model in models]
+
+
 def optimizer_with_closures(step: Round) -> object:
     model = layers()[0]
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
@@ -272,6 +336,8 @@ PROGRAMS: tuple[Callable[[Round], object], ...] = (
     observed_for_quantization,
     lazy_layers_made_in_the_first_step,
     memory_in_attributes,
+    memory_on_the_class,
+    model_of_another_module,
     optimizer_with_closures,
     scaled_gradients,
 )

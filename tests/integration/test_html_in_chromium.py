@@ -56,6 +56,12 @@ def test_the_page_draws_all_of_its_parts(page: Page) -> None:
     assert "resident memory" in time
     assert "live on cuda:0" in time
     assert "epoch" in time
+    peak = page.js("document.querySelector('#peak-chart svg').textContent")
+    assert "train.py:38 in step()" in peak
+    assert page.js("document.getElementById('peak-text').textContent").startswith(
+        "96.0 MB at train.py:41 in step(), in pass 3"
+    )
+    assert "32.0 MB less, peak 64.0 MB" in page.js("document.getElementById('peak-advice').textContent")
     boxes = page.js("document.querySelector('#live-chart svg').textContent")
     assert "model/encoder.py" in boxes
     assert "182.4 MB" in boxes
@@ -76,7 +82,7 @@ def test_boxes_by_holder_stand_below_those_by_line(page: Page) -> None:
 
 
 def test_headings_are_in_order_and_controls_have_names(page: Page) -> None:
-    assert page.js("[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join(' ')") == "H1 H2 H2 H2 H2 H2 H2"
+    assert page.js("[...document.querySelectorAll('h1, h2')].map(e => e.tagName).join(' ')") == "H1" + " H2" * 7
     nameless = page.js(
         "[...document.querySelectorAll('input, select, button')].filter(e => !(e.labels?.length || e.getAttribute("
         "'aria-label') || e.textContent.trim())).length"
@@ -286,3 +292,18 @@ def test_a_damaged_file_says_so(page: Page, tmp_path: Path) -> None:
     assert "The file may be damaged" in page.js("document.getElementById('broken').textContent")
     assert len(page.errors) == 1
     page.errors.clear()
+
+
+def test_a_report_without_a_peak_has_no_part_for_it(page: Page, tmp_path: Path) -> None:
+    show(page, tmp_path, replace(training_report(), peak=None))
+    assert page.js("document.getElementById('peak').hidden") is True
+    assert page.js("document.documentElement.dataset.ready") == "true"
+
+
+def test_the_lives_of_the_peak_are_told_where_the_pointer_is(page: Page) -> None:
+    height = page.js("document.querySelector('#peak-chart').clientHeight")
+    page.js("document.getElementById('peak-chart').scrollIntoView({block: 'center'})")
+    page.point("#peak-chart", 0.5, 0.3)
+    page.wait_for("document.querySelector('#peak-chart').textContent.includes('in use')")
+    page.point("#peak-chart", 0.5, (16 + 180 + 34 + 9) / height)
+    page.wait_for("document.querySelector('#peak-chart').textContent.includes('from birth')")

@@ -158,4 +158,6 @@ def test_the_rooms_import_each_other_relatively(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith(("scopes/", "leaks/"))])
 def test_scopes_knows_no_tensor_library(name: str) -> None:
     process_and_plugin = {"psutil", "pytest"}  # the memory of the process, and the plugin that pytest loads
-    assert imported_absolutely(SOURCES[name]) <= sys.stdlib_module_names | process_and_plugin
+    # Lives of millions of blocks are arrays of numbers. Loaded where a peak is asked for.
+    numbers = {"numpy"} if name.startswith("leaks/peaks/") else set[str]()
+    assert imported_absolutely(SOURCES[name]) <= sys.stdlib_module_names | process_and_plugin | numbers

@@ -31,6 +31,6 @@ def test_a_few_rounds_of_stress_find_nothing(tmp_path: Path) -> None:
     assert ended.returncode == 0, told
     lines = [line for line in told.splitlines() if re.match(r"\w+: (\d+ rounds|not run)", line)]
     ran = [line for line in lines if re.match(r"\w+: 3 rounds, [1-9]\d* operations, 0 findings,", line)]
-    passed_over = [line for line in lines if re.match(r"\w+: not run, there is no (torch|jax)$", line)]
-    assert len(ran) + len(passed_over) == len(lines), told
+    not_run = [line for line in lines if re.match(r"\w+: not run, there is no (torch|jax)$", line)]
+    assert len(ran) + len(not_run) == len(lines), told
     assert len(ran) >= 8

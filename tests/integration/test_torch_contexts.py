@@ -89,7 +89,7 @@ def test_an_abandoned_generator_leaves_no_mode():
 
 
 def test_threads_own_their_own():
-    barrier = threading.Barrier(4, timeout=30)
+    barrier = threading.Barrier(4, timeout=500)
 
     def work(n):
         barrier.wait()

@@ -24,6 +24,7 @@ from disposescope.leaks import (
     Trend,
     UnusedSuppression,
 )
+from disposescope.leaks.report.peak import Advice, Life, LinePeak, ProgramPeak
 
 HOME = "/projects/speech"
 STEP = Site(f"{HOME}/train.py", 31, "Trainer.step")
@@ -120,6 +121,28 @@ RETAINERS = (
     ),
     Retainer("module __main__.scores", "dict", 1, 1, 100_000_000, (EVAL,), 0.0, 0.0, None, ("numpy.ndarray",), 4711),
     Retainer("several holders together", "", None, 2, 8_388_608, (HOOK,), 0.0, 0.0, None, ("torch.Tensor",), 4711),
+)
+
+
+PEAK = ProgramPeak(
+    nbytes=96_000_000,
+    line="train.py:41 in step()",
+    living=(
+        LinePeak("train.py:38 in step()", 64_000_000, 2),
+        LinePeak("train.py:41 in step()", 32_000_000, 1),
+    ),
+    advice=(Advice("del hidden after train.py:39", 32_000_000, 64_000_000),),
+    births=400,
+    is_whole=True,
+    pass_name="step",
+    pass_index=3,
+    course=((0, 32_000_000), (1, 64_000_000), (2, 96_000_000), (3, 32_000_000)),
+    lives=(
+        Life("train.py:38 in step()", 32_000_000, 0, 4, True),
+        Life("train.py:38 in step()", 32_000_000, 1, 3, True),
+        Life("train.py:41 in step()", 32_000_000, 2, 3, True),
+        Life("train.py:44 in <script>", 8, 3, 4, False),
+    ),
 )
 
 
@@ -305,6 +328,7 @@ def training_report() -> Report:
         unused_suppressions=(UnusedSuppression(".leak-report.toml", 1, "was fixed in March"),),
         sites=sites,
         retainers=RETAINERS,
+        peak=PEAK,
         timeline=Timeline(tuple(samples), tuple(passes), tuple(bands)),
         processes=(
             Process(4711, None, "main", "exception", 1, 520_000_000),
@@ -351,6 +375,18 @@ def hostile_report() -> Report:
             (Band(HOSTILE, 0.0, 1.0, 0, HOSTILE),),
         ),
         processes=(Process(1, None, "main", "exit", 0, 5), Process(2, 1, "worker", "exit", 0, 5)),
+        peak=ProgramPeak(
+            8,
+            HOSTILE,
+            (LinePeak(HOSTILE, 8, 1),),
+            (Advice(HOSTILE, 8, 0),),
+            1,
+            False,
+            HOSTILE,
+            1,
+            ((0, 8),),
+            (Life(HOSTILE, 8, 0, 1, True),),
+        ),
     )
 
 

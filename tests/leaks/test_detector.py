@@ -288,7 +288,7 @@ def test_a_thread_that_starts_while_another_closes_the_last_detector_watches_not
         try:
             thread = threading.Thread(target=lambda: started.append(_watching._here.era))
             thread.start()
-            thread.join(60)
+            thread.join(500)
         finally:
             _watching._lock.release()
     assert started == [0]
@@ -351,3 +351,15 @@ def test_a_closed_detector_that_is_still_named_changes_nothing_for_later_ones() 
     assert (told(), told_of_few_steps()) == alone
     assert told_of_few_steps() == ("undecided", ["growth"], 8, 8)
     assert len(earlier.take_snapshot()) == 0
+    # So many steps that of the few later ones hardly any would be recorded.
+    with LeakDetector() as earlier:
+        loop(earlier, 9_000, keep=False)
+    assert told() == alone[0]
+    # What it could tell of its own steps is forgotten then, and not taken for known.
+    with LeakDetector() as earlier:
+        loop(earlier, 40, keep=True)
+    mine = list(history)
+    assert told() == alone[0]
+    report = earlier.report(of_program=True)
+    assert len(mine) == 40
+    assert [(leak.kind, leak.count) for leak in report.leaks] == [("growth", 40)]

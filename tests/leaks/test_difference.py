@@ -160,8 +160,8 @@ def of_process(report: Report, pid: int) -> Report:
 
 
 def sums(report: Report) -> Counter[tuple[str, str]]:
-    tally: Counter[tuple[str, str]] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
     for row in report.leaks:
-        tally[row.fingerprint, "count"] += row.count
-        tally[row.fingerprint, "nbytes"] += row.nbytes
-    return +tally
+        found[row.fingerprint, "count"] += row.count
+        found[row.fingerprint, "nbytes"] += row.nbytes
+    return +found

@@ -188,11 +188,11 @@ def test_csv_has_a_row_for_each_leak() -> None:
         ",".join(COLUMNS) + "\r\n"
         'leaks,growth,certain,"torch.Tensor float32 (250000,)",torch.Tensor,cpu:0,3,3001,3001,'
         "/projects/speech/train.py,31,Trainer.step,relu,alive,,,step,8.0,4.0,60,2,1.0,1000.0,0,0.998,"
-        'module train.trainer.history[17],,,"It is there, and nothing says why.",' + "1f" * 20 + ",4711,\r\n"
+        'module train.trainer.history[17],,,"It is there, and nothing says why.",' + "1f" * 20 + ",4711,,\r\n"
         'kept,growth,certain,"torch.Tensor float32 (250000,)",torch.Tensor,cpu:0,3,3001,3001,,,,relu,alive,,,'
         '"step\noutside every scope",,4.0,60,,,,,,"a\nb,""c""",,,"It is there, and nothing says why.",'
         + "1f" * 20
-        + ",4711,\r\n"
+        + ",4711,,\r\n"
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disposescope.leaks.verdicts.growth import trend_of, trend_of_births
+from disposescope.leaks.verdicts.growth import doubt_of, trend_of, trend_of_births
 
 seeds = st.integers(0, 2**32)
 
@@ -53,6 +53,23 @@ def test_a_growth_of_bytes_of_different_sizes_is_found(seed: int, passes: int) -
     trend = trend_of(series)
     assert trend is not None
     assert len(trend.series) <= 200
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=seeds, passes=st.integers(500, 2_000), kept=st.integers(100, 400))
+def test_a_growth_of_which_a_sample_is_kept_is_at_least_in_doubt(seed: int, passes: int, kept: int) -> None:
+    chance = random.Random(seed)
+    weight = passes / kept
+    live, series, sampled = 0.0, [], 0
+    for index in range(passes):
+        if chance.random() * weight < 1.0:
+            live += weight
+            sampled += 1
+        series.append((index, round(live), round(live * 8000)))
+    assert trend_of(series, doubt=doubt_of(sampled)) is not None
+    # Of a table that is full there is no doubt.
+    full = series[-1][1]
+    assert trend_of([*series, *((passes + index, full, full) for index in range(passes))], doubt=0.69) is None
 
 
 @settings(deadline=None, max_examples=400)

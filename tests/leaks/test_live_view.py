@@ -69,12 +69,12 @@ def test_open_scopes_are_reported_as_stacks() -> None:
         def other() -> None:
             with ds.dispose_scope("loader"):
                 inside.set()
-                leave.wait(60)
+                leave.wait(500)
 
         with ds.dispose_scope("epoch"), ds.dispose_scope():
             thread = threading.Thread(target=other)
             thread.start()
-            inside.wait(60)
+            inside.wait(500)
             stacks = OPENINGS.stacks()
             leave.set()
             thread.join()

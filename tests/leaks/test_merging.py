@@ -55,6 +55,56 @@ def test_a_report_that_is_given_twice_counts_once(report: Report) -> None:
     assert merged([report, worker, worker]) == merged([report, worker])
 
 
+def of_rank(report: Report, rank: int | None, pid: int = 7) -> Report:
+    """The report of a program that a launcher started on a machine of its own, where process ids repeat."""
+    started = f"2026-11-24T00:00:0{rank or 0}Z"
+    return replace(
+        report,
+        program=replace(report.program, pid=pid, started_at=started),
+        leaks=tuple(replace(leak, pid=pid) for leak in report.leaks),
+        processes=(Process(pid, None, "main", "exit", 0, 1000, rank),),
+    )
+
+
+def test_each_leak_says_of_which_rank_it_is(report: Report) -> None:
+    small = replace(report, leaks=(), count=0, nbytes=0)
+    whole = merged([of_rank(small, 0), of_rank(report, 1), of_rank(report, 2)])
+    assert [(leak.rank, leak.count, leak.nbytes) for leak in whole.leaks] == [(1, 1, 80_000), (2, 1, 80_000)]
+    assert [(process.rank, process.pid) for process in whole.processes] == [(0, 7), (1, 7), (2, 7)]
+    assert "  1. view (likely) on rank 1: 1 × Tensor float64 (1, 10), 80.0 kB\n" in str(whole)
+    assert "  2. view (likely) on rank 2: 1 × Tensor float64 (1, 10), 80.0 kB\n" in str(whole)
+    # Of two machines with two ranks each.
+    nodes = [
+        merged([of_rank(report, rank, pid) for rank, pid in ranks]) for ranks in ([(0, 7), (1, 8)], [(2, 7), (3, 8)])
+    ]
+    assert [leak.rank for leak in merged(nodes).leaks] == [0, 1, 2, 3]
+
+
+def test_ranks_that_one_launcher_started_are_not_added_up(report: Report) -> None:
+    ranks = [
+        replace(of_rank(report, rank, 7 + rank), processes=(Process(7 + rank, 1, "worker", "exit", 0, 1000, rank),))
+        for rank in range(2)
+    ]
+    assert [(leak.rank, leak.count) for leak in merged([report, *ranks]).leaks] == [(0, 1), (1, 1), (None, 1)]
+
+
+def test_programs_of_several_machines_with_one_process_id_are_not_added_up(report: Report) -> None:
+    second = replace(of_rank(report, None), program=replace(report.program, pid=7, started_at="2026-11-24T00:00:09Z"))
+    assert [leak.count for leak in merged([of_rank(report, None), second]).leaks] == [1, 1]
+
+
+@pytest.mark.parametrize(("value", "rank"), [("3", 3), ("", None), ("first", None), (None, None)])
+def test_a_process_knows_the_rank_that_its_launcher_gave_it(
+    value: str | None, rank: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if value is None:
+        monkeypatch.delenv("RANK", raising=False)
+    else:
+        monkeypatch.setenv("RANK", value)
+    [process] = Report().processes
+    assert process.rank == rank
+
+
 def test_a_suppression_is_unused_where_no_process_used_it(report: Report) -> None:
     first, second = (UnusedSuppression(".leak-report.toml", index, "known") for index in range(2))
     main = replace(report, unused_suppressions=(first, second))

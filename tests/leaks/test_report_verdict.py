@@ -1,5 +1,6 @@
 """A report never says "no leaks" of a run that it could not judge."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -150,6 +151,19 @@ def test_a_line_of_which_arrays_were_released_is_judged() -> None:
     assert reported(cache).verdict == "clean"
 
 
+def test_what_nothing_is_found_to_hold_is_undecided_where_it_may_grow() -> None:
+    def registered(_detector: LeakDetector) -> None:
+        for _ in range(20):
+            atexit.register(saved, np.zeros(10_000))
+
+    try:
+        made = reported(registered)
+    finally:
+        atexit.unregister(saved)
+    assert [leak.holder[:9] for leak in made.kept] == ["not found"]
+    assert made.verdict == "undecided"
+
+
 # ---------------------------------------------------------------------- the headline
 
 
@@ -160,6 +174,18 @@ def test_the_headline_of_a_run_without_leaks_says_what_is_held_and_how_to_know_m
         f"{ADVICE}"
     )
     assert done.stderr.count("program.py:4") == 2
+
+
+def test_the_headline_lists_no_rows_under_a_kilobyte() -> None:
+    code = "BOX['large'] = np.ones(1000)\nBOX['small'] = np.ones(100)\nBOX['smaller'] = np.ones(99)\n"
+
+    def run(_detector: LeakDetector) -> None:
+        exec(compile(code, "program.py", "exec"), {"BOX": BOX, "np": np})
+
+    headline = text_of(reported(run)).splitlines()[0]
+    assert "8.0 kB: 1 × program.py:1 held by" in headline
+    assert "program.py:2" not in headline
+    assert headline.endswith(" and 2 smaller lines")
 
 
 def test_a_line_stands_in_one_list() -> None:

@@ -141,6 +141,10 @@ def test_a_size_stands_once_in_the_headline() -> None:
     report = Report(kept=(large, small), kept_nbytes=63_000_008)
     assert str(report).startswith("no leak found; 63.0 MB alive in the end: 30 × /projects/speech/train.py:31 held by ")
     assert "and 1 smaller line (mark steps" in str(report).split("\n")[0]
+    few = replace(report, kept=(replace(large, unjudged="trend"), small))
+    assert few.verdict == "undecided"
+    assert "whether 30 × /projects/speech/train.py:31 held by " in str(few)
+    assert "grow is not known: too few were in the sample" in str(few)
     alone = str(replace(report, kept=(large,)))
     assert alone.startswith("no leak found; 63.0 MB alive in the end: 30 × ")
     two = str(replace(report, kept=(large, replace(small, nbytes=9_000_000)), kept_nbytes=72_000_000))

@@ -6,11 +6,13 @@ import functools
 import gc
 import logging
 import logging.handlers
+import re
 import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,25 @@ def test_chains_that_differ_in_an_index_are_one() -> None:
     BOX["last"] = [entries[-1]()]
     assert asked(*entries)[1] == (f"{HERE}['history'][0]",)
     assert asked(entries[-1])[1] == (f"{HERE}['history'][99]", f"{HERE}['last'][0]")
+
+
+def test_chains_that_differ_by_one_of_many_keys_are_one() -> None:
+    BOX["layers"] = {}
+    entries = [
+        tensor_in(lambda tensor, name=name: BOX["layers"].setdefault(name, {}).update(weight=tensor))
+        for name in [f"{number} of {'many ' * 10}" for number in range(40)]
+    ]
+    assert len(asked(*entries[:3])[1]) == 3
+    assert asked(*entries)[1] == (f"{HERE}['layers'][...]['weight']",)
+
+
+def test_chains_that_differ_by_how_often_a_step_is_taken_are_one() -> None:
+    def put_before(tensor: ds.Tensor) -> None:
+        BOX["newest"] = SimpleNamespace(data=tensor, previous=BOX.get("newest"))
+
+    entries = [tensor_in(put_before) for _ in range(100)]
+    assert asked(*entries[:98])[1] == (f"{HERE}['newest'].previous … .previous.data",)
+    assert asked(entries[-4])[1] == (f"{HERE}['newest'].previous.previous.previous.data",)
 
 
 @pytest.mark.parametrize("special", [raised, generator_with])
@@ -214,6 +235,19 @@ def test_thread_locals_context_variables_and_tasks_hold() -> None:
     reason, chains = asyncio.run(main())
     assert reason == "suspended"
     assert any("worker(): local 'batch'" in chain for chain in chains)
+
+
+def test_a_context_variable_of_a_task_holds_also_for_another_thread_that_looks() -> None:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("batches")
+
+    async def main() -> list[tuple[Reason, tuple[str, ...]]]:
+        entry = tensor_in(lambda tensor: variable.set([tensor]))
+        loop = asyncio.get_running_loop()
+        return [asked(entry), await loop.run_in_executor(None, asked, entry)]
+
+    for reason, chains in asyncio.run(main()):
+        assert reason == "held"
+        assert re.fullmatch(r"context variable 'batches' of task 'Task-\d+'\[0\]", chains[0])
 
 
 def test_the_callback_of_a_weak_reference_and_cached_values_hold() -> None:

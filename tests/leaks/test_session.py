@@ -131,6 +131,35 @@ def test_what_a_worker_keeps_is_reported_with_its_parents_report(tmp_path: Path,
     assert [(leak["kind"], leak["count"], leak["pid"]) for leak in content["leaks"]] == [("view", 1, worker["pid"])]
 
 
+POOL = """\
+import multiprocessing, sys
+import numpy as np
+from disposescope.leaks.running import session
+session._INTERVAL_S = 3600
+KEPT = {}
+
+def work(number):
+    KEPT[number % int(sys.argv[1])] = np.ones(1000)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.map(work, range(100), chunksize=int(sys.argv[2]))
+"""
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("most", "chunk", "kinds"), [("100", "2", ["worker"]), ("100", "25", ["worker"]), ("4", "2", [])]
+)
+def test_what_a_worker_keeps_is_reported_where_its_pool_kills_it_before_a_report_is_due(
+    tmp_path: Path, most: str, chunk: str, kinds: list[str]
+) -> None:
+    done = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, POOL), most, chunk)
+    assert done.returncode == 0, done.stderr
+    # Of each 16th, 32nd, 64th it has left what there was then.
+    assert [kind for kind, count in told(written(tmp_path)) if count >= 64] == kinds
+
+
 @POSIX
 def test_what_the_parent_keeps_is_not_reported_again_by_its_children(tmp_path: Path) -> None:
     name = program(
@@ -393,6 +422,27 @@ def use(steps):
     for step in range(steps):
         float((table[step % 20] * 2).sum())
 """
+
+
+IN_A_TASK = """import asyncio, contextvars
+import numpy as np
+
+REQUESTS = contextvars.ContextVar("requests", default=())
+
+async def serve(steps):
+    for step in range(steps):
+        REQUESTS.set((*REQUESTS.get(), np.full(1000, step)))
+        await asyncio.sleep(0)
+
+asyncio.run(serve(200))
+"""
+
+
+def test_what_grew_in_the_context_of_a_task_is_reported_although_it_was_freed_with_it(tmp_path: Path) -> None:
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, IN_A_TASK))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["kind"], leak["sure"], leak["freed"]) == ("growth", "possible", "when its task ended")
+    assert leak["holders"][0].startswith("context variable 'requests' of task 'Task-1'[")
 
 
 def test_what_grew_in_a_program_without_marks_is_reported_with_the_function_that_had_it(tmp_path: Path) -> None:

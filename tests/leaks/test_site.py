@@ -1,10 +1,13 @@
 """The site of a birth is the line of the user's code that a person would look at."""
 
 import dis
+import multiprocessing
 import sys
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any
 
+import numpy as np
 import pytest
 
 import disposescope as ds
@@ -36,8 +39,6 @@ def test_an_operator_is_a_site_as_a_constructor_is() -> None:
 
 
 def test_frames_of_numpy_are_passed_over() -> None:
-    import numpy as np
-
     parts = [ds.ones(2), ds.ones(3)]
     with LeakDetector() as detector:
         kept = np.concatenate(parts)
@@ -45,6 +46,25 @@ def test_frames_of_numpy_are_passed_over() -> None:
     [record] = detector.take_snapshot()
     assert record.site is not None
     assert (record.site.file, record.site.line, len(kept)) == (__file__, line, 5)
+
+
+def test_what_unpickles_for_the_code_that_asks_is_passed_over() -> None:
+    here, there = multiprocessing.Pipe()
+    queue: Any = multiprocessing.SimpleQueue()
+    with LeakDetector() as detector:
+        here.send(np.ones(3))
+        kept = [there.recv()]
+        line = line_above()
+        queue.put(np.ones(3))
+        kept.append(queue.get())
+    for end in (here, there, queue):
+        end.close()
+    records = [record for record in detector.take_snapshot() if record.nbytes == 24]
+    assert [record.site and (record.site.file, record.site.line) for record in records] == [
+        (__file__, line),
+        (__file__, line + 3),
+    ]
+    assert len(kept) == 2
 
 
 def test_a_generated_init_is_passed_over_for_its_caller() -> None:

@@ -99,7 +99,7 @@ def test_a_named_pipe_is_written_to(folder: Path) -> None:
     os.mkfifo("pipe")
     with subprocess.Popen(["cp", "pipe", "copy"]) as reader:
         assert main(["html", "run.json", "-o", "pipe"]) == 0
-        assert reader.wait(60) == 0
+        assert reader.wait(500) == 0
     assert (folder / "copy").read_text(encoding="utf-8") == html_of(training_report())
 
 

@@ -140,6 +140,8 @@ def test_other_threads_run_while_a_plan_is_made_and_it_can_be_interrupted() -> N
     [
         ([(0, 1)], ValueError, r"expected an array of shape \(n, 3\) with lower, upper and size, found \(1, 2\)"),
         ([(0, 1, 8), (0, 1)], ValueError, "rows of different lengths"),
+        ([[], []], ValueError, r"expected an array of shape \(n, 3\) with lower, upper and size, found \(2, 0\)"),
+        (np.zeros((0, 2), int), ValueError, r"found \(0, 2\)"),
         (
             [(0, 1, 8), (3, 3, 8)],
             ValueError,

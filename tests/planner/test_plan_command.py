@@ -54,6 +54,10 @@ def test_where_it_is_not_known_that_no_plan_is_lower_the_bound_is_told(
         ("id,lower,upper,size\na,1,1,8\n", "line 2: buffer a: its life ends before or when it begins"),
         ("id,lower,upper,size\na,0,1,-8\n", "line 2: buffer a: its size is negative"),
         ('id,lower,upper,size\n"a,0,1,8\n', "no file of comma-separated values"),
+        ("id,lower,upper,size\na,0,1,8,9\n", "line 2: 5 values, and 4 columns"),
+        ("id,lower,upper,size,size\na,0,1,8,9\n", "line 1: the column size is there twice"),
+        ("id,lower,upper,size\na,0,1,1_000\n", "line 2: size is an integer, not '1_000'"),
+        ("id,lower,upper,size\na,0,1,\u0661\n", "line 2: size is an integer, not '\u0661'"),
     ],
 )
 def test_what_is_no_table_is_refused_with_its_line(
@@ -69,6 +73,24 @@ def test_what_is_no_table_is_refused_with_its_line(
     assert message in captured.err
     assert captured.out == ""
     assert not planned.exists()
+
+
+def test_more_bytes_than_can_be_planned_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text(f"id,lower,upper,size\na,0,1,{2**61}\nb,0,1,{2**61}\n")
+    assert main(["plan", str(given)]) == 2
+    expected = f"{given}: the buffers have {2**62} bytes together, more than can be planned\n"
+    assert capsys.readouterr().err == f"python -m disposescope plan: error: {expected}"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_plan_that_cannot_be_written_is_refused_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text(TABLE)
+    assert main(["plan", str(given), "-o", "/dev/full"]) == 2
+    assert capsys.readouterr().err.startswith("python -m disposescope plan: error: /dev/full: ")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.scopes.toys import Toy, counts, no_cyclic_garbage, owned_by
 
 
 def scoped(name=None, steps=3):
-    """A generator that bears one toy a step in a scope of its own."""
+    """A generator that makes one toy a step in a scope of its own."""
     with ds.dispose_scope(name) as scope:
         for index in range(steps):
             toy = Toy(index)

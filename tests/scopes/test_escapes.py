@@ -616,6 +616,84 @@ def test_a_keeper_is_found_among_the_variables_of_the_module():
         GLOBAL = None
 
 
+CALLED_CODE = {
+    "the module of a function": (
+        "average = Average()\ndef update(x): average.update(x)",
+        "from keeping_module_a import update",
+    ),
+    "a module that is a variable of another": (
+        "average = Average()",
+        "import keeping_module_a\ndef update(x): keeping_module_a.average.update(x)",
+    ),
+    "the module of a class": (
+        "average = Average()\nclass Service:\n    def run(self, x): average.update(x)",
+        "from keeping_module_a import Service\nupdate = Service().run",
+    ),
+    "the module of a base class": (
+        "average = Average()\nclass Base:\n    def run(self, x): average.update(x)",
+        "from keeping_module_a import Base\nclass Service(Base): pass\nupdate = Service().run",
+    ),
+    "an attribute of a class": (
+        "class Registry: averages = {'first': Average()}",
+        "from keeping_module_a import Registry\ndef update(x): Registry.averages['first'].update(x)",
+    ),
+    "a function with a cache": (
+        "import functools\n@functools.cache\ndef made(): return Average()\ndef update(x): made().update(x)",
+        "from keeping_module_a import update",
+    ),
+}
+
+
+NOTED = weakref.WeakSet()
+
+
+class Noted(Average):
+    """A keeper that a test finds again without referring to it."""
+
+    def __init__(self):
+        super().__init__()
+        NOTED.add(self)
+
+
+@pytest.fixture
+def updates(monkeypatch, request):
+    """The function of a program in two modules, the first of which has a keeper, or a class or a function has it."""
+    NOTED.clear()
+    for name, source in zip(("keeping_module_a", "keeping_module_b"), CALLED_CODE[request.param], strict=True):
+        module = types.ModuleType(name)
+        module.Average = Noted
+        monkeypatch.setitem(sys.modules, name, module)
+        exec(source, module.__dict__)
+    return module.update
+
+
+@pytest.mark.parametrize("updates", CALLED_CODE, indirect=True)
+@pytest.mark.parametrize("how", ["a block", "a decorator"])
+def test_a_keeper_is_found_in_the_code_that_the_block_can_call(updates, how):
+    ds.keeps(Average)
+    if how == "a block":
+        with ds.dispose_scope():
+            updates(ds.ones(2))
+    else:
+        ds.dispose_scope()(lambda: updates(ds.ones(2)))()
+    (average,) = NOTED
+    assert average.total.tolist() == [1, 1]
+
+
+def test_a_keeper_of_an_installed_library_is_looked_for_in_its_objects_alone(monkeypatch):
+    ds.keeps(Average)
+    module = types.ModuleType("keeping_module")
+    module.__file__ = "/usr/lib/python3/site-packages/keeping_module.py"
+    monkeypatch.setitem(sys.modules, "keeping_module", module)
+    module.average = average = Average()
+    exec("def update(x): average.update(x)", module.__dict__)
+    update, seen = module.update, [average.steps]
+    del module, average
+    with ds.dispose_scope():
+        update(ds.ones(2))
+    assert ds.is_disposed(seen[0][0][0])
+
+
 def test_the_variables_of_a_declared_module_keep(monkeypatch):
     module = types.ModuleType("keeping_module")
     module.cache = {}
@@ -624,6 +702,27 @@ def test_the_variables_of_a_declared_module_keep(monkeypatch):
     with ds.dispose_scope():
         module.cache["x"] = ds.ones(2)
     assert module.cache["x"].tolist() == [1, 1]
+
+
+def test_what_the_class_of_a_keeper_holds_is_the_keeper_s():
+    ds.keeps(Average)
+
+    class Table(Average):
+        @functools.cache  # noqa: B019  # programs do it
+        def row(self, number):
+            return ds.ones(2) * number
+
+    class Special(Table):
+        pass
+
+    Table.rows = {}
+    outer, inner = Average(), Special()
+    outer.steps.append(inner)
+    with ds.dispose_scope():
+        inner.rows["first"] = (ds.ones(2) * 3,)
+        inner.row(2)
+    assert inner.rows["first"][0].tolist() == [3, 3]
+    assert inner.row(2).tolist() == [2, 2]
 
 
 def test_what_a_keeper_shares_with_a_list_is_the_keeper_s():

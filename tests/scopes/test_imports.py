@@ -105,7 +105,7 @@ def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited, monkeypat
 
     def teach():
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(500)
         with ds.dispose_scope():
             order.append("taught")
         process.await_module(awaited, lambda: order.append("taught more"))
@@ -117,14 +117,14 @@ def test_who_enters_a_scope_while_a_framework_is_taught_waits(awaited, monkeypat
     process.await_module(awaited, teach)
     threads = [threading.Thread(target=enter, args=(name,)) for name in ("first", "second")]
     threads[0].start()
-    assert begun.wait(60)
-    assert lock.asked.acquire(timeout=60)
+    assert begun.wait(500)
+    assert lock.asked.acquire(timeout=500)
     threads[1].start()
-    assert lock.asked.acquire(timeout=60)
+    assert lock.asked.acquire(timeout=500)
     assert order == []
     go_on.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(500)
     assert order[:2] == ["taught", "taught more"]
     assert sorted(order[2:]) == ["first", "second"]
     assert awaited not in process.AWAITED
@@ -151,7 +151,7 @@ def test_a_child_can_be_taught_that_was_forked_while_another_thread_taught(await
 
     def teach():
         begun.set()
-        assert forking.wait(60)
+        assert forking.wait(500)
 
     def enter():
         with ds.dispose_scope():
@@ -160,7 +160,7 @@ def test_a_child_can_be_taught_that_was_forked_while_another_thread_taught(await
     process.await_module(awaited, teach)
     thread = threading.Thread(target=enter)
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(500)
     process.at_forks(before=forking.set)
     try:
         child = os.fork()

@@ -1,6 +1,7 @@
 """Tests of the list of all objects."""
 
 import gc
+import subprocess
 import sys
 import threading
 import weakref
@@ -88,3 +89,27 @@ def test_what_an_object_refers_to_is_listed_without_strings_and_numbers() -> Non
     assert [id(thing) for thing in referents({"key": inner, 3: "text"})] == [id(inner)]
     assert referents("text") == referents(array) == []
     assert type(_Thing()) in referents(_Thing())
+
+
+FREE_LIST = """
+import asyncio, gc, resource, sys
+from disposescope.scopes.compiled import referents
+
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+
+async def wait():
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, None)
+    await future
+
+gc.disable()
+asyncio.run(wait())
+module = sys.modules["_asyncio"]
+print(len({len(referents(module)) for _ in range(3)}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
+def test_what_lies_in_the_free_list_of_a_module_is_no_referent() -> None:
+    done = subprocess.run([sys.executable, "-c", FREE_LIST], capture_output=True, text=True, check=False, timeout=500)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

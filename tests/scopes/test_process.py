@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+import warnings
 
 import pytest
 
@@ -207,6 +208,31 @@ def test_a_guard_that_does_not_hold_warns_once_and_changes_nothing(module):
     assert patches.rows() == [process.PatchRow(row, False, ("a_module has no two",))]
 
 
+def test_a_guard_that_does_not_hold_raises_nothing_where_warnings_are_errors(module, capsys):
+    patches, row = process.Patches(), patch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not patches.replace(row, module, "two", doubled)
+    said = capsys.readouterr().err
+    assert said.startswith("RuntimeWarning: python ")
+    assert said.endswith(": a_module has no two; something follows\n")
+
+
+def test_an_attribute_of_a_class_in_a_module_is_replaced_by_its_dotted_name(module):
+    class Given:
+        one = staticmethod(lambda: 1)
+
+    module.Given = Given
+    patches, row = process.Patches(), patch(warns=False)
+    assert patches.replace(row, module, "Given.one", doubled)
+    assert Given.one() == 2
+    patches.restore(row)
+    assert Given.one() == 1
+    assert not patches.replace(row, module, "Missing.one", doubled)
+    [found] = patches.rows()
+    assert found.failures == ("a_module has no Missing.one",)
+
+
 def test_a_change_is_made_and_undone_by_functions():
     patches, row, state = process.Patches(), patch(warns=False), []
     assert patches.change(row, lambda: state.append(1), state.clear)
@@ -226,8 +252,12 @@ from disposescope.scopes import process
 replaced = []
 replace = process.Patches.replace
 def remember(patches, patch, owner, name, wrap):
+    given = owner, name
+    *within, name = name.split(".")
+    for part in within:
+        owner = getattr(owner, part)
     before = vars(owner).get(name, "nothing")
-    done = replace(patches, patch, owner, name, wrap)
+    done = replace(patches, patch, *given, wrap)
     replaced.append((owner, name, before))
     assert vars(owner)[name] is not before
     return done

@@ -396,10 +396,28 @@ class TestUse:
             @ds.dispose_scope
             def function() -> None: ...
 
-    def test_can_not_be_pickled_or_copied(self):
-        for how in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(TypeError, match="scope"):
-                how(ds.dispose_scope())
+    def test_can_not_be_pickled_or_copied_once_it_was_entered(self):
+        with ds.dispose_scope() as scope:
+            for how in (pickle.dumps, copy.copy, copy.deepcopy):
+                with pytest.raises(TypeError, match="scope"):
+                    how(scope)
+        with pytest.raises(TypeError, match="scope"):
+            copy.copy(scope)
+
+    def test_one_that_was_not_entered_is_pickled_as_its_name_and_options(self):
+        # So that what sends functions to other processes by value can send a decorated one.
+        options = {"strict": True, "graph": "detach", "budget": "1 MiB", "escapes": "raise"}
+        scope = ds.dispose_scope("task", **options)
+        for how in (lambda scope: pickle.loads(pickle.dumps(scope)), copy.copy, copy.deepcopy):
+            again = how(scope)
+            assert again is not scope
+            for name in ("name", *options):
+                assert getattr(again, name) == getattr(scope, name)
+            with again:
+                x = ds.zeros(3)
+            assert ds.is_disposed(x)
+        with pytest.raises(ds.ScopeNestingError):
+            len(scope.live)
 
     def test_a_scope_that_its_name_refers_to_can_be_collected(self):
         def alive() -> int:

@@ -260,7 +260,7 @@ class Life(RuleBasedStateMachine):
                 self.disposed.add(number)
 
     @rule()
-    def bear(self):
+    def make(self):
         self.toys[self.next] = self.context.run(Toy, self.next)
         self.owner[self.next] = owner = self.scopes[-1] if self.scopes else None
         self.count["created_unscoped" if owner is None else "created_in_scope"] += 1

@@ -22,7 +22,7 @@ class Model:
         self.arrays: list[Any] = []
         self.births = self.nbytes = self.peak = 0
 
-    def bear(self, size: int) -> None:
+    def make(self, size: int) -> None:
         self.arrays.append(np.empty(size, "u1"))
         self.births += 1
         self.nbytes += size
@@ -43,7 +43,7 @@ def run_about(models: list[Model], steps: int, chance: random.Random) -> None:
     for _ in range(steps):
         model = chance.choice(models)
         if model is models[-1] and chance.random() < 0.6:
-            model.bear(chance.choice(SIZES))
+            model.make(chance.choice(SIZES))
         elif model.arrays:
             model.free(chance.randrange(len(model.arrays)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
 from disposescope import graph_nbytes, graph_summary
-from disposescope.tensors.torch.graph_walk import saved_under
+from disposescope.tensors.torch.graph_walk import SHOWS_SAVED, saved_under
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
 
@@ -263,6 +264,7 @@ def test_counting_keeps_nothing_alive() -> None:
     assert len(gone) > before
 
 
+@pytest.mark.skipif(not SHOWS_SAVED, reason="PyTorch shows it from 2.10 on")
 def test_a_saved_tensor_that_was_changed_in_place_counts_all_the_same() -> None:
     base = weight.clone()
     result = base * weight
@@ -366,21 +368,16 @@ def test_deep_graphs_are_counted_and_still_released_without_overflowing_the_stac
 
 
 def test_the_memory_of_a_deep_graph_comes_back_at_once() -> None:
-    from disposescope.tensors.torch.graph_walk import _Guard
-
     leaf = torch.ones(2, requires_grad=True)
     value = leaf * 1
+    saved = []
     for _ in range(3000):
+        saved.append(weakref.ref(value.untyped_storage()))
         value = value * leaf
     graph_nbytes(value)
-    guards = [thing for thing in gc.get_objects() if type(thing) is _Guard]
-    nodes = [thing for thing in gc.get_objects() if type(thing).__name__ == "MulBackward0"]
-    assert nodes
-    del guards, nodes
-    gc.collect()
-    before = sum(type(thing).__name__ == "MulBackward0" for thing in gc.get_objects())
+    assert all(reference() is not None for reference in saved)
     del value
-    assert before - sum(type(thing).__name__ == "MulBackward0" for thing in gc.get_objects()) >= 3000
+    assert all(reference() is None for reference in saved)
 
 
 # ---------------------------------------------------------------------- what may be given
@@ -478,5 +475,6 @@ def test_a_saved_tensor_that_another_thread_disposes_meanwhile_pins_nothing() ->
     disposed = torch.ones(3)
     ds.dispose(disposed)
     # Until its memory goes, PyTorch gives out the disposed object for what the graph saved.
-    node = SimpleNamespace(_raw_saved_self=SimpleNamespace(data=disposed, unpack_hook=None))
+    raw = SimpleNamespace(data=disposed, unpack_hook=None)
+    node = SimpleNamespace(_raw_saved_self=raw, _saved_self=disposed)
     assert list(saved_under(node, "_raw_saved_self")) == []

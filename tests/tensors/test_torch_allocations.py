@@ -650,3 +650,18 @@ print(failures)
 def test_threads_that_enter_the_first_scopes_at_once_all_see_births():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST_SCOPES], capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[]", "")
+
+
+@pytest.mark.parametrize("array_of", [lambda t: t.numpy(), lambda t: t[1:].numpy(), np.asarray, np.from_dlpack])
+def test_an_array_that_was_made_under_a_dispatch_mode_keeps_its_memory(array_of):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    with ds.dispose_scope(), Mode():
+        array = array_of(torch.full((1000,), 2.0))
+    others = [torch.full((1000,), 7.0) for _ in range(5)]
+    assert (array == 2.0).all()
+    assert len(others) == 5

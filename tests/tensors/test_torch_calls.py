@@ -238,7 +238,7 @@ def test_threads_are_seen_that_ran_before() -> None:
     go, done, kept = threading.Event(), threading.Event(), []
 
     def run() -> None:
-        go.wait(60)
+        go.wait(500)
         kept.append(torch.ones(6))
         done.set()
 
@@ -246,7 +246,7 @@ def test_threads_are_seen_that_ran_before() -> None:
     thread.start()
     with LeakDetector() as detector:
         go.set()
-        done.wait(60)
+        done.wait(500)
         thread.join()
         assert ops_of(detector) == ["ones"]
     assert len(kept) == 1

@@ -201,12 +201,12 @@ def test_a_disposed_tensor_leads_nowhere() -> None:
     assert sighting() is None
 
 
-def test_a_tensor_is_alone_where_it_refers_to_nothing_else() -> None:
-    alone = _torch_edges.TorchReferences().lone_storage
+def test_a_tensor_is_lone_where_it_refers_to_nothing_else() -> None:
+    lone_storage = _torch_edges.TorchReferences().lone_storage
     plain = torch.zeros(3)
-    assert alone(plain) == ("torch", plain.untyped_storage()._cdata)
+    assert lone_storage(plain) == ("torch", plain.untyped_storage()._cdata)
     weight = torch.zeros(3, requires_grad=True)
-    assert alone(weight) is not None
+    assert lone_storage(weight) is not None
     weight.sum().backward()
     marked, hooked = torch.zeros(3), torch.zeros(3, requires_grad=True)
     marked.note = "a note"
@@ -220,8 +220,8 @@ def test_a_tensor_is_alone_where_it_refers_to_nothing_else() -> None:
         torch.nn.Parameter(torch.zeros(3)),
         torch.eye(2).to_sparse(),
     ]
-    assert [alone(tensor) for tensor in others] == [None] * 7
-    assert alone("no tensor") is None
+    assert [lone_storage(tensor) for tensor in others] == [None] * 7
+    assert lone_storage("no tensor") is None
 
 
 @pytest.mark.parametrize(

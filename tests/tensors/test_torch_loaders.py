@@ -20,7 +20,7 @@ class Late(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         if index == 0:
-            assert self.is_second_done.wait(60)
+            assert self.is_second_done.wait(500)
         if index == 3:
             self.is_second_done.set()
         return torch.full((3,), float(index))

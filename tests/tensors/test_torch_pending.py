@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import queue
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 import warnings
 import weakref
 from contextlib import contextmanager
@@ -368,6 +370,57 @@ def test_threads_that_wait_keep_nothing():
         assert ds.is_disposed(tensor)
         assert memory() is None
         assert PENDING.batches == []
+
+
+def wait_until_there_are(number):
+    """Wait until Python counts as many threads: nothing else tells that one without frames has begun, or ended."""
+    until = time.monotonic() + 60
+    while _thread._count() != number:
+        assert time.monotonic() < until
+        time.sleep(0)
+
+
+def test_a_thread_that_runs_no_python_code_finishes_its_operation_too(monkeypatch):
+    before = _thread._count()
+    asked = queue.SimpleQueue()
+    with ds.dispose_scope():
+        tensor = torch.ones(2)
+        memory = memory_of(tensor)
+        # It waits for each element in a function written in C, called by one.
+        _thread.start_new_thread(tensor.apply_, (asked.get,))
+        wait_until_there_are(before + 1)
+        exp = tensor.exp
+    assert ds.is_disposed(tensor)
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: errors.append(raised.exc_type))
+    try:
+        leave_a_scope()
+        assert memory() is not None
+        _thread.start_new_thread(exp, ())
+        while not errors:
+            time.sleep(0)
+        assert errors == [ds.DisposedError]
+    finally:
+        asked.put(1.0)
+        asked.put(2.0)
+        wait_until_there_are(before)
+    leave_a_scope()
+    assert memory() is None
+    assert PENDING.batches == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_the_threads_of_a_parent_count_for_nothing_in_its_child():
+    with waiting(3), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            tensor = torch.ones(3)
+            memory = memory_of(tensor)
+            with waiting(1):
+                ds.dispose(tensor)
+                os._exit(memory() is not None)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_tensors_that_are_disposed_while_memory_is_given_back_are_done_as_well():

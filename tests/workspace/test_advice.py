@@ -196,6 +196,22 @@ def test_a_variable_of_a_closure_is_left_alone() -> None:
     assert not [each for each in peak_of(closure).advice if each.text.startswith("del hidden")]
 
 
+def test_what_a_container_holds_after_its_function_is_left_alone() -> None:
+    kept: list[np.ndarray] = []
+
+    def keep() -> None:
+        batch = np.ones(N)
+        kept.append(batch)
+
+    def keeps_it() -> float:
+        keep()
+        a = np.ones(N)
+        b = a + 1.0
+        return float(b.sum())
+
+    assert not [each for each in peak_of(keeps_it).advice if each.text.startswith("del batch")]
+
+
 def test_the_peak_names_the_lines_of_what_lives_there() -> None:
     peak = peak_of(used_early)
     assert peak.nbytes == pytest.approx(3 * N * 8, rel=0.01)

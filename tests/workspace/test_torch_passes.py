@@ -118,3 +118,30 @@ def test_numpy_and_torch_are_in_one_recording() -> None:
             work()
     assert workspace.peak().nbytes == pytest.approx(N * 12, rel=0.01)
     assert workspace.statistics().hits > 0
+
+
+def test_the_peak_has_the_memory_of_tensors_after_a_new_plan_too() -> None:
+    import numpy as np
+
+    def work(n: int) -> float:
+        y = torch.ones(N)
+        x = np.ones(n)
+        return float(x.sum()) + float(y.sum())
+
+    workspace = ds.Workspace("both")
+    for n in (N // 8, N // 8, N // 4, N // 4, N // 4):
+        with workspace.run():
+            work(n)
+    assert len(workspace.statistics().replans) == 1
+    assert workspace.peak().nbytes == pytest.approx(N * 4 + N // 4 * 8, rel=0.01)
+
+
+def test_tensors_without_memory_are_no_births() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def work() -> None:
+        with FakeTensorMode():
+            x = torch.ones(N)
+            x + 1.0
+
+    assert peak_of(work).nbytes < N

@@ -119,6 +119,37 @@ def test_a_plan_is_made_anew_at_most_once_for_each_reason() -> None:
     assert len({one.reason for one in replans}) == len(replans)
 
 
+def test_where_planning_fails_the_plan_before_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(n: int) -> float:
+        return float((np.ones(n) + 1.0).sum())
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise MemoryError
+
+    workspace = ds.Workspace("fails", verify=True)
+    for _ in range(3):
+        with workspace.run():
+            work(1000)
+    before = workspace.statistics()
+    with monkeypatch.context() as context:
+        context.setattr("disposescope.workspace.workspace.plan", fail)
+        with workspace.run():
+            assert work(2000) == 4000.0
+        with pytest.raises(MemoryError):
+            workspace.plan()
+    after = workspace.statistics()
+    assert after.misses > before.misses
+    assert (after.replans, after.slab_nbytes) == ((), before.slab_nbytes)
+    for _ in range(3):
+        with workspace.run():
+            assert work(1000) == 2000.0
+    assert workspace.statistics().hits == after.hits + before.hits // 2 * 3
+    # The reason is known by now, and is not planned for again.
+    with workspace.run():
+        assert work(2000) == 4000.0
+    assert workspace.statistics().replans == ()
+
+
 # What lives on
 
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* ------------------------------------------------------------------ sampling: which births are kept, where not all are */
+/* ------------------------------------------------------------- sampling: which births are kept, where not all are */
 
 static double next_interval(struct sampling *sampling)
 {
@@ -45,7 +45,7 @@ void births_sample(Log *log, uint64_t nbytes)
     }
 }
 
-/* ------------------------------------------------------------------ the births of what is alive; runs no Python code */
+/* --------------------------------------------------------------- the births of what is alive; runs no Python code */
 
 static uint32_t hash_of(const void *key)
 {
@@ -68,7 +68,8 @@ struct birth *birth_of(const Log *log, const void *key)
     return at == NOT_FOUND ? NULL : &log->births.all[at];
 }
 
-/* Take out the birth of a key, with the reference that it has; returns whether there was one. The last one takes its place. */
+/* Take out the birth of a key, with the reference that it has; returns whether there was one. The
+ * last one takes its place. */
 static bool take_out(struct births *births, const void *key, struct birth *birth)
 {
     uint32_t at = position_of(births, key);
@@ -143,7 +144,8 @@ static int look_now(void *given)
     }
     uint64_t seen = log->last_birth - log->looks.after;
     Py_INCREF(look);
-    /* Python 3.11 waits for ever at the start of a traced function that is called from here while another call is pending. */
+    /* Python 3.11 waits for ever at the start of a traced function that is called from here while
+     * another call is pending. */
     PyThreadState *thread = PyThreadState_Get();
     PyThreadState_EnterTracing(thread);
     PyObject *looked = PyObject_CallNoArgs(look);
@@ -365,8 +367,9 @@ static PyObject *make_memory_reference(const Log *log, PyObject *object)
     PyObject *reference = _PyWeakref_RefType.tp_new(&memory_reference_type, arguments, NULL);
     Py_DECREF(arguments);
     if (reference != NULL && !PyObject_IS_GC(object)) {
-        /* Its only reference that could close a cycle is that to the callback, which has none: no work for the collector. But a
-         * reference to what the collector may find in a garbage cycle must be one of its own objects then: it moves them. */
+        /* Its only reference that could close a cycle is that to the callback, which has none: no
+         * work for the collector. But a reference to what the collector may find in a garbage cycle
+         * must be one of its own objects then: it moves them. */
         PyObject_GC_UnTrack(reference);
     }
     return reference;
@@ -386,8 +389,9 @@ struct birth *birth_of_memory(const Log *log, PyObject *object)
 
 static bool is_reported(const struct birth *birth) { return birth != NULL && !(birth->flags & BIRTH_UNCOUNTED); }
 
-/* Record the birth of memory at a site; with NO_SITE it is known from now on, and nothing is reported of it. Does nothing where it
- * is known, or everything has been forgotten since. -1 with an exception. */
+/* Record the birth of memory at a site; with NO_SITE it is known from now on, and nothing is
+ * reported of it. Does nothing where it is known, or everything has been forgotten since. -1 with
+ * an exception. */
 static int record_memory(Log *log, PyObject *object, uint64_t clearings, size_t nbytes, uint32_t site, uint16_t scope)
 {
     PyObject *reference = make_memory_reference(log, object);
@@ -511,7 +515,8 @@ void block_moved(Log *log, void *before, void *after, size_t nbytes)
 
 /* ------------------------------------------------------------------ escapes */
 
-/* The birth of memory: of what stands for it, or of a block by its address. NULL where it is not known, or with an exception. */
+/* The birth of memory: of what stands for it, or of a block by its address. NULL where it is not
+ * known, or with an exception. */
 static struct birth *birth_by_key(const Log *log, PyObject *key)
 {
     if (!PyLong_CheckExact(key)) {
@@ -545,8 +550,8 @@ PyObject *births_has_escaped(Log *log, PyObject *key)
 
 /* ------------------------------------------------------------------ resources, each by its entry */
 
-/* Record the birth of a resource, and of the members of a composite that are not known: they are counted in its place. -1 with an
- * exception. */
+/* Record the birth of a resource, and of the members of a composite that are not known: they are
+ * counted in its place. -1 with an exception. */
 static int record_resource(Log *log, PyObject *entry, struct birth birth)
 {
     PyObject *members = Py_NewRef(((Entry *)entry)->members);
@@ -563,8 +568,8 @@ static int record_resource(Log *log, PyObject *entry, struct birth birth)
     return failed;
 }
 
-/* Whether the birth of the memory of a resource is the last birth of all, so that the resource needs none of its own; it is recorded
- * now where nobody saw it. -1 with an exception. */
+/* Whether the birth of the memory of a resource is the last birth of all, so that the resource
+ * needs none of its own; it is recorded now where nobody saw it. -1 with an exception. */
 static int is_known_by_its_memory(Log *log, PyObject *entry, const struct kind *kind)
 {
     PyObject *resource = PyObject_CallNoArgs(entry);

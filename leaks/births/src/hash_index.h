@@ -1,7 +1,8 @@
 /* The hash table of this room: it finds where, in an array of its user's, something stands.
  *
- * It knows hashes and positions alone; the user compares what stands at a position. Open addressing with linear probing; what is
- * taken out is closed by shifting those behind it back. It grows by a half, which keeps half to three quarters of it in use. */
+ * It knows hashes and positions alone; the user compares what stands at a position. Open addressing
+ * with linear probing; what is taken out is closed by shifting those behind it back. It grows by a
+ * half, which keeps half to three quarters of it in use. */
 #ifndef DISPOSESCOPE_BIRTHS_HASH_INDEX_H
 #define DISPOSESCOPE_BIRTHS_HASH_INDEX_H
 
@@ -38,7 +39,10 @@ static inline uint32_t hash_home(const struct hash_index *index, uint32_t hash)
     return (uint32_t)(((uint64_t)hash * index->room) >> 32);
 }
 
-static inline uint32_t hash_after(const struct hash_index *index, uint32_t at) { return at + 1 == index->room ? 0 : at + 1; }
+static inline uint32_t hash_after(const struct hash_index *index, uint32_t at)
+{
+    return at + 1 == index->room ? 0 : at + 1;
+}
 
 /* A search: start it with `hash_search`, and ask `hash_next` for one position with that hash after the other. */
 struct hash_search {
@@ -128,8 +132,8 @@ static inline void hash_remove(struct hash_index *index, uint32_t hash, uint32_t
     index->used--;
 }
 
-/* An array with room for one more element, which is to replace the one that was given; NULL where there is no memory, and nothing
- * has changed. */
+/* An array with room for one more element, which is to replace the one that was given; NULL where
+ * there is no memory, and nothing has changed. */
 static inline void *array_grown(void *array, uint32_t count, uint32_t *room, size_t size)
 {
     if (count < *room) {

@@ -1,17 +1,20 @@
-/* The log of births: what is known of every resource and every piece of memory that was seen to be born and is there still.
+/* The log of births: what is known of every resource and every piece of memory that was seen to be
+ * born and is there still.
  *
- * All of it is one object, a `Log`; there is one in a process, which lives as long as that. What is known of one birth takes 32
- * bytes: everything in it that repeats (the line, the call, the kind, the device, the scope) is a number. A birth is found by the
- * address of what was born: of the entry of a resource, of a block of the arena, or of a weak reference to the object that stands
- * for memory, such as a storage of PyTorch. The log has a reference to that entry, or to that weak reference.
+ * All of it is one object, a `Log`; there is one in a process, which lives as long as that. What is
+ * known of one birth takes 32 bytes: everything in it that repeats (the line, the call, the kind,
+ * the device, the scope) is a number. A birth is found by the address of what was born: of the
+ * entry of a resource, of a block of the arena, or of a weak reference to the object that stands
+ * for memory, such as a storage of PyTorch. The log has a reference to that entry, or to that weak
+ * reference.
  *
- * Everything here is called with the GIL held. No function that says so runs Python code; the others may run the garbage
- * collector, and with it any of these functions again.
+ * Everything here is called with the GIL held. No function that says so runs Python code; the
+ * others may run the garbage collector, and with it any of these functions again.
  *
- * Read births.c first; then places.c and sites.c, where a birth happens and what a line made; rows.c, what Python gets of births;
- * names.c; and module.c, the type of the log and the functions for other compiled parts. Each calls only what stands below it:
- * module, rows, births, sites, places, names.
- */
+ * Read births.c first; then places.c and sites.c, where a birth happens and what a line made;
+ * rows.c, what Python gets of births; names.c; and module.c, the type of the log and the functions
+ * for other compiled parts. Each calls only what stands below it: module, rows, births, sites,
+ * places, names. */
 #ifndef DISPOSESCOPE_BIRTHS_LOG_H
 #define DISPOSESCOPE_BIRTHS_LOG_H
 
@@ -30,7 +33,7 @@ enum birth_flag {
     BIRTH_SAMPLED = 1,    /* stands for others that were not kept: see birth_weight */
     BIRTH_UNCOUNTED = 2,  /* its site does not count it: a member of a composite, or memory that belongs to a model */
     BIRTH_OF_ENTRY = 4,   /* its key is an entry */
-    BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory; without either, the address of a block */
+    BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory; else the address of a block */
     BIRTH_BACKED = 16,    /* its bytes are those of memory whose birth is known by itself */
     BIRTH_ESCAPED = 32,   /* memory whose tensor was disposed: what still uses it was not to */
     BIRTH_MOVED_OUT = 64, /* memory that was moved out under another name than that of its tensor */
@@ -126,7 +129,8 @@ struct site {
 /* Passes of a loop by one name. */
 struct passes {
     uint32_t count;
-    uint32_t stride; /* only passes whose number is a multiple of it are kept */
+    uint32_t before; /* how many of them there were before births began to be recorded the last time */
+    uint32_t stride; /* of those since, only the ones whose number is a multiple of it are kept */
 };
 
 struct sites {
@@ -141,7 +145,8 @@ struct sites {
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 16, 32, 64 and so on from now, where the main thread runs Python code. */
+/* When somebody looks at what lives: at births 16, 32, 64 and so on from now, where the main thread
+ * runs Python code. */
 struct looks {
     PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
     uint64_t after; /* the number of the last birth before */
@@ -174,8 +179,8 @@ typedef struct {
     PyObject *api;       /* a capsule: see ../../../scopes/src/birth_log.h */
     PyObject *memory_died; /* the callback of weak references to memory */
     const struct scopes_api *scopes;
-    /* Functions of Python: of a code and its globals, of an entry and a dict, of an entry, of a code and an instruction. The last
-     * one is NULL until it is given. */
+    /* Functions of Python: of a code and its globals, of an entry and a dict, of an entry, of a
+     * code and an instruction. The last one is NULL until it is given. */
     PyObject *rank_of, *storages_of, *device_of_entry, *name_of_call;
 } Log;
 
@@ -201,8 +206,8 @@ void births_clear(Log *log);
 /* Call a function of Python at births; NULL for nobody. See `looks`. */
 void births_look(Log *log, PyObject *look);
 
-/* The functions of the interface to other compiled parts: see ../../../scopes/src/birth_log.h. Blocks run no Python code but for
- * a birth, which keeps an exception that is set. */
+/* The functions of the interface to other compiled parts: see ../../../scopes/src/birth_log.h.
+ * Blocks run no Python code but for a birth, which keeps an exception that is set. */
 int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
 int memory_exclude(Log *log, PyObject *object);
 bool block_born(Log *log, void *address, size_t nbytes, uint16_t kind, uint16_t device);
@@ -226,64 +231,72 @@ PyObject *births_describe_kind(Log *log, PyObject *arguments);
 /* Forgets all names. -1 with an exception. */
 int names_make(struct names *names);
 int scope_names_make(struct names *names);
-/* The number of an object; NO_NUMBER for all that came too late or could not be remembered. Runs no Python code; keeps an exception
- * that is set. */
+/* The number of an object; NO_NUMBER for all that came too late or could not be remembered. Runs no
+ * Python code; keeps an exception that is set. */
 uint16_t names_number(struct names *names, PyObject *object);
 /* The object of a number; borrowed, None for NO_NUMBER. */
 PyObject *names_object(const struct names *names, uint16_t number);
-/* The number of the name of a scope, of None outside of every scope; and of the current one. Keep an exception that is set. */
+/* The number of the name of a scope, of None outside of every scope; and of the current one. Keep
+ * an exception that is set. */
 uint16_t scope_number(Log *log, PyObject *scope);
 uint16_t scope_number_here(Log *log);
-/* From now on take this number for that of the current scope of the thread; NULL ends that. It is read where it stands. */
+/* From now on take this number for that of the current scope of the thread; NULL ends that. It is
+ * read where it stands. */
 void scope_number_use(const uint16_t *number);
 /* The number that is taken so; false where none is. */
 bool scope_number_in_use(uint16_t *number);
 
 /* ------------------------------------------------------------------ places.c */
 
-/* Where a birth happens: places of user code, innermost first; where there is none, generated code or the outermost frame. The
- * codes are borrowed from their frames. */
+/* Where a birth happens: places of user code, innermost first; where there is none, generated code
+ * or the outermost frame. The codes are borrowed from their frames. */
 struct origin {
-    int count; /* of places; -1 where nothing is to be recorded: the code keeps what it makes for itself, or there is no memory */
+    int count; /* of places; -1 where nothing is to be recorded: of a KEEPER, or without memory */
     const struct place *places;
     PyCodeObject *called; /* the code of the library that the innermost place called, or NULL */
     intptr_t instruction; /* that of the innermost place, which itself has the one that stands for its line */
     uint16_t op;          /* the number of the name of the call, where that is known */
 };
 
-/* The origin of a birth here and now, or the one that is in use on this thread. Its places may be put into `room`. May run Python
- * code; keeps an exception that is set. */
+/* The origin of a birth here and now, or the one that is in use on this thread. Its places may be
+ * put into `room`. May run Python code; keeps an exception that is set. */
 struct origin origin_of_birth(Log *log, struct place room[PLACES_AT_MOST]);
 
-/* The number of the name of the call that a birth happens in, of which library code runs; NO_NUMBER where it has none. The codes are
- * held. May run Python code; keeps an exception that is set. */
+/* The number of the name of the call that a birth happens in, of which library code runs; NO_NUMBER
+ * where it has none. The codes are held. May run Python code; keeps an exception that is set. */
 uint16_t origin_op(Log *log, const struct origin *origin);
 
 /* Pass over so many of the innermost frames of this thread from now on. */
 void origin_leave_out(uint32_t frames);
 
-/* What a birth here and now would be recorded with, and its use for the next births on this thread: `remember_origin`, `is_recent`
- * and `use_origin` in birth_log.h. */
+/* What a birth here and now would be recorded with, and its use for the next births on this thread:
+ * `remember_origin`, `is_recent` and `use_origin` in birth_log.h. */
 PyObject *origin_remember(Log *log);
 bool origin_is_recent(const Log *log, PyObject *remembered);
 void origin_use(Log *log, PyObject *remembered);
 
-/* The innermost place in user code of the calling thread; returns whether there is one. The code is borrowed from its frame. */
+/* The innermost place in user code of the calling thread; returns whether there is one. The code is
+ * borrowed from its frame. */
 bool place_here(Log *log, struct place *place);
 /* Let go of all codes; sites hold theirs. What is let go may take anything with it. */
 void code_facts_clear(Log *log);
 
 /* ------------------------------------------------------------------ sites.c */
 
-/* Where a birth in the calling thread belongs; NO_SITE where nothing is to be recorded. `op` is what was called, or NULL: then the
- * function of a library that the line called is taken, where it has a frame. May run Python code; keeps an exception that is set. */
+/* Where a birth in the calling thread belongs; NO_SITE where nothing is to be recorded. `op` is
+ * what was called, or NULL: then the function of a library that the line called is taken, where it
+ * has a frame. May run Python code; keeps an exception that is set. */
 uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device);
 /* 1 for a birth that was kept as it is, how many it stands for where it was sampled. */
 double birth_weight(const Log *log, const struct birth *birth);
-/* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer. Runs no Python code. */
+/* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer.
+ * Runs no Python code. */
 void site_count(Log *log, const struct birth *birth, int sign);
 /* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python code. */
 void sites_birth(Log *log);
+/* Births begin to be recorded again: what lived after earlier passes is forgotten, so that there is
+ * room for all that come. */
+void sites_begin(Log *log);
 /* How many passes there were by the name of a number. */
 uint32_t sites_passes(const Log *log, uint16_t name);
 void sites_clear(Log *log);

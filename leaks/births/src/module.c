@@ -1,5 +1,5 @@
-/* The module `compiled`: the type of the log and the one instance, as compiled.pyi describes them, and what other compiled parts
- * call. */
+/* The module `compiled`: the type of the log and the one instance, as compiled.pyi describes them,
+ * and what other compiled parts call. */
 #include "log.h"
 
 #include "../../../scopes/src/birth_log.h"
@@ -17,7 +17,10 @@ static PyObject *open_log(Log *log, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "IK:open", &frames, &nbytes)) {
         return NULL;
     }
-    log->openings += !log->is_open;
+    if (!log->is_open) {
+        log->openings++;
+        sites_begin(log);
+    }
     log->frames = frames == 0 ? 1 : frames;
     births_sample(log, nbytes);
     log->is_open = true;
@@ -55,6 +58,12 @@ static PyObject *cleared_at(Log *log, PyObject *ignored)
 {
     (void)ignored;
     return PyLong_FromUnsignedLongLong(log->cleared_at);
+}
+
+static PyObject *openings(Log *log, PyObject *ignored)
+{
+    (void)ignored;
+    return PyLong_FromUnsignedLongLong(log->openings);
 }
 
 static PyObject *counts(Log *log, PyObject *ignored)
@@ -139,6 +148,7 @@ static PyMethodDef methods[] = {
     {"born", METHOD(births_born), METH_O, NULL},
     {"clear", METHOD(clear), METH_NOARGS, NULL},
     {"cleared_at", METHOD(cleared_at), METH_NOARGS, NULL},
+    {"openings", METHOD(openings), METH_NOARGS, NULL},
     {"close", METHOD(close_log), METH_NOARGS, NULL},
     {"closing", METHOD(closing), METH_NOARGS, NULL},
     {"counts", METHOD(counts), METH_NOARGS, NULL},
@@ -237,8 +247,8 @@ static struct birth_log_api api = {
 
 /* ------------------------------------------------------------------ the module */
 
-/* What a module of Python has under a name, a new reference. It is kept for the life of the process: there are births while the
- * interpreter goes down. */
+/* What a module of Python has under a name, a new reference. It is kept for the life of the
+ * process: there are births while the interpreter goes down. */
 static PyObject *imported(const char *name_of_module, const char *name)
 {
     PyObject *module = PyImport_ImportModule(name_of_module);
@@ -251,8 +261,8 @@ static int make_log(Log *log)
 {
     log->frames = 1;
     log->made_at = seconds_now();
-    if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 || names_make(&log->devices) < 0 ||
-        scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
+    if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 ||
+        names_make(&log->devices) < 0 || scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
         (log->disposals = PyDict_New()) == NULL || (log->api = PyCapsule_New(&api, BIRTH_LOG_CAPSULE, NULL)) == NULL ||
         (log->rank_of = imported("disposescope.scopes.sites", "rank_of")) == NULL ||
         (log->name_of_call = imported("disposescope.scopes.sites", "name_of_call")) == NULL ||
@@ -300,8 +310,9 @@ static int fill(PyObject *module)
     if (the_log == NULL || make_log(the_log) < 0) {
         return -1;
     }
-    is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 && PyModule_AddType(module, &log_type) == 0 &&
-              PyModule_AddType(module, &memory_reference_type) == 0 && PyModule_AddType(module, &row_type) == 0;
+    is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 &&
+              PyModule_AddType(module, &log_type) == 0 && PyModule_AddType(module, &memory_reference_type) == 0 &&
+              PyModule_AddType(module, &row_type) == 0;
     return is_made ? 0 : -1;
 }
 

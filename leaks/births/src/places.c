@@ -1,5 +1,5 @@
-/* Where a birth happens: what is known of codes and their lines, the walk through the frames, and origins that are remembered for
- * a birth of which the log learns later. */
+/* Where a birth happens: what is known of codes and their lines, the walk through the frames, and
+ * origins that are remembered for a birth of which the log learns later. */
 #include "log.h"
 
 #include "../../../scopes/src/frames.h"
@@ -13,11 +13,17 @@ enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 
 /* ------------------------------------------------------------------ what is known of codes
  *
- * One line has several instructions, and the interpreter moves from one of them to another while it specialises a call: the first
- * that was met stands for all. So there are facts of four sorts, each about a number: the role of the code (ITS_ROLE), of an
- * instruction the first one of its line, of a line, as the negative of the line less one, its first instruction, and of an
- * instruction (ITS_OP) the number of the name of the call that it makes. The role of a code comes first, and with it the reference
- * to the code, so that its address stays its own. */
+ * One line has several instructions, and the interpreter moves from one of them to another while it
+ * specialises a call: the first that was met stands for all. So there are facts of four sorts, each
+ * about a number:
+ *
+ *     ITS_ROLE             the role of the code
+ *     an instruction       the first instruction of its line
+ *     -1 - a line          its first instruction
+ *     ITS_OP(instruction)  the number of the name of the call that it makes
+ *
+ * The role of a code comes first, and with it the reference to the code, so that its address stays
+ * its own. */
 #define ITS_ROLE ((intptr_t)-1)
 #define ITS_OP(instruction) (INTPTR_MIN + (instruction))
 
@@ -114,8 +120,8 @@ static intptr_t first_of_line(struct code_facts *facts, PyCodeObject *code, intp
     return first;
 }
 
-/* The number of the name of the call that an instruction makes; NO_NUMBER where it has none. Runs Python code. The caller holds the
- * code. */
+/* The number of the name of the call that an instruction makes; NO_NUMBER where it has none. Runs
+ * Python code. The caller holds the code. */
 static uint16_t op_of(Log *log, PyCodeObject *code, intptr_t instruction)
 {
     intptr_t number = NO_NUMBER, role;
@@ -140,7 +146,8 @@ static uint16_t op_of(Log *log, PyCodeObject *code, intptr_t instruction)
     return (uint16_t)number;
 }
 
-/* Whether the name of a function of a library says nothing of an operation: that of one that wraps others, or is the library's own. */
+/* Whether the name of a function of a library says nothing of an operation: that of one that wraps
+ * others, or is the library's own. */
 static bool is_nameless(const PyCodeObject *code)
 {
     Py_UCS4 first = PyUnicode_GET_LENGTH(code->co_name) == 0 ? '_' : PyUnicode_READ_CHAR(code->co_name, 0);
@@ -162,8 +169,8 @@ static _Thread_local uint32_t frames_left_out;
 
 void origin_leave_out(uint32_t frames) { frames_left_out = frames; }
 
-/* The origin of a birth here and now, with at most so many places, which are put into `room`. May run Python code; keeps an
- * exception that is set. */
+/* The origin of a birth here and now, with at most so many places, which are put into `room`. May
+ * run Python code; keeps an exception that is set. */
 static struct origin origin_here(Log *log, struct place *room, uint32_t wanted)
 {
     struct origin origin = {.places = room, .op = NO_NUMBER};
@@ -229,7 +236,8 @@ bool place_here(Log *log, struct place *place) { return origin_here(log, place, 
 
 /* ------------------------------------------------------------------ origins that are remembered */
 
-/* The origin of a birth of which the log learns when the code that runs has moved on. It has references to the codes. */
+/* The origin of a birth of which the log learns when the code that runs has moved on. It has
+ * references to the codes. */
 struct remembered {
     struct origin origin;
     uint64_t openings; /* of the log until then */

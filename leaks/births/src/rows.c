@@ -42,8 +42,8 @@ PyTypeObject row_type = {
     .tp_members = members,
 };
 
-/* A new reference, or NULL with an exception; None where there is no birth. Runs no Python code: what it makes is nothing for the
- * garbage collector. */
+/* A new reference, or NULL with an exception; None where there is no birth. Runs no Python code:
+ * what it makes is nothing for the garbage collector. */
 static PyObject *row_of(const Log *log, const struct birth *birth)
 {
     if (birth == NULL) {
@@ -99,8 +99,8 @@ static int by_number(const void *one, const void *other)
     return (before > after) - (before < after);
 }
 
-/* A pair of lists: the keys of the births of a sort in a window, and their rows, in the order of birth. The sort is one of the flags
- * that say what a key is; 0 for blocks. */
+/* A pair of lists: the keys of the births of a sort in a window, and their rows, in the order of
+ * birth. The sort is one of the flags that say what a key is; 0 for blocks. */
 static PyObject *listed(Log *log, PyObject *arguments, unsigned sort)
 {
     unsigned long long after, until;

@@ -1,16 +1,18 @@
-/* What each line made: how many were born there, how many live, their bytes, and the course of these over the passes of loops. */
+/* What each line made: how many were born there, how many live, their bytes, and the course of
+ * these over the passes of loops. */
 #include "log.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------ passes: what lives of each site over those of loops */
+/* ------------------------------------------------------------ passes: what lives of each site over those of loops */
 
 #define POINTS 256
 
-/* What lived after each pass by one name, from one pass on; only passes whose number is a multiple of the name's stride. Each birth
- * counts as a pass as well, for programs that have no others: those are the passes without a name. */
+/* What lived after each pass by one name, from one pass on, counted since births began to be
+ * recorded; only passes whose number is a multiple of the name's stride. Each birth counts as a
+ * pass as well, for programs that have no others: those are the passes without a name. */
 struct series {
     struct series *next;
     struct point {
@@ -90,7 +92,8 @@ static int add_point(struct site *site, uint16_t name, uint32_t position)
     return 0;
 }
 
-/* A pass by the name of a number is over: record what lives of each site; -1 where there is no memory. Runs no Python code. */
+/* A pass by the name of a number is over: record what lives of each site; -1 where there is no
+ * memory. Runs no Python code. */
 static int record_pass(struct sites *sites, uint16_t name)
 {
     while (name != NO_NAME && name >= sites->passes_count) {
@@ -98,12 +101,12 @@ static int record_pass(struct sites *sites, uint16_t name)
         if (all == NULL) {
             return -1;
         }
-        all[sites->passes_count++] = (struct passes){0, 1};
+        all[sites->passes_count++] = (struct passes){.stride = 1};
         sites->passes = all;
     }
     struct passes *passes = passes_by(sites, name);
     passes->stride += passes->stride == 0;
-    uint32_t pass = ++passes->count;
+    uint32_t pass = ++passes->count - passes->before;
     if (pass % passes->stride == 0 && pass / passes->stride >= POINTS) {
         thin(sites, name);
     }
@@ -116,6 +119,29 @@ static int record_pass(struct sites *sites, uint16_t name)
         }
     }
     return 0;
+}
+
+static void series_clear(struct series *series)
+{
+    while (series != NULL) {
+        struct series *next = series->next;
+        free(series->points);
+        free(series);
+        series = next;
+    }
+}
+
+void sites_begin(Log *log)
+{
+    struct sites *sites = &log->sites;
+    for (uint32_t i = 0; i < sites->count; i++) {
+        series_clear(sites->all[i].series);
+        sites->all[i].series = NULL;
+    }
+    for (uint32_t i = 0; i < sites->passes_count; i++) {
+        sites->passes[i] = (struct passes){sites->passes[i].count, sites->passes[i].count, 1};
+    }
+    sites->births = (struct passes){sites->births.count, sites->births.count, 1};
 }
 
 uint32_t sites_passes(const Log *log, uint16_t name)
@@ -163,7 +189,8 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     bool by_births = arguments[1] == Py_None;
     uint16_t name = by_births ? NO_NAME : names_number(&log->pass_names, arguments[1]);
     PyObject *list = PyList_New(0);
-    if (list == NULL || number >= log->sites.count || (name == NO_NAME && !by_births) || passes_by(&log->sites, name) == NULL) {
+    if (list == NULL || number >= log->sites.count || (name == NO_NAME && !by_births) ||
+        passes_by(&log->sites, name) == NULL) {
         return list;
     }
     const struct series *series = series_of(&log->sites.all[number], name);
@@ -176,7 +203,7 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
     uint32_t first = series->first, count = series->count < POINTS ? series->count : POINTS, last = 0;
     memcpy(points, series->points, count * sizeof *points);
     for (uint32_t at = 0; at < count; at++) {
-        last = (first + at) * passes.stride;
+        last = passes.before + (first + at) * passes.stride;
         if (append(list, last, points[at]) < 0) {
             Py_DECREF(list);
             return NULL;
@@ -187,16 +214,6 @@ PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t argument
         return NULL;
     }
     return list;
-}
-
-static void series_clear(struct series *series)
-{
-    while (series != NULL) {
-        struct series *next = series->next;
-        free(series->points);
-        free(series);
-        series = next;
-    }
 }
 
 /* ------------------------------------------------------------------ sites */
@@ -212,7 +229,8 @@ static uint32_t hash_of(const struct site *site)
 {
     uint64_t hash = hash_mixed(hash_mixed(site->places_count, site->op), (uint64_t)site->kind << 16 | site->device);
     for (uint32_t i = 0; i < site->places_count; i++) {
-        hash = hash_mixed(hash_mixed(hash, (uint64_t)(uintptr_t)site->places[i].code), (uint64_t)site->places[i].instruction);
+        hash = hash_mixed(hash_mixed(hash, (uint64_t)(uintptr_t)site->places[i].code),
+                          (uint64_t)site->places[i].instruction);
     }
     return hash_folded(hash);
 }
@@ -220,7 +238,8 @@ static uint32_t hash_of(const struct site *site)
 /* Add a site with places of its own; NO_SITE where there is no memory, or there are too many. */
 static uint32_t add_site(struct sites *sites, struct site site)
 {
-    struct site *all = sites->count >= SITES_AT_MOST ? NULL : array_grown(sites->all, sites->count, &sites->room, sizeof *all);
+    struct site *all =
+        sites->count >= SITES_AT_MOST ? NULL : array_grown(sites->all, sites->count, &sites->room, sizeof *all);
     if (all == NULL) {
         return NO_SITE;
     }
@@ -246,7 +265,8 @@ uint32_t site_here(Log *log, PyObject *op, uint16_t kind, uint16_t device)
     if (origin.count < 0) {
         return NO_SITE;
     }
-    struct site site = {.places = origin.places, .places_count = (uint32_t)origin.count, .kind = kind, .device = device};
+    struct site site = {
+        .places = origin.places, .places_count = (uint32_t)origin.count, .kind = kind, .device = device};
     site.op = op == NULL ? origin.op : names_number(&log->ops, op);
     if (site.op == NO_NUMBER && origin.called != NULL) {
         site.op = origin_op(log, &origin);
@@ -337,7 +357,8 @@ PyObject *sites_site(Log *log, PyObject *number)
         return NULL;
     }
     struct site site = log->sites.all[wanted];
-    return Py_BuildValue("OOONKdLL", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
-                         names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
-                         (long long)site.live_nbytes, (long long)site.peak_nbytes);
+    return Py_BuildValue("OOONKdLL", names_object(&log->kind_names, site.kind),
+                         names_object(&log->devices, site.device), names_object(&log->ops, site.op), places,
+                         (unsigned long long)site.births, site.live, (long long)site.live_nbytes,
+                         (long long)site.peak_nbytes);
 }

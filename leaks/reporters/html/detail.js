@@ -72,6 +72,7 @@ function factsElement(row) {
     row[LEAK.generation] === null ? "" : `, ${counted(row[LEAK.generation], "closed scope")} ago`);
   const trend = row[LEAK.trend];
   if (trend !== null) fact("growth", `${bytesText(trend.nbytes_per_pass)} and ${trend.count_per_pass.toFixed(2)} a pass, since pass ${trend.first_pass} (fit ${trend.fit.toFixed(2)})`);
+  if (row[LEAK.rank] !== null) fact("rank", String(row[LEAK.rank]));
   if (report.processes.length > 1) fact("process", String(row[LEAK.pid]));
   fact("fingerprint", h("code", {}, textAt(row[LEAK.fingerprint])));
   return h("dl", { class: "facts" }, ...facts);

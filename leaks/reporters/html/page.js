@@ -57,8 +57,8 @@ function drawRun() {
   const parts = [h("dl", { class: "facts" }, ...facts)];
   if (processes.length > 1) {
     parts.push(h("h3", {}, "Processes"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Processes" }, plainTable(
-      [["process", true], ["parent", true], ["role", false], ["ended", false], ["status", true], ["peak resident", true]],
-      processes.map((p) => [String(p.pid), p.parent === null ? "" : String(p.parent), p.role, p.ended ?? "", p.status === null ? "" : String(p.status), p.peak_rss_nbytes === null ? "" : bytesText(p.peak_rss_nbytes)]))));
+      [["process", true], ["parent", true], ["role", false], ["rank", true], ["ended", false], ["status", true], ["peak resident", true]],
+      processes.map((p) => [String(p.pid), p.parent === null ? "" : String(p.parent), p.role, p.rank === null ? "" : String(p.rank), p.ended ?? "", p.status === null ? "" : String(p.status), p.peak_rss_nbytes === null ? "" : bytesText(p.peak_rss_nbytes)]))));
   }
   if (report.unused_suppressions.length) {
     parts.push(h("h3", {}, "Suppressions that matched nothing"), h("ul", { class: "frames" }, ...report.unused_suppressions.map((one) => h("li", {}, h("code", {}, `${one.file} #${one.index}`), `: ${one.reason}`))));
@@ -97,6 +97,7 @@ performance.mark("leak-report-interactive");
 // The charts come after the first paint: the table can be used before they are there.
 requestAnimationFrame(() => setTimeout(() => {
   drawTimeline();
+  drawPeak();
   drawLive();
   drawHeld();
   document.documentElement.dataset.ready = "true";

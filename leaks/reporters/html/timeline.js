@@ -6,7 +6,10 @@ const OTHERS_AT_MOST = 6;
 
 // A report of several processes says of each row which one it is of; the first process is the report's own.
 const isOwn = (row) => row.pid === null || row.pid === undefined || row.pid === report.program.pid;
-const processName = (pid) => `${report.processes.find((p) => p.pid === pid)?.role ?? "process"} ${pid}`;
+const processName = (pid) => {
+  const process = report.processes.find((p) => p.pid === pid);
+  return `${process?.role ?? "process"} ${pid}${process === undefined || process.rank === null ? "" : ` of rank ${process.rank}`}`;
+};
 
 function laneName(band) {
   const thread = band.thread === "MainThread" ? "main" : band.thread;

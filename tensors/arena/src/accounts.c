@@ -54,8 +54,9 @@ struct account *account_new(size_t budget, struct account *outer)
 
 void account_release(struct account *account)
 {
-    /* A closed account can be the last reference of the one it forwards to, and so on: a loop, for there may be thousands.
-     * Each has two references to drop, so that those which are due are kept in a list, through `owner`, unused by then. */
+    /* A closed account can be the last reference of the one it forwards to, and so on: a loop, for
+     * there may be thousands. Each has two references to drop, so that those which are due are kept
+     * in a list, through `owner`, unused by then. */
     struct account *due = NULL;
     while (account != NULL) {
         if (--account->references == 0) {
@@ -92,7 +93,8 @@ struct account *account_at_the_end(struct account *account)
     while (account->forward != NULL) {
         struct account *next = account->forward;
         if (next->forward != NULL) {
-            /* Shorten the way by every second account. `next` lives on in the reference taken here until it is dropped. */
+            /* Shorten the way by every second account. `next` lives on in the reference taken here
+             * until it is dropped. */
             struct account *after = next->forward;
             after->references++;
             account->forward = after;
@@ -176,7 +178,8 @@ void account_close(struct account *account, struct account *successor)
 
 /* ================================================================== the account of a scope */
 
-/* The account of a scope: made when the first block is born in it, held by its slot, and closed with the scope at the latest. */
+/* The account of a scope: made when the first block is born in it, held by its slot, and closed
+ * with the scope at the latest. */
 
 /* The compiled part of scopes. */
 static const struct scopes_api *scopes;
@@ -202,8 +205,8 @@ ScopeState *scope_argument(PyObject *object)
 
 /* ------------------------------------------------------------------ the object that a scope holds */
 
-/* What stands for the account in Python. The scope holds it in its field `account`; it holds one reference to the account,
- * and a weak one to the scope. */
+/* What stands for the account in Python. The scope holds it in its field `account`; it holds one
+ * reference to the account, and a weak one to the scope. */
 struct account_object {
     PyObject_HEAD
     struct account *account;
@@ -235,8 +238,8 @@ static PyTypeObject account_type = {
 
 /* ------------------------------------------------------------------ making it */
 
-/* The account of the nearest scope outside that has one, from which limits come, borrowed from its scope; NULL where there is none,
- * or no budget anywhere. */
+/* The account of the nearest scope outside that has one, from which limits come, borrowed from its
+ * scope; NULL where there is none, or no budget anywhere. */
 static struct account *limits_from(const ScopeState *scope)
 {
     PyObject *outer = account_totals.budgets == 0 ? Py_None : scope->outer;
@@ -335,14 +338,15 @@ static bool runs_plainly(const ScopeState *scope)
     return back != NULL;
 }
 
-/* The account of the current scope, found the slow way: `top` is the innermost that was entered, borrowed. Keeps an exception that
- * is set. */
+/* The account of the current scope, found the slow way: `top` is the innermost that was entered,
+ * borrowed. Keeps an exception that is set. */
 static struct account *account_among_others(ScopeState *top)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     struct account *account = NULL;
-    PyObject *scope = scope_is_direct(top) || runs_plainly(top) ? Py_NewRef((PyObject *)top) : scopes->resolve((PyObject *)top);
+    PyObject *scope =
+        scope_is_direct(top) || runs_plainly(top) ? Py_NewRef((PyObject *)top) : scopes->resolve((PyObject *)top);
     if (scope != NULL && scope != Py_None) {
         account = account_of((ScopeState *)scope, true);
     }
@@ -366,8 +370,9 @@ struct account *account_current(void)
     struct account *account = &account_of_nobody;
     if (top != Py_None) {
         ScopeState *scope = (ScopeState *)top;
-        account = scope->account != Py_None && scope_is_direct(scope) ? ((struct account_object *)scope->account)->account
-                                                                      : account_among_others(scope);
+        account = scope->account != Py_None && scope_is_direct(scope)
+                      ? ((struct account_object *)scope->account)->account
+                      : account_among_others(scope);
     }
     Py_DECREF(top);
     return account;
@@ -377,7 +382,8 @@ struct account *account_current(void)
 
 static PyObject *mark_function, *table;
 
-/* A block is in use while its site is in the table: whoever takes it out, before the block is given back, holds the GIL. */
+/* A block is in use while its site is in the table: whoever takes it out, before the block is given
+ * back, holds the GIL. */
 
 static int make_sites(void)
 {
@@ -438,8 +444,8 @@ void sites_forget(void *address)
     PyErr_Restore(type, value, traceback);
 }
 
-/* Whether the block that a row of the table is about counts for an account or one inside it (NULL: every one does), and its
- * bytes. Not where it was freed a moment ago. */
+/* Whether the block that a row of the table is about counts for an account or one inside it (NULL:
+ * every one does), and its bytes. Not where it was freed a moment ago. */
 static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
 {
     bool result = false;

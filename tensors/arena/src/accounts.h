@@ -1,15 +1,15 @@
 /* Accounts: what each scope has in use.
  *
- * Every block in use is charged to one account. An account is made when the first block is born in its scope, and closed
- * with the scope: then it forwards to the account of the outer scope, which owns its blocks from that moment, however many
- * they are; a block finds its present owner by following the forwards, which are shortened on the way. The account
- * `account_of_nobody` is for blocks that no scope owns.
+ * Every block in use is charged to one account. An account is made when the first block is born in
+ * its scope, and closed with the scope: then it forwards to the account of the outer scope, which
+ * owns its blocks from that moment, however many they are; a block finds its present owner by
+ * following the forwards, which are shortened on the way. The account `account_of_nobody` is for
+ * blocks that no scope owns.
  *
- * An account lives as long as something refers to it: the scope, a block, an account that forwards to it or has its limits
- * from it. Blocks may be freed on any thread, long after the scope is gone.
+ * An account lives as long as something refers to it: the scope, a block, an account that forwards
+ * to it or has its limits from it. Blocks may be freed on any thread, long after the scope is gone.
  *
- * Every function here is called with the GIL held.
- */
+ * Every function here is called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_ACCOUNTS_H
 #define DISPOSESCOPE_ARENA_ACCOUNTS_H
 
@@ -36,13 +36,13 @@ struct account {
     size_t elsewhere_nbytes;               /* counted against the budget, and not in blocks: see account_charge */
     size_t budget;                         /* SIZE_MAX: none */
     size_t charged_nbytes;                 /* with a budget: live and elsewhere, of this account and of all inside */
-    struct account *limits;                /* the account of the nearest outer scope with a budget, or NULL; a reference */
+    struct account *limits;                /* of the nearest outer scope with a budget, or NULL; a reference */
     struct account *forward;               /* closed: the account that owns its blocks; a reference */
     bool records;                          /* the birth site of every block is wanted */
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
     void *owner;                           /* the Python object that stands for it, or NULL */
-    struct pass *pass;                     /* of a workspace, that records its births while it is open; a reference, or NULL */
+    struct pass *pass;                     /* records its births while it is open; a reference, or NULL */
 };
 
 /* Totals over all accounts. */
@@ -75,8 +75,9 @@ static inline struct account *account_now(struct account *account)
 /* The account with a budget that this many bytes more would exceed, or NULL. */
 static inline struct account *account_refusing(struct account *account, size_t nbytes);
 
-/* Charge a block to an account, of which it has a reference already; take it off again, and drop the reference. The account
- * may have been closed meanwhile: then the one that owns its blocks now is meant. */
+/* Charge a block to an account, of which it has a reference already; take it off again, and drop
+ * the reference. The account may have been closed meanwhile: then the one that owns its blocks now
+ * is meant. */
 static inline void account_add(struct account *account, size_t nbytes);
 static inline void account_drop(struct account *account, size_t nbytes);
 
@@ -163,36 +164,36 @@ static inline void account_drop(struct account *account, size_t nbytes)
     }
 }
 
-/* The account of a scope: made when the first block is born in it, held by its field `account`, and closed with the scope at the
- * latest.
- */
+/* The account of a scope: made when the first block is born in it, held by its field `account`, and
+ * closed with the scope at the latest. */
 
 /* The scope that an object is, borrowed; NULL with TypeError where it is none. */
 ScopeState *scope_argument(PyObject *object);
 
-/* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL with an exception where that
- * fails. No new reference: the scope holds it. */
+/* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL
+ * with an exception where that fails. No new reference: the scope holds it. */
 struct account *account_of(ScopeState *scope, bool make);
 
-/* Find the account of a scope in the same way. Returns false with an exception where the object is no scope, or there is no
- * memory. */
+/* Find the account of a scope in the same way. Returns false with an exception where the object is
+ * no scope, or there is no memory. */
 bool account_of_argument(PyObject *object, bool make, struct account **account);
 
-/* The account that a block born now is charged to: the one of the scope that is current in this context. Never NULL, raises
- * nothing, keeps an exception that is set. */
+/* The account that a block born now is charged to: the one of the scope that is current in this
+ * context. Never NULL, raises nothing, keeps an exception that is set. */
 struct account *account_current(void);
 
 /* The scope that an account stands for, a new reference; None where it is nobody's or the scope is gone. */
 PyObject *account_scope(const struct account *account);
 
-/* Remember as the last refusal on this thread that an account with a budget refused memory, of the arena or from elsewhere. */
+/* Remember as the last refusal on this thread that an account with a budget refused memory, of the
+ * arena or from elsewhere. */
 void account_refuse(struct account *limit, size_t nbytes);
 
 /* Where blocks were born: the table of birth sites, for scopes that may have to name them.
  *
- * It is a second one beside the log of a leak detector, and kept only as far as it serves without a detector: strict scopes say
- * where what escapes was born, and a refused budget names the largest live sites.
- */
+ * It is a second one beside the log of a leak detector, and kept only as far as it serves without a
+ * detector: strict scopes say where what escapes was born, and a refused budget names the largest
+ * live sites. */
 
 /* Whether a birth in an account is to be recorded with its site. */
 bool sites_wanted(const struct account *account, size_t nbytes);

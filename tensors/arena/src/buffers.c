@@ -1,8 +1,9 @@
 /* Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap.
  *
- * NumPy makes them in a few functions of its C module, in ndarray.__new__, which numpy.memmap calls, and in ndarray.__setstate__,
- * which takes over the bytes of a pickle. Their entries in NumPy's tables of functions are replaced while a detector is open, so
- * that a name that a program has imported before is seen as well, and a view costs nothing. All of it has the GIL. */
+ * NumPy makes them in a few functions of its C module, in ndarray.__new__, which numpy.memmap
+ * calls, and in ndarray.__setstate__, which takes over the bytes of a pickle. Their entries in
+ * NumPy's tables of functions are replaced while a detector is open, so that a name that a program
+ * has imported before is seen as well, and a view costs nothing. All of it has the GIL. */
 #include "functions.h"
 
 #include "handler.h"
@@ -34,7 +35,8 @@ static int record(PyObject *array)
 /* What a function has returned, recorded if it is an array over memory of others; steals and returns the reference. */
 static PyObject *made(PyObject *result)
 {
-    if (result != NULL && recorder != NULL && Py_REFCNT(result) == 1 && is_over_foreign_memory(result) && record(result) < 0) {
+    if (result != NULL && recorder != NULL && Py_REFCNT(result) == 1 && is_over_foreign_memory(result) &&
+        record(result) < 0) {
         Py_CLEAR(result);
     }
     return result;
@@ -48,10 +50,10 @@ enum { ARRAY, ASARRAY, ASANYARRAY, ASCONTIGUOUSARRAY, ASFORTRANARRAY, FROMBUFFER
 static PyMethodDef *entries[REPLACED];
 static PyCFunction originals[REPLACED];
 
-#define FAST_WITH_NAMES(name, number)                                                                                              \
-    static PyObject *name(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *names)                           \
-    {                                                                                                                              \
-        return made(((_PyCFunctionFastWithKeywords)(void (*)(void))originals[number])(self, arguments, count, names));            \
+#define FAST_WITH_NAMES(name, number)                                                                                  \
+    static PyObject *name(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *names)               \
+    {                                                                                                                  \
+        return made(((_PyCFunctionFastWithKeywords)(void (*)(void))originals[number])(self, arguments, count, names)); \
     }
 
 FAST_WITH_NAMES(array, ARRAY)
@@ -139,8 +141,8 @@ static PyObject *new_array(PyTypeObject *type, PyObject *arguments, PyObject *na
     return made(original_new(type, arguments, names));
 }
 
-/* Have a class, and those of its subclasses that have the same, make instances by another function: Python compares that of a class
- * with its base's. 0, or -1 with an exception. */
+/* Have a class, and those of its subclasses that have the same, make instances by another function:
+ * Python compares that of a class with its base's. 0, or -1 with an exception. */
 static int replace_new(PyTypeObject *type, newfunc before, newfunc after)
 {
     if (type->tp_new == before) {

@@ -19,7 +19,7 @@ PyObject *arena_owner(PyObject *module, PyObject *array);
 PyObject *arena_escaped(PyObject *module, PyObject *address);
 PyObject *arena_is_served(PyObject *module, PyObject *array);
 PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
-PyObject *arena_move_alone(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *arena_move_unshared(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
 PyObject *arena_block(PyObject *module, PyObject *array);
 PyObject *arena_address(PyObject *module, PyObject *array);
 

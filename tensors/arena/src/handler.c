@@ -164,7 +164,7 @@ PyObject *arrays_storage(PyObject *owner)
     return Py_BuildValue("Nn", PyLong_FromVoidPtr(address), (Py_ssize_t)nbytes);
 }
 
-bool arrays_holds_alone(PyObject *array, Py_ssize_t references)
+bool arrays_is_unshared(PyObject *array, Py_ssize_t references)
 {
     PyObject *object = array;
     while (object != NULL && PyObject_TypeCheck(object, numpy_ndarray) && Py_REFCNT(object) == references) {
@@ -247,16 +247,16 @@ static inline bool is_attached(void)
     const PyThreadState *thread = _PyThreadState_UncheckedGet();
 #endif
 #if PY_VERSION_HEX < 0x030C0000
-    /* Before 3.12 that is the state of whichever thread has the GIL. In a process that has had a subinterpreter PyGILState_Check()
-     * says yes to every thread. */
+    /* Before 3.12 that is the state of whichever thread has the GIL. In a process that has had a
+     * subinterpreter PyGILState_Check() says yes to every thread. */
     return thread != NULL && (thread == PyGILState_GetThisThreadState() || PyGILState_Check());
 #else
     return thread != NULL;
 #endif
 }
 
-/* Memory for a block of nbytes, from the slab of a pass or from the pool; NULL where there is none. `resized`: it is the new place of
- * another one. */
+/* Memory for a block of nbytes, from the slab of a pass or from the pool; NULL where there is none.
+ * `resized`: it is the new place of another one. */
 static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct block **block, bool *dirty)
 {
     if (__builtin_expect(pass == NULL, 1) || !pass_is_open(pass)) {
@@ -372,7 +372,8 @@ static void serve_free(void *ctx, void *ptr, size_t size)
     give(ptr, block);
 }
 
-/* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL where there is no memory. */
+/* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL
+ * where there is no memory. */
 static void *serve_elsewhere(void *ptr, size_t before, size_t after)
 {
     struct block *block = block_at(ptr), *fresh;

@@ -1,16 +1,18 @@
-/* The handler that NumPy asks for memory (NEP 49): one for the process, whose blocks are charged to the scope that is
- * current at the birth.
+/* The handler that NumPy asks for memory (NEP 49): one for the process, whose blocks are charged to
+ * the scope that is current at the birth.
  *
- * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with the GIL held: the arrays
- * themselves, the buffers of sort, argsort and partition, and those of the comparison of records, for which it keeps the GIL. It reallocates with the GIL for ndarray.resize, np.fromiter and
- * np.loadtxt, and *without* it in array_from_text(), which parses for np.fromstring(sep=) and np.fromfile(sep=): there it grows
- * and at last shrinks the array, and frees it where tracemalloc has no memory to track it.
+ * Which thread calls its four functions, and what it has. NumPy 2.0 to 2.6 allocates and frees with
+ * the GIL held: the arrays themselves, the buffers of sort, argsort and partition, and those of the
+ * comparison of records, for which it keeps the GIL. It reallocates with the GIL for
+ * ndarray.resize, np.fromiter and np.loadtxt, and *without* it in array_from_text(), which parses
+ * for np.fromstring(sep=) and np.fromfile(sep=): there it grows and at last shrinks the array, and
+ * frees it where tracemalloc has no memory to track it.
  *
- * Each of the four may therefore be called by any thread in any state, also by one that Python has never seen. One that is not
- * attached waits for the GIL, which it gives up again before it returns; NumPy holds no lock where it calls. Below the four
- * functions everything has the GIL and may call Python. Once the interpreter has ended such a thread gets no memory, and what it
- * frees is left to the end of the process.
- */
+ * Each of the four may therefore be called by any thread in any state, also by one that Python has
+ * never seen. One that is not attached waits for the GIL, which it gives up again before it
+ * returns; NumPy holds no lock where it calls. Below the four functions everything has the GIL and
+ * may call Python. Once the interpreter has ended such a thread gets no memory, and what it frees
+ * is left to the end of the process. */
 #ifndef DISPOSESCOPE_ARENA_HANDLER_H
 #define DISPOSESCOPE_ARENA_HANDLER_H
 
@@ -27,7 +29,8 @@ extern PyObject *handler_capsule;
 /* Make the capsule. Returns 0, or -1 with an exception. */
 int handler_make(void);
 
-/* Whether births of blocks are recorded in the log of a leak detector; and whether that of a block was, in the one given last. */
+/* Whether births of blocks are recorded in the log of a leak detector; and whether that of a block
+ * was, in the one given last. */
 bool handler_logs_births(void);
 bool handler_has_logged(void *address);
 
@@ -67,7 +70,8 @@ struct numpy_array {
 
 #define NUMPY_OWNDATA 0x0004
 
-/* Set the handler of this context, NULL for NumPy's own; returns the handler before, a new reference, or NULL on error. */
+/* Set the handler of this context, NULL for NumPy's own; returns the handler before, a new
+ * reference, or NULL on error. */
 extern PyObject *(*numpy_set_handler)(PyObject *handler);
 /* The handler of this context, a new reference, or NULL on error. */
 extern PyObject *(*numpy_get_handler)(void);
@@ -77,25 +81,29 @@ extern PyTypeObject *numpy_ndarray;
 /* Find all this. Returns 0, or -1 with ImportError where this NumPy is another one than the arena knows. */
 int numpy_install(void);
 
-/* Give NumPy's error state in this context the value that it has there by default, where it has no other. Nothing changes by
- * it; but a variable without a value is searched for by every ufunc in a context that has some, as that of a scope does, and
- * the value of one that has it is at hand: 15 ns a call. Returns 0, or -1 with an exception. */
+/* Give NumPy's error state in this context the value that it has there by default, where it has no
+ * other. Nothing changes by it; but a variable without a value is searched for by every ufunc in a
+ * context that has some, as that of a scope does, and the value of one that has it is at hand: 15
+ * ns a call. Returns 0, or -1 with an exception. */
 int numpy_settle(void);
 
 /* Which block of the arena an array has its memory in. */
 
-/* The array that owns the memory of an array as a block of the arena; borrowed, NULL where the memory is not the arena's.
- * Follows views through memoryviews and the bases of aliases (see set_base_types() in compiled.pyi). */
+/* The array that owns the memory of an array as a block of the arena; borrowed, NULL where the
+ * memory is not the arena's. Follows views through memoryviews and the bases of aliases (see
+ * set_base_types() in compiled.pyi). */
 PyObject *arrays_owner_of(PyObject *array);
 
-/* The beginning of that block, or NULL. In the place of an array an address will do, of memory that is not freed meanwhile. */
+/* The beginning of that block, or NULL. In the place of an array an address will do, of memory that
+ * is not freed meanwhile. */
 void *arrays_block_of(PyObject *array);
 
-/* The block as a storage: (address, bytes), 0 bytes where its array has no elements. A new reference, NULL with an exception. */
+/* The block as a storage: (address, bytes), 0 bytes where its array has no elements. A new
+ * reference, NULL with an exception. */
 PyObject *arrays_storage(PyObject *owner);
 
 /* Whether nothing but an array refers to its memory, and nothing but so many references to that array. */
-bool arrays_holds_alone(PyObject *array, Py_ssize_t references);
+bool arrays_is_unshared(PyObject *array, Py_ssize_t references);
 
 /* Move the block of an array that is charged to `source` now to another account. Returns whether it was. */
 bool arrays_move(void *address, struct account *source, struct account *target);

@@ -19,9 +19,10 @@ static PyObject *statistics(PyObject *module, PyObject *ignored)
     (void)ignored;
     struct pool_figures pool = pool_figures_now();
     return Py_BuildValue("nnnnnKKK", (Py_ssize_t)account_totals.live_blocks, (Py_ssize_t)account_totals.live_nbytes,
-                         (Py_ssize_t)account_totals.peak_nbytes, (Py_ssize_t)pool.cached_nbytes, (Py_ssize_t)pool.mapped_nbytes,
-                         (unsigned long long)(account_totals.births - account_totals.misses), (unsigned long long)pool_misses,
-                         (unsigned long long)account_totals.escapes);
+                         (Py_ssize_t)account_totals.peak_nbytes, (Py_ssize_t)pool.cached_nbytes,
+                         (Py_ssize_t)pool.mapped_nbytes,
+                         (unsigned long long)(account_totals.births - account_totals.misses),
+                         (unsigned long long)pool_misses, (unsigned long long)account_totals.escapes);
 }
 
 static PyObject *empty_cache(PyObject *module, PyObject *ignored)
@@ -70,7 +71,7 @@ static PyMethodDef functions[] = {
     {"leave", arena_leave, METH_O, NULL},
     {"live_nbytes", arena_live_nbytes, METH_O, NULL},
     {"move", (PyCFunction)(void (*)(void))arena_move, METH_FASTCALL, NULL},
-    {"move_alone", (PyCFunction)(void (*)(void))arena_move_alone, METH_FASTCALL, NULL},
+    {"move_unshared", (PyCFunction)(void (*)(void))arena_move_unshared, METH_FASTCALL, NULL},
     {"owner", arena_owner, METH_O, NULL},
     {"pass_time", pass_time, METH_O, NULL},
     {"record_into", arena_record_into, METH_O, NULL},
@@ -99,7 +100,8 @@ static int try_it(void)
     }
     size_t live = account_totals.live_blocks;
     void *found = arrays_block_of(array);
-    bool whole = live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 && block_at(found)->nbytes == 800;
+    bool whole =
+        live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 && block_at(found)->nbytes == 800;
     Py_DECREF(array);
     if (!whole || account_totals.live_blocks != 0) {
         PyErr_SetString(PyExc_ImportError, "this NumPy does not use its memory handler as the arena expects");
@@ -128,6 +130,7 @@ static PyModuleDef_Slot module_slots[] = {
     MAIN_INTERPRETER_ONLY {0, NULL},
 };
 
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "compiled", .m_methods = functions, .m_slots = module_slots};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "compiled", .m_methods = functions,
+                                 .m_slots = module_slots};
 
 PyMODINIT_FUNC PyInit_compiled(void) { return PyModuleDef_Init(&definition); }

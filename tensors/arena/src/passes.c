@@ -115,8 +115,9 @@ struct slot {
     uint32_t first, spans; /* of the spans of bytes that it has, where it is in the slab */
 };
 
-/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts: whether the block that was
- * given it in this pass is alive. What a block takes at its birth are the spans of its slot. */
+/* The slab is cut where a slot begins or ends, and `used` has a bit for each span between two cuts:
+ * whether the block that was given it in this pass is alive. What a block takes at its birth are
+ * the spans of its slot. */
 struct plan_object {
     PyObject_HEAD
     struct slot *slots;
@@ -367,6 +368,11 @@ struct birth {
     uint8_t places, outcome;
 };
 
+/* Places in their order, innermost first. Births with the same ones share them. */
+struct trace {
+    uint32_t first, count; /* a count of 0: there is none */
+};
+
 struct place {
     PyCodeObject *code; /* a reference */
     int instruction;
@@ -380,9 +386,12 @@ struct pass {
     struct slab_object *slab;
     uint32_t cursor;          /* the slot that is expected next */
     struct birth *births;
-    uint32_t births_count, births_room;
+    /* What is born after the last that there is room for is not recorded. */
+    uint32_t births_count, births_room, births_most;
     struct place *places;
     uint32_t places_count, places_room;
+    struct trace *traces;     /* a table with open addressing, half of it free; its room is a power of two, or 0 */
+    uint32_t traces_count, traces_room;
     struct tracked *blocks; /* born in it and in use */
     uint32_t hits, misses, escaped;
 };
@@ -414,19 +423,25 @@ struct pass *pass_around(const ScopeState *scope)
         }
         outer = around->outer;
     }
-    return NULL;
+    struct pass *pass = passes_open == 0 ? NULL : account_of_nobody.pass;
+    if (!pass_is_open(pass)) {
+        return NULL;
+    }
+    pass->references++;
+    return pass;
 }
 
 /* ------------------------------------------------------------------ recording */
 
 /* Room for one more; false where there is no memory. */
-static bool has_room(void **items, uint32_t count, uint32_t *room, size_t item_nbytes)
+static bool has_room(void **items, uint32_t count, uint32_t *room, uint32_t most, size_t item_nbytes)
 {
     if (count < *room) {
         return true;
     }
     uint32_t wanted = *room == 0 ? 64 : *room + *room / 2;
-    void *larger = wanted > MOST_BIRTHS ? NULL : realloc(*items, wanted * item_nbytes);
+    wanted = wanted < most ? wanted : most;
+    void *larger = wanted == *room ? NULL : realloc(*items, wanted * item_nbytes);
     if (larger == NULL) {
         return false;
     }
@@ -435,26 +450,103 @@ static bool has_room(void **items, uint32_t count, uint32_t *room, size_t item_n
     return true;
 }
 
+static uint64_t hash_of(const struct place *places, uint32_t count)
+{
+    uint64_t hash = count;
+    for (uint32_t i = 0; i < count; i++) {
+        hash = (hash ^ (uintptr_t)places[i].code) * UINT64_C(0x9E3779B97F4A7C15);
+        hash = (hash ^ (uint32_t)places[i].instruction) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+    return hash >> 32;
+}
+
+/* The entry of some places in the table, or the free one where they would be. */
+static struct trace *trace_at(const struct pass *pass, const struct place *places, uint32_t count)
+{
+    uint32_t at = (uint32_t)hash_of(places, count) & (pass->traces_room - 1);
+    for (;; at = (at + 1) & (pass->traces_room - 1)) {
+        struct trace *trace = &pass->traces[at];
+        if (trace->count == 0) {
+            return trace;
+        }
+        if (trace->count == count) {
+            const struct place *known = &pass->places[trace->first];
+            uint32_t same = 0;
+            while (same < count && known[same].code == places[same].code &&
+                   known[same].instruction == places[same].instruction) {
+                same++;
+            }
+            if (same == count) {
+                return trace;
+            }
+        }
+    }
+}
+
+/* Room in the table for one more; false where there is no memory. */
+static bool grow_traces(struct pass *pass)
+{
+    if (pass->traces_count * 2 < pass->traces_room) {
+        return true;
+    }
+    struct trace *before = pass->traces;
+    uint32_t count = pass->traces_room;
+    struct trace *after = calloc(count == 0 ? 64 : (size_t)count * 2, sizeof *after);
+    if (after == NULL) {
+        return false;
+    }
+    pass->traces = after;
+    pass->traces_room = count == 0 ? 64 : count * 2;
+    for (uint32_t i = 0; i < count; i++) {
+        if (before[i].count != 0) {
+            *trace_at(pass, &pass->places[before[i].first], before[i].count) = before[i];
+        }
+    }
+    free(before);
+    return true;
+}
+
 /* Record where a birth is: the frames of this thread, innermost first. */
 static void record_places(struct pass *pass, struct birth *birth)
 {
+    struct place found[PLACES];
+    uint32_t count = 0;
     struct walk walk;
-    birth->trace = pass->places_count;
     walk_begin(&walk);
-    while (!walk_ended(&walk) && birth->places < PLACES &&
-           has_room((void **)&pass->places, pass->places_count, &pass->places_room, sizeof *pass->places)) {
-        pass->places[pass->places_count++] = (struct place){
-            .code = (PyCodeObject *)Py_NewRef((PyObject *)walk_code(&walk)),
-            .instruction = walk_instruction(&walk),
-        };
-        birth->places++;
-        walk_out(&walk);
+    for (; !walk_ended(&walk) && count < PLACES; walk_out(&walk)) {
+        found[count++] = (struct place){.code = walk_code(&walk), .instruction = walk_instruction(&walk)};
     }
+    /* The frames, which hold the code, are there until the end of the walk and beyond: no Python code runs. */
     walk_end(&walk);
+    if (count == 0 || !grow_traces(pass)) {
+        return;
+    }
+    struct trace *trace = trace_at(pass, found, count);
+    if (trace->count == 0) {
+        uint32_t first = pass->places_count;
+        for (uint32_t i = 0; i < count; i++) {
+            if (!has_room((void **)&pass->places, pass->places_count, &pass->places_room, MOST_BIRTHS,
+                          sizeof *pass->places)) {
+                while (pass->places_count > first) {
+                    Py_DECREF(pass->places[--pass->places_count].code);
+                }
+                return;
+            }
+            pass->places[pass->places_count++] = (struct place){
+                .code = (PyCodeObject *)Py_NewRef((PyObject *)found[i].code),
+                .instruction = found[i].instruction,
+            };
+        }
+        *trace = (struct trace){.first = first, .count = count};
+        pass->traces_count++;
+    }
+    birth->trace = trace->first;
+    birth->places = (uint8_t)count;
 }
 
-/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and which of them is running depends
- * on how often it ran: the compiler specializes the former, which then does the work of both. */
+/* Whether a slot is of this place. In Python 3.11 a call is two instructions, PRECALL and CALL, and
+ * which of them is running depends on how often it ran: the compiler specializes the former, which
+ * then does the work of both. */
 static inline bool is_of(const struct slot *slot, const PyCodeObject *code, int instruction)
 {
     if (slot->code != code) {
@@ -534,7 +626,8 @@ static void unlink_block(struct tracked *tracked)
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned)
 {
     *planned = NULL;
-    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, sizeof *pass->births)) {
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
+                  sizeof *pass->births)) {
         return NO_BIRTH;
     }
     uint32_t number = pass->births_count++;
@@ -649,12 +742,18 @@ static uint32_t close_pass(struct pass *pass)
 
 static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    static char *parameters[] = {"plan", "slab", NULL};
+    static char *parameters[] = {"plan", "slab", "most_births", NULL};
     PyObject *plan = Py_None, *slab = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(arguments, names, "|OO:Pass", parameters, &plan, &slab)) {
+    Py_ssize_t most = MOST_BIRTHS;
+    if (!PyArg_ParseTupleAndKeywords(arguments, names, "|OOn:Pass", parameters, &plan, &slab, &most)) {
         return NULL;
     }
-    if ((plan == Py_None) != (slab == Py_None) || (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
+    if (most < 1 || most > (Py_ssize_t)MOST_BIRTHS) {
+        PyErr_Format(PyExc_ValueError, "Pass: most_births is from 1 to %u, not %zd", (unsigned)MOST_BIRTHS, most);
+        return NULL;
+    }
+    if ((plan == Py_None) != (slab == Py_None) ||
+        (plan != Py_None && (!Py_IS_TYPE(plan, &plan_type) || !Py_IS_TYPE(slab, &slab_type)))) {
         PyErr_SetString(PyExc_TypeError, "Pass: give a PassPlan and a Slab, or neither");
         return NULL;
     }
@@ -668,6 +767,7 @@ static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *na
         return PyErr_NoMemory();
     }
     self->pass->references = 1;
+    self->pass->births_most = (uint32_t)most;
     if (plan != Py_None) {
         self->pass->plan = (struct plan_object *)Py_NewRef(plan);
         self->pass->slab = (struct slab_object *)Py_NewRef(slab);
@@ -692,8 +792,10 @@ static void pass_dealloc(struct pass_object *self)
         /* Accounts may refer to it for long. */
         free(pass->births);
         free(pass->places);
+        free(pass->traces);
         pass->births = NULL;
         pass->places = NULL;
+        pass->traces = NULL;
         pass_release(pass);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -702,12 +804,15 @@ static void pass_dealloc(struct pass_object *self)
 static PyObject *pass_begin(struct pass_object *self, PyObject *object)
 {
     struct pass *pass = self->pass;
-    ScopeState *scope = scope_argument(object);
-    struct account *account = scope == NULL ? NULL : account_of(scope, true);
-    if (account == NULL) {
-        return NULL;
+    struct account *account = &account_of_nobody;
+    if (object != Py_None) {
+        ScopeState *scope = scope_argument(object);
+        account = scope == NULL ? NULL : account_of(scope, true);
+        if (account == NULL) {
+            return NULL;
+        }
+        account = account_now(account);
     }
-    account = account_now(account);
     struct plan_object *plan = pass->plan;
     if (pass->is_open || pass->births_count != 0) {
         PyErr_SetString(PyExc_RuntimeError, "begin: a pass begins once");
@@ -715,8 +820,10 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
     }
     if (plan != NULL) {
         struct slab *slab = pass->slab->slab;
-        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes || slab->abandoned) {
-            PyErr_SetString(PyExc_ValueError, "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
+        if (plan->serves || slab->serves || plan->verified != slab->verified || plan->height > slab->nbytes ||
+            slab->abandoned) {
+            PyErr_SetString(PyExc_ValueError,
+                            "begin: the plan or the slab serves another pass, or the plan does not fit the slab");
             return NULL;
         }
         take_what_lives(plan, slab);
@@ -751,8 +858,9 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     if (!pass->is_open) {
         Py_RETURN_NONE;
     }
-    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, sizeof *pass->births)) {
-        return PyErr_NoMemory();
+    if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
+                  sizeof *pass->births)) {
+        Py_RETURN_NONE;
     }
     struct birth *birth = &pass->births[pass->births_count];
     *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT, .outcome = NOTED};
@@ -773,8 +881,13 @@ static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-static PyObject *places_of(const struct pass *pass, const struct birth *birth)
+/* The places of a birth, a new reference: one tuple for all births that share them, which
+ * `tuples` has by the first place. */
+static PyObject *places_of(const struct pass *pass, const struct birth *birth, PyObject **tuples)
 {
+    if (birth->places != 0 && tuples[birth->trace] != NULL) {
+        return Py_NewRef(tuples[birth->trace]);
+    }
     PyObject *places = PyTuple_New(birth->places);
     for (uint32_t i = 0; places != NULL && i < birth->places; i++) {
         const struct place *place = &pass->places[birth->trace + i];
@@ -797,14 +910,20 @@ static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
         PyErr_SetString(PyExc_RuntimeError, "births: the pass is open");
         return NULL;
     }
-    PyObject *rows = PyList_New(pass->births_count);
+    PyObject **tuples = PyMem_Calloc((size_t)pass->places_count + 1, sizeof *tuples);
+    PyObject *rows = tuples == NULL ? PyErr_NoMemory() : PyList_New(pass->births_count);
     for (uint32_t i = 0; rows != NULL && i < pass->births_count; i++) {
         const struct birth *birth = &pass->births[i];
-        PyObject *places = places_of(pass, birth);
-        PyObject *row = places == NULL ? NULL
-                                       : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
-                                                       birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
-                                                       birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
+        PyObject *places = places_of(pass, birth, tuples);
+        if (places != NULL && birth->places != 0) {
+            /* Held by the rows. */
+            tuples[birth->trace] = places;
+        }
+        PyObject *row = places == NULL
+                            ? NULL
+                            : Py_BuildValue("nLiLN", (Py_ssize_t)birth->nbytes,
+                                            birth->died == ALIVE ? -1LL : (long long)birth->died, (int)birth->outcome,
+                                            birth->slot == NO_SLOT ? -1LL : (long long)birth->slot, places);
         if (row == NULL) {
             Py_CLEAR(rows);
         }
@@ -812,7 +931,14 @@ static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
             PyList_SET_ITEM(rows, i, row);
         }
     }
+    PyMem_Free(tuples);
     return rows;
+}
+
+static PyObject *pass_get_time(struct pass_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(self->pass->births_count);
 }
 
 static PyObject *pass_get_hits(struct pass_object *self, void *closure)
@@ -843,6 +969,7 @@ static PyMethodDef pass_methods[] = {
 };
 
 static PyGetSetDef pass_fields[] = {
+    {"time", (getter)pass_get_time, NULL, NULL, NULL},
     {"hits", (getter)pass_get_hits, NULL, NULL, NULL},
     {"misses", (getter)pass_get_misses, NULL, NULL, NULL},
     {"escaped", (getter)pass_get_escaped, NULL, NULL, NULL},
@@ -866,7 +993,8 @@ int passes_make(PyObject *module)
         PyTypeObject *type;
     } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (PyType_Ready(types[i].type) < 0 || PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
+        if (PyType_Ready(types[i].type) < 0 ||
+            PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
             return -1;
         }
     }

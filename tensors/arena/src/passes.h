@@ -1,11 +1,15 @@
-/* Passes: recordings of what is born and freed in a scope, and the service of its blocks from a slab by a plan.
+/* Passes: recordings of what is born and freed in a scope, and the service of its blocks from a
+ * slab by a plan.
  *
- * A pass belongs to the account of its scope, and to those of the scopes inside it. While it is open each birth charged to one of
- * them is recorded: its bytes, where it was, when it died. Time is the number of births before.
+ * A pass belongs to the account of its scope, and to those of the scopes inside it. While it is
+ * open each birth charged to one of them is recorded: its bytes, where it was, when it died. Time
+ * is the number of births before.
  *
- * A plan is a list of slots, in the order of the births of an earlier pass. A birth takes the next slot of its place (the innermost
- * frame of Python's and its instruction) into which it fits, looking ahead a little. The slot has bytes of the slab, and these are
- * handed out where every block that was given any of them is dead, which is looked up each time. Whatever differs, the pool serves.
+ * A plan is a list of slots, in the order of the births of an earlier pass. A birth takes the next
+ * slot of its place (the innermost frame of Python's and its instruction) into which it fits,
+ * looking ahead a little. The slot has bytes of the slab, and these are handed out where every
+ * block that was given any of them is dead, which is looked up each time. Whatever differs, the
+ * pool serves.
  *
  * Every function here is called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_PASSES_H
@@ -25,7 +29,8 @@ struct pass;
 /* How many passes are open. */
 extern size_t passes_open;
 
-/* The pass that a new account of a scope belongs to: that of the nearest scope outside with an account. A new reference, or NULL. */
+/* The pass that a new account of a scope belongs to: that of the nearest scope outside with an
+ * account. A new reference, or NULL. */
 struct pass *pass_around(const ScopeState *scope);
 
 /* Drop a reference. */
@@ -36,9 +41,10 @@ bool pass_is_open(const struct pass *pass);
 
 #define NO_BIRTH UINT32_MAX
 
-/* Record a birth. Returns its number, or NO_BIRTH where there is no memory for that. Keeps an exception that is set, and runs no
- * Python code. `planned` gets the block where the slab serves it, and NULL where the pool has to; then pass_track() follows, or
- * pass_take_back() where it could not. */
+/* Record a birth. Returns its number, or NO_BIRTH where there is no memory for that. Keeps an
+ * exception that is set, and runs no Python code. `planned` gets the block where the slab serves
+ * it, and NULL where the pool has to; then pass_track() follows, or pass_take_back() where it could
+ * not. */
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned);
 void pass_track(struct pass *pass, uint32_t birth, void *address, struct block *block);
 void pass_take_back(struct pass *pass, uint32_t birth);

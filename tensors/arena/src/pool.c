@@ -11,8 +11,8 @@
 
 /* ================================================================== regions */
 
-/* Memory from the system, in pieces that begin at multiples of REGION_ALIGNMENT, so that the region of a block is found from its
- * address alone; and the cache of those that are not in use. */
+/* Memory from the system, in pieces that begin at multiples of REGION_ALIGNMENT, so that the region
+ * of a block is found from its address alone; and the cache of those that are not in use. */
 
 #define REGION_ALIGNMENT ((size_t)1 << 20)
 #define HEADER_NBYTES ((size_t)128)
@@ -27,7 +27,7 @@ enum region_kind { SLAB, LARGE };
 
 /* The head of a region. The memory of the region belongs to the pool from the mapping to the unmapping. */
 struct region {
-    uint32_t mark;        /* region_mark(kind); anything else at this place is no region, and freeing into it is a bug */
+    uint32_t mark;        /* region_mark(kind); with anything else here it is no region, and freeing into it a bug */
     uint16_t kind;        /* enum region_kind */
     uint16_t class;       /* of slabs or of large blocks */
     uint8_t fresh;        /* what was never carved is zero still */
@@ -99,7 +99,8 @@ static struct region *map(enum region_kind kind, size_t nbytes)
         region->fresh = true;
     }
     else {
-        /* The system may refuse one more mapping (vm.max_map_count) while it has memory, which the C library's heap can get. */
+        /* The system may refuse one more mapping (vm.max_map_count) while it has memory, which the
+         * C library's heap can get. */
         if (nbytes > LARGEST_FROM_LIBC) {
             return NULL;
         }
@@ -206,10 +207,12 @@ static void from_cache(struct region *region)
     }
 }
 
-/* Give regions of the cache back to the system until it is within bounds, and those that were not used since a time.
+/* Give regions of the cache back to the system until it is within bounds, and those that were not
+ * used since a time.
  *
- * For the bound, the newest and the oldest in turns: by age alone, a program whose steps cycle through a little more than fits
- * would lose each region just before it needs it again; without it, sizes that are needed no more would stay. */
+ * For the bound, the newest and the oldest in turns: by age alone, a program whose steps cycle
+ * through a little more than fits would lose each region just before it needs it again; without it,
+ * sizes that are needed no more would stay. */
 static void shrink(struct meter *meter, size_t bound, uint64_t unused_since_ms)
 {
     static bool newest;
@@ -238,8 +241,8 @@ static size_t bound_of(const struct meter *meter)
     return meter->high_water + meter->high_water / 4 + SPARE_NBYTES;
 }
 
-/* Let the high-water marks sink towards what was needed since the last time, and give up what the cache holds above them or has
- * not used for a while. */
+/* Let the high-water marks sink towards what was needed since the last time, and give up what the
+ * cache holds above them or has not used for a while. */
 static void age(uint64_t now)
 {
     aged_ms = now;
@@ -354,9 +357,9 @@ static void guards_check(const void *address, size_t nbytes)
 
 /* ================================================================== slabs */
 
-/* Regions that hold blocks of one size class, of up to LARGEST_IN_SLAB bytes. A freed block is the next that its slab hands out, so
- * that what was in the processor's cache is used again. A slab without blocks in use goes to the cache of regions, but for one of
- * each class. */
+/* Regions that hold blocks of one size class, of up to LARGEST_IN_SLAB bytes. A freed block is the
+ * next that its slab hands out, so that what was in the processor's cache is used again. A slab
+ * without blocks in use goes to the cache of regions, but for one of each class. */
 
 #define SLAB_NBYTES REGION_ALIGNMENT
 #define LARGEST_IN_SLAB ((size_t)128 << 10)
@@ -505,15 +508,18 @@ static void slabs_retire(void)
 /* ================================================================== the pool */
 
 #define LARGEST_REQUEST ((size_t)1 << 46)
-/* From here on the system clears dirty pages cheaper, when and if they are touched. Measured: at 16 MiB a memset takes half the
- * time where all is used afterwards, at 64 MiB both take the same, and what is never used costs a quarter. */
+/* From here on the system clears dirty pages cheaper, when and if they are touched. Measured: at 16
+ * MiB a memset takes half the time where all is used afterwards, at 64 MiB both take the same, and
+ * what is never used costs a quarter. */
 #define DISCARD_FROM ((size_t)32 << 20)
-/* Large blocks begin at one of these places in the first page of their region, in turns: the arrays of one expression would
- * otherwise lie at one distance from each other, a multiple of REGION_ALIGNMENT, and contend for the same sets of the caches
- * and the same banks of the memory. Measured: up to a tenth of the time from 2 MiB on. */
+/* Large blocks begin at one of these places in the first page of their region, in turns: the arrays
+ * of one expression would otherwise lie at one distance from each other, a multiple of
+ * REGION_ALIGNMENT, and contend for the same sets of the caches and the same banks of the memory.
+ * Measured: up to a tenth of the time from 2 MiB on. */
 #define PLACES 7
 #define PLACE_STEP (9 * ARENA_ALIGNMENT)
-_Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES, "the places of large blocks must be in their part of the region");
+_Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES,
+               "the places of large blocks must be in their part of the region");
 
 /* ------------------------------------------------------------------ large blocks */
 

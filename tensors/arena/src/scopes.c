@@ -195,10 +195,11 @@ PyObject *arena_figures(PyObject *module, PyObject *scope)
         return NULL;
     }
     struct account now = account == NULL ? (struct account){.budget = SIZE_MAX} : *account;
-    return Py_BuildValue("nnnKKnnn", (Py_ssize_t)now.live_blocks, (Py_ssize_t)now.live_nbytes, (Py_ssize_t)now.peak_nbytes,
-                         (unsigned long long)(now.births - now.misses), (unsigned long long)now.misses,
-                         (Py_ssize_t)now.escaped_blocks, (Py_ssize_t)now.escaped_nbytes,
-                         (Py_ssize_t)(now.budget == SIZE_MAX ? now.live_nbytes + now.elsewhere_nbytes : now.charged_nbytes));
+    return Py_BuildValue(
+        "nnnKKnnn", (Py_ssize_t)now.live_blocks, (Py_ssize_t)now.live_nbytes, (Py_ssize_t)now.peak_nbytes,
+        (unsigned long long)(now.births - now.misses), (unsigned long long)now.misses, (Py_ssize_t)now.escaped_blocks,
+        (Py_ssize_t)now.escaped_nbytes,
+        (Py_ssize_t)(now.budget == SIZE_MAX ? now.live_nbytes + now.elsewhere_nbytes : now.charged_nbytes));
 }
 
 PyObject *arena_live_nbytes(PyObject *module, PyObject *scope)
@@ -269,10 +270,10 @@ PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t co
     return PyBool_FromLong(moved);
 }
 
-PyObject *arena_move_alone(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
+PyObject *arena_move_unshared(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     /* The tensor refers to its array, and so does the caller. */
-    if (count == 3 && !arrays_holds_alone(arguments[0], 2)) {
+    if (count == 3 && !arrays_is_unshared(arguments[0], 2)) {
         Py_RETURN_FALSE;
     }
     return arena_move(module, arguments, count);

@@ -9,7 +9,8 @@
 
 /* ================================================================== the table */
 
-/* Open addressing with linear probing; what is taken out is closed by shifting those behind it back. Half of it is free. */
+/* Open addressing with linear probing; what is taken out is closed by shifting those behind it
+ * back. Half of it is free. */
 static struct tracked **table;
 static size_t table_room, table_used; /* the room is a power of two, or 0 */
 

@@ -1,13 +1,14 @@
-/* Tracked blocks: those whose birth is in the recording of a pass, and those that lie in the slab of a plan.
+/* Tracked blocks: those whose birth is in the recording of a pass, and those that lie in the slab
+ * of a plan.
  *
- * The pool knows blocks by their regions. What lies in a slab has no region: it is found in a table, by its address, and so is a
- * block of the pool while the pass in which it was born is open. Below stand the functions that take the address of any block.
+ * The pool knows blocks by their regions. What lies in a slab has no region: it is found in a
+ * table, by its address, and so is a block of the pool while the pass in which it was born is open.
+ * Below stand the functions that take the address of any block.
  *
- * A slab is one piece of memory from the system, in which a plan says what lies where. It stays as long as a block in it is in use,
- * whoever has given it up before.
+ * A slab is one piece of memory from the system, in which a plan says what lies where. It stays as
+ * long as a block in it is in use, whoever has given it up before.
  *
- * The GIL is the lock of all of it: every function here is called with it, and calls no Python.
- */
+ * The GIL is the lock of all of it: every function here is called with it, and calls no Python. */
 #ifndef DISPOSESCOPE_ARENA_TRACKED_H
 #define DISPOSESCOPE_ARENA_TRACKED_H
 
@@ -39,7 +40,7 @@ struct tracked {
     size_t room;       /* in a slab: the bytes that it may have there, with the guard */
     struct slab *slab; /* NULL: it is the pool's */
     struct tracked *next, *previous; /* in its slab */
-    struct pass *pass; /* in which it was born, and that is open; otherwise NULL. No reference: it lets go of its blocks */
+    struct pass *pass; /* the open one in which it was born, or NULL. No reference: a pass lets go of its blocks */
     struct tracked *later, *earlier; /* of that pass */
     uint32_t birth;    /* its number in that pass */
     uint32_t slot;     /* in a slab: its number in the plan of that pass */
@@ -60,7 +61,8 @@ void slab_release(struct slab *slab);
 /* Serve nothing from it any more, and give the pages in which no block is in use back to the system. */
 void slab_abandon(struct slab *slab);
 
-/* Put a block of nbytes at an offset, where every byte of its room is dead. NULL where there is no memory for the table. */
+/* Put a block of nbytes at an offset, where every byte of its room is dead. NULL where there is no
+ * memory for the table. */
 struct tracked *slab_put(struct slab *slab, size_t offset, size_t nbytes);
 
 /* Track a block of the pool, and set its note. NULL where there is no memory for the table. */

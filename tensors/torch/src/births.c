@@ -15,8 +15,8 @@ enum verdict { UNKNOWN, MAKES, KEEPS, PASSES, ASKS, REBUILDS, COMPOSES };
 
 static PyObject *name_module;
 
-/* Verdicts by code, which is held, so that an address means one code. A few that fall together stand side by side, the newest
- * first; a code that has lost its place is judged anew. */
+/* Verdicts by code, which is held, so that an address means one code. A few that fall together
+ * stand side by side, the newest first; a code that has lost its place is judged anew. */
 enum { PLACES = 512, WAYS = 4 };
 static struct known {
     PyObject *code;
@@ -44,7 +44,8 @@ static enum verdict judge(PyCodeObject *code, const struct walk *walk)
     }
     long verdict = PyLong_Check(returned) ? PyLong_AsLong(returned) : UNKNOWN;
     if (verdict <= UNKNOWN || verdict > COMPOSES) {
-        PyErr_Format(PyExc_ValueError, "internal error: the verdict on the code of %U is %R, expected a number from %d to %d",
+        PyErr_Format(PyExc_ValueError,
+                     "internal error: the verdict on the code of %U is %R, expected a number from %d to %d",
                      code->co_qualname, returned, MAKES, COMPOSES);
         verdict = UNKNOWN;
     }
@@ -97,7 +98,8 @@ static enum verdict verdict_here(void)
     return verdict;
 }
 
-/* Whether it makes a tensor of memory that a file or another process handed over. -1 with an error set. Can run Python code. */
+/* Whether it makes a tensor of memory that a file or another process handed over. -1 with an error
+ * set. Can run Python code. */
 static int code_rebuilds(void)
 {
     struct walk walk;
@@ -115,7 +117,8 @@ static int code_refuses_births(void)
     return made < 0 ? -1 : !made;
 }
 
-/* What a tensor is that is made now: no birth, one, or one that is left open, since the code puts a composite together. */
+/* What a tensor is that is made now: no birth, one, or one that is left open, since the code puts a
+ * composite together. */
 enum birth { NO_BIRTH, BIRTH, OPEN_BIRTH };
 
 /* Which of these the code that runs on this thread makes. -1 with an error set. Can run Python code. */
@@ -140,9 +143,11 @@ static int code_makes_births(void)
 
 /* How many functions that make no births run on this thread. */
 static _Thread_local int depth;
-/* The frame that reads a descriptor of PyTorch's on this thread, alive meanwhile, by its address; the lowest bit says that the
- * descriptor is that of a gradient. */
+/* The frame that reads a descriptor of PyTorch's on this thread, alive meanwhile, by its address;
+ * the lowest bit says that the descriptor is that of a gradient. */
 static _Thread_local uintptr_t reading;
+/* Whether other code has made a tensor since. */
+static _Thread_local bool others_made;
 #define OF_A_GRADIENT ((uintptr_t)1)
 
 /* Whether what a descriptor makes now is a gradient. */
@@ -154,7 +159,8 @@ PyObject *compiled_unborn(PyObject *module, PyObject *const *arguments, Py_ssize
 {
     (void)module;
     if (number != 2) {
-        PyErr_Format(PyExc_TypeError, "internal error: unborn() takes a function and its argument, not %zd arguments", number);
+        PyErr_Format(PyExc_TypeError, "internal error: unborn() takes a function and its argument, not %zd arguments",
+                     number);
         return NULL;
     }
     depth++;
@@ -167,13 +173,21 @@ uintptr_t births_begin_reading(const void *frame, bool gradient)
 {
     uintptr_t before = reading;
     reading = (uintptr_t)frame | (gradient ? OF_A_GRADIENT : 0);
+    others_made = false;
     return before;
 }
 
-void births_end_reading(uintptr_t before) { reading = before; }
+bool births_end_reading(uintptr_t before)
+{
+    bool made = others_made;
+    reading = before;
+    /* A descriptor that is read around this one has called other code. */
+    others_made = before != 0;
+    return made;
+}
 
-/* Whether a descriptor makes a Python object on this thread that is no birth, and no other code runs that it has called: a mode's,
- * or that of a class. */
+/* Whether a descriptor makes a Python object on this thread that is no birth, and no other code
+ * runs that it has called: a mode's, or that of a class. */
 static bool descriptors_are_read(void)
 {
     if (reading == 0) {
@@ -188,6 +202,7 @@ static bool descriptors_are_read(void)
         Py_XDECREF(names);
     }
     walk_end(&walk);
+    others_made |= !directly;
     return directly;
 }
 
@@ -199,8 +214,8 @@ static bool budgets_are_asked(void) { return PyDict_GET_SIZE(birth_watch->budget
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
 
-/* Whether a scope may own the instances of a class, which remembers it by where they get their memory from. -1 with an error
- * set. */
+/* Whether a scope may own the instances of a class, which remembers it by where they get their
+ * memory from. -1 with an error set. */
 static int is_born(PyTypeObject *type)
 {
     if (type->tp_alloc == allocate_born) {
@@ -245,8 +260,9 @@ static int birth_of(PyTypeObject *type)
     return answer > 0 && budgets_are_asked() && push_mode_once() < 0 ? -1 : answer;
 }
 
-/* The scope that a tensor belongs to which is being made, a new reference, and whether that birth is left open; NULL for none, with
- * or without an error set. Can run any code, but none between a last look at the scope and the return. */
+/* The scope that a tensor belongs to which is being made, a new reference, and whether that birth
+ * is left open; NULL for none, with or without an error set. Can run any code, but none between a
+ * last look at the scope and the return. */
 static PyObject *owner(PyTypeObject *type, bool *is_open)
 {
     PyObject *scope;
@@ -298,8 +314,8 @@ static PyObject *owner_in_any_case(PyTypeObject *type, bool *is_open)
     return scope;
 }
 
-/* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile: all it asks for is there, and
- * the collector of garbage waits. */
+/* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile:
+ * all it asks for is there, and the collector of garbage waits. */
 static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *place)
 {
     int collects = PyGC_Disable();
@@ -308,7 +324,8 @@ static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *pl
         scopes_api->leave_birth_open((Entry *)entry);
     }
     if (entry == NULL || (budgets_are_asked() && thread_add_pending(entry) < 0) ||
-        (PyList_GET_SIZE(scopes_api->listeners) != 0 && memory_add(birth_watch->memory, entry, place, LOOK_WHOLE) < 0)) {
+        (PyList_GET_SIZE(scopes_api->listeners) != 0 &&
+         memory_add(birth_watch->memory, entry, place, LOOK_WHOLE) < 0)) {
         error_raise_later(take_raised());
     }
     Py_XDECREF(entry);
@@ -320,19 +337,21 @@ static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *pl
 /* What a detector does with a tensor that no scope owns. */
 enum watch { UNWATCHED, KNOWN, REPORTED, REBUILT, GRADIENT };
 
-/* Whether a detector is to hear of a tensor that is made now: what an attribute shows was there, but for a gradient, which nobody
- * has seen before; what is made while a graph is traced, or a module is copied, is that one's; and a compiled function hands over its
- * result. A gradient that this library itself looks at is left for others to see. Can run any code. */
+/* Whether a detector is to hear of a tensor that is made now: what an attribute shows was there,
+ * but for a gradient, which nobody has seen before; what is made while a graph is traced, or a
+ * module is copied, is that one's; and a compiled function hands over its result. What this
+ * library itself looks at, such as a gradient or what a graph saved, is left for others to see.
+ * Can run any code. */
 static enum watch watch_of(PyTypeObject *type)
 {
     int answer = is_born(type);
     int at_work = answer <= 0 ? 0 : thread_at_work();
     enum watch watch = answer <= 0 || (at_work & AT_WORK_COMPILED) ? UNWATCHED : REPORTED;
     if (watch == REPORTED && at_work >= 0) {
-        bool is_read = descriptors_are_read();
-        if (is_read && gradient_is_read() && libtorch_functions_are_disabled()) {
+        if (libtorch_functions_are_disabled()) {
             return UNWATCHED;
         }
+        bool is_read = descriptors_are_read();
         bool is_known = (is_read && !gradient_is_read()) || (at_work & AT_WORK_TRACE);
         int refused = is_known ? 1 : code_refuses_births();
         int rebuilt = refused ? 0 : code_rebuilds();
@@ -346,7 +365,8 @@ static enum watch watch_of(PyTypeObject *type)
     return watch;
 }
 
-/* Where a tensor was made, as a detector reports it: a new reference; NULL, without an error, for nowhere. Can run any code. */
+/* Where a tensor was made, as a detector reports it: a new reference; NULL, without an error, for
+ * nowhere. Can run any code. */
 static PyObject *place_of(enum watch watch)
 {
     return watch < REPORTED ? NULL
@@ -379,8 +399,9 @@ void births_look_again(PyObject *tensor)
     Py_XDECREF(place);
 }
 
-/* Has disposals looked at that wait for other threads: at the first, second, fourth, eighth birth, and so on, since something
- * waits, lest births beside a thread that computes for long are all slower. */
+/* Has disposals looked at that wait for other threads: at the first, second, fourth, eighth birth,
+ * and so on, since something waits, lest births beside a thread that computes for long are all
+ * slower. */
 static void settle_disposals(void)
 {
     static unsigned births;
@@ -400,7 +421,8 @@ static void settle_disposals(void)
 
 /* ------------------------------------------------------------------ where tensors are allocated */
 
-/* What the classes of tensors get their instances' memory from, those of which it is not known whether a scope may own them. */
+/* What the classes of tensors get their instances' memory from, those of which it is not known
+ * whether a scope may own them. */
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
 {
     PyObject *tensor = PyType_GenericAlloc(type, items);
@@ -411,8 +433,8 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     /* A caller may hold an exception: it is none of this. */
     PyObject *error, *value, *traceback;
     PyErr_Fetch(&error, &value, &traceback);
-    /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and the collector, which others
-     * ask for objects, does not know it. */
+    /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and
+     * the collector, which others ask for objects, does not know it. */
     PyObject_GC_UnTrack(tensor);
     if (type == birth_watch->memory->tensor) {
         settle_disposals();

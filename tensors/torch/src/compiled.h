@@ -1,5 +1,5 @@
-/* What the compiled files of this room share: the types of compiled.pyi, and what they call in each other, each only what stands
- * before it here. All of it is used with the GIL held. */
+/* What the compiled files of this room share: the types of compiled.pyi, and what they call in each
+ * other, each only what stands before it here. All of it is used with the GIL held. */
 #ifndef DISPOSESCOPE_TORCH_COMPILED_H
 #define DISPOSESCOPE_TORCH_COMPILED_H
 
@@ -22,11 +22,13 @@ struct argument {
     PyTypeObject *type; /* NULL for what can be called */
 };
 
-/* Whether the arguments of a function are what they must be. With a TypeError set where not, which names the first that is not. */
+/* Whether the arguments of a function are what they must be. With a TypeError set where not, which
+ * names the first that is not. */
 bool arguments_fit(const char *function, const struct argument *arguments, size_t number);
 
-/* Has an error raised in the code of this thread as soon as that goes on, where whoever called looks for none; on other threads
- * than the main one a new one of its class. Steals it. Runs no Python code before the interpreter goes down. */
+/* Has an error raised in the code of this thread as soon as that goes on, where whoever called
+ * looks for none; on other threads than the main one a new one of its class. Steals it. Runs no
+ * Python code before the interpreter goes down. */
 void error_raise_later(PyObject *error);
 
 /* ------------------------------------------------------------------ threads.c: the state of a thread */
@@ -47,14 +49,15 @@ int threads_make(PyObject *module);
 
 PyObject *compiled_thread_state(PyObject *module, PyObject *ignored);
 
-/* What goes on on the calling thread, the flags together: an optimizer steps, or other code of PyTorch's makes what is its own; a
- * compiled function runs that has entered no scope. -1 with an error set. */
+/* What goes on on the calling thread, the flags together: an optimizer steps, or other code of
+ * PyTorch's makes what is its own; a compiled function runs that has entered no scope. -1 with an
+ * error set. */
 enum { AT_WORK_STEP = 1, AT_WORK_COMPILED = 2, AT_WORK_TRACE = 4 };
 int thread_at_work(void);
 /* Whether a mode is the upmost of those that belong onto its stack. -1 with an error set. */
 int thread_has_mode(PyObject *mode);
-/* Remembers where a backward pass on it was, None for nowhere; -1 with an error set. And where the last one was, borrowed; NULL with
- * an error set. */
+/* Remembers where a backward pass on it was, None for nowhere; -1 with an error set. And where the
+ * last one was, borrowed; NULL with an error set. */
 int thread_remember_backward(PyObject *place);
 PyObject *thread_backward(void);
 /* Adds the entry of a birth on it that a budget is still to be asked about. -1 with an error set. */
@@ -62,13 +65,15 @@ int thread_add_pending(PyObject *entry);
 /* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */
 int thread_forget_dead(void);
 
-/* ------------------------------------------------------------------ libtorch.c: what PyTorch is doing on the calling thread */
+/* -------------------------------------------------------- libtorch.c: what PyTorch is doing on the calling thread */
 
-/* Takes the paths of PyTorch's libraries, which are loaded, and the number of the dispatch key of transforms. -1 with an error
- * set; 0 where a function is missing; 1. All else is to be called after that. */
+/* Takes the paths of PyTorch's libraries, which are loaded, and the number of the dispatch key of
+ * transforms. -1 with an error set; 0 where a function is missing; 1. All else is to be called
+ * after that. */
 int libtorch_find(PyObject *paths, unsigned long key);
 
-/* Whether what is made now is no birth: in a backward pass, in a transform, or where nobody is to see functions called. */
+/* Whether what is made now is no birth: in a backward pass, in a transform, or where nobody is to
+ * see functions called. */
 bool libtorch_makes_no_births(void);
 
 /* One reason for that: nobody is to see functions called. */
@@ -110,19 +115,21 @@ int memory_make(PyObject *module);
 bool memory_is_wanted(const MemoryRecorder *recorder);
 /* Where it is made: a new reference, or NULL without an error. Can run any code. */
 PyObject *memory_place(const MemoryRecorder *recorder);
-/* A backward pass begins that makes gradients: here each of them is made that nobody has seen before the next one begins. */
+/* A backward pass begins that makes gradients: here each of them is made that nobody has seen
+ * before the next one begins. */
 void memory_begin_backward(MemoryRecorder *recorder);
 /* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is known. */
 PyObject *memory_place_of_gradient(const MemoryRecorder *recorder);
-/* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an array's, or somebody else's; it is
- * reported in any case. */
+/* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an
+ * array's, or somebody else's; it is reported in any case. */
 enum manner { LOOK_KNOWN, LOOK_UNOWNED, LOOK_WHOLE };
-/* Adds a tensor, by an entry or another weak reference, with the place, or NULL. Runs no other code. -1 with an error set. */
+/* Adds a tensor, by an entry or another weak reference, with the place, or NULL. Runs no other
+ * code. -1 with an error set. */
 int memory_add(MemoryRecorder *recorder, PyObject *reference, PyObject *place, enum manner manner);
 /* Looks at all that were added. Errors are raised later. */
 void memory_look(MemoryRecorder *recorder);
 
-/* ------------------------------------------------------------------ births.c: births, seen where a Python object is allocated */
+/* ------------------------------------------------------ births.c: births, seen where a Python object is allocated */
 
 typedef struct {
     PyObject_HEAD
@@ -136,8 +143,8 @@ typedef struct {
     unsigned long long allocations;
 } BirthWatch;
 
-/* The watch of births that watches, or has watched last: held for the life of the process, since other threads may be in its
- * functions. NULL before the first. */
+/* The watch of births that watches, or has watched last: held for the life of the process, since
+ * other threads may be in its functions. NULL before the first. */
 extern BirthWatch *birth_watch;
 
 /* -1 with an error set. */
@@ -150,18 +157,20 @@ void births_leave_class(PyTypeObject *type);
 /* Has a detector look at a tensor that was given a storage. No error may be set. Can run any code. */
 void births_look_again(PyObject *tensor);
 
-/* A frame reads a descriptor of PyTorch's on this thread: what that makes is no birth, except a gradient for a detector. Returns
- * the state before, which is to be given back at the end. */
+/* A frame reads a descriptor of PyTorch's on this thread: what that makes is no birth, except a
+ * gradient for a detector. Returns the state before, which is to be given back at the end. */
 uintptr_t births_begin_reading(const void *frame, bool gradient);
-void births_end_reading(uintptr_t before);
+/* Returns whether a tensor was born meanwhile in other code than the descriptor's: a mode's, or that of a class. */
+bool births_end_reading(uintptr_t before);
 
 /* Calls a function with one argument; what it makes on this thread no scope owns. */
 PyObject *compiled_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
 /* ------------------------------------------------------------------ descriptors.c: PyTorch's descriptors, replaced */
 
-/* Whether there are the descriptors that are to be replaced: a tuple of attributes, the method for arrays, a tuple of `data`, `set_`
- * and `untyped_storage`, and the method of the engine for a backward pass. */
+/* Whether there are the descriptors that are to be replaced: a tuple of attributes, the method for
+ * arrays, a tuple of `data`, `set_` and `untyped_storage`, and the method of the engine for a
+ * backward pass. */
 bool descriptors_fit(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward);
 /* Replaces them, for `birth_watch`, and puts them back. */
 void descriptors_watch(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward);

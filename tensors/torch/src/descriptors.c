@@ -1,8 +1,10 @@
-/* PyTorch's descriptors, replaced while births are watched. Some make a Python object that is no birth: that of a tensor which was
- * there before (a gradient, a base), or that under the array which `numpy()` returns; what is assigned to a gradient belongs to the
- * parameter. Others hand memory on to another tensor, or to an object for the storage: the one that gives it may be gone before the
- * next one is made, so that what was made last is looked at before. And a backward pass makes gradients, which nobody sees before they
- * are read: where it is called is remembered for them. */
+/* PyTorch's descriptors, replaced while births are watched. Some make a Python object that is no
+ * birth: that of a tensor which was there before (a gradient, a base), or that under the array
+ * which `numpy()` returns; what is assigned to a gradient belongs to the parameter. Others hand
+ * memory on to another tensor, or to an object for the storage: the one that gives it may be gone
+ * before the next one is made, so that what was made last is looked at before. And a backward pass
+ * makes gradients, which nobody sees before they are read: where it is called is remembered for
+ * them. */
 #include "compiled.h"
 
 #include <string.h>
@@ -62,14 +64,33 @@ static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
     return done == NULL ? -1 : 0;
 }
 
+/* Let no scope own the tensor under an array, which a dispatch mode may have made: the array would
+ * lose its memory with it. False with an exception. */
+static bool keep_base(PyObject *array, const PyObject *tensor)
+{
+    PyObject *base = PyObject_GetAttrString(array, "base");
+    if (base == NULL) {
+        return false;
+    }
+    PyObject *done = base != tensor && PyObject_TypeCheck(base, birth_watch->memory->tensor)
+                         ? PyObject_CallOneArg(birth_watch->give_up, base)
+                         : Py_NewRef(Py_None);
+    Py_DECREF(base);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
 {
     struct walk walk;
     walk_begin(&walk);
     uintptr_t before = births_begin_reading(walk.frame, false);
     PyObject *array = call_before(&numpy_method, tensor, args, kwargs);
-    births_end_reading(before);
+    bool made = births_end_reading(before);
     walk_end(&walk);
+    if (made && array != NULL && !keep_base(array, tensor)) {
+        Py_CLEAR(array);
+    }
     return array;
 }
 
@@ -80,7 +101,8 @@ static int set_data(PyObject *tensor, PyObject *value, void *closure)
     memory_look(birth_watch->memory);
     int result = data_attribute.before->set(tensor, value, closure);
     if (result < 0 && value != NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* PyTorch takes a disposed tensor for one of another sort. Asked for anything, such a tensor raises what is to be said. */
+        /* PyTorch takes a disposed tensor for one of another sort. Asked for anything, such a
+         * tensor raises what is to be said. */
         PyObject *raised = take_raised();
         PyObject *shape = PyObject_GetAttrString(value, "shape");
         if (shape != NULL) {
@@ -133,7 +155,8 @@ static bool is_attribute(PyObject *descriptor)
 
 static bool is_method(PyObject *descriptor, int flags)
 {
-    return Py_IS_TYPE(descriptor, &PyMethodDescr_Type) && ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
+    return Py_IS_TYPE(descriptor, &PyMethodDescr_Type) &&
+           ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
 }
 
 bool descriptors_fit(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward)

@@ -4,9 +4,11 @@
 bool arguments_fit(const char *function, const struct argument *arguments, size_t number)
 {
     for (const struct argument *argument = arguments; argument < arguments + number; argument++) {
-        if (argument->type == NULL ? !PyCallable_Check(argument->value) : !PyObject_TypeCheck(argument->value, argument->type)) {
-            PyErr_Format(PyExc_TypeError, "internal error: %s of %s() has type %s, expected %s", argument->name, function,
-                         Py_TYPE(argument->value)->tp_name, argument->type == NULL ? "a function" : argument->type->tp_name);
+        if (argument->type == NULL ? !PyCallable_Check(argument->value)
+                                   : !PyObject_TypeCheck(argument->value, argument->type)) {
+            PyErr_Format(PyExc_TypeError, "internal error: %s of %s() has type %s, expected %s", argument->name,
+                         function, Py_TYPE(argument->value)->tp_name,
+                         argument->type == NULL ? "a function" : argument->type->tp_name);
             return false;
         }
     }

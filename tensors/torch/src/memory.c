@@ -1,6 +1,7 @@
-/* The memory of what was made last. Where the Python object of a tensor is allocated it has an address and no memory yet: its
- * storage is looked at when the next tensor is made on any thread, when a scope is left, and when somebody asks. Then the log of
- * births and the listeners hear of it. See `MemoryRecorder` in compiled.pyi. */
+/* The memory of what was made last. Where the Python object of a tensor is allocated it has an
+ * address and no memory yet: its storage is looked at when the next tensor is made on any thread,
+ * when a scope is left, and when somebody asks. Then the log of births and the listeners hear of
+ * it. See `MemoryRecorder` in compiled.pyi. */
 #include "compiled.h"
 
 #include <stdlib.h>
@@ -8,8 +9,8 @@
 
 #include "../../../scopes/src/raised.h"
 
-static PyObject *name_base, *name_born, *name_cdata, *name_grad, *name_grad_fn, *name_is_cpu, *name_is_shared, *name_nbytes,
-    *name_resizable, *name_torch;
+static PyObject *name_base, *name_born, *name_cdata, *name_grad, *name_grad_fn, *name_is_cpu, *name_is_shared,
+    *name_nbytes, *name_resizable, *name_torch;
 
 struct look {
     PyObject *reference, *place;
@@ -96,8 +97,8 @@ static size_t size_of(PyObject *number)
     return size;
 }
 
-/* Whether memory on the CPU is an array's, or somebody else's: neither PyTorch's nor shared between processes. -1 with an error
- * set. */
+/* Whether memory on the CPU is an array's, or somebody else's: neither PyTorch's nor shared between
+ * processes. -1 with an error set. */
 static int is_foreign(PyObject *storage)
 {
     int resizable = is_true(storage, name_resizable, true);
@@ -118,7 +119,8 @@ static int record_storage(const MemoryRecorder *recorder, PyObject *tensor, PyOb
     }
     if (is_cpu) {
         int foreign = is_whole ? 0 : is_foreign(storage);
-        return foreign != 0 ? (foreign < 0 ? -1 : 0) : recorder->log->memory_born(storage, NULL, nbytes, recorder->kind, recorder->cpu);
+        return foreign != 0 ? (foreign < 0 ? -1 : 0)
+                            : recorder->log->memory_born(storage, NULL, nbytes, recorder->kind, recorder->cpu);
     }
     PyObject *name = PyObject_CallOneArg(recorder->device_of, storage);
     int failed = name == NULL ? -1 : 0;
@@ -129,7 +131,8 @@ static int record_storage(const MemoryRecorder *recorder, PyObject *tensor, PyOb
     return failed;
 }
 
-/* The storage of a tensor, a new reference; NULL, without an error, for one inside of a transform, a sparse one, an opaque one. */
+/* The storage of a tensor, a new reference; NULL, without an error, for one inside of a transform,
+ * a sparse one, an opaque one. */
 static PyObject *storage_of(const MemoryRecorder *recorder, PyObject *tensor)
 {
     PyObject *storage = PyObject_CallOneArg(recorder->storage_of, tensor);
@@ -154,7 +157,8 @@ static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bo
         }
     }
     PyObject *storage = storage_of(recorder, tensor);
-    int failed = storage == NULL || recorder->log->has_memory(storage) ? 0 : record_storage(recorder, tensor, storage, is_whole);
+    int failed =
+        storage == NULL || recorder->log->has_memory(storage) ? 0 : record_storage(recorder, tensor, storage, is_whole);
     Py_XDECREF(storage);
     if (failed < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
@@ -294,8 +298,9 @@ static PyObject *new_recorder(PyTypeObject *type, PyObject *arguments, PyObject 
         return NULL;
     }
     const struct argument given[] = {{"tensor", tensor, &PyType_Type}, {"storage_of", storage_of, NULL}};
-    MemoryRecorder *recorder =
-        arguments_fit("MemoryRecorder", given, sizeof given / sizeof given[0]) ? (MemoryRecorder *)type->tp_alloc(type, 0) : NULL;
+    MemoryRecorder *recorder = arguments_fit("MemoryRecorder", given, sizeof given / sizeof given[0])
+                                   ? (MemoryRecorder *)type->tp_alloc(type, 0)
+                                   : NULL;
     if (recorder != NULL) {
         recorder->tensor = (PyTypeObject *)Py_NewRef(tensor);
         recorder->storage_of = Py_NewRef(storage_of);
@@ -339,7 +344,8 @@ static PyObject *record_into(PyObject *self, PyObject *arguments, PyObject *opti
     MemoryRecorder *recorder = (MemoryRecorder *)self;
     static char *names[] = {"", "device_of", "look_at_other", NULL};
     PyObject *capsule, *device_of, *look_at_other;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "O$OO:record_into", names, &capsule, &device_of, &look_at_other)) {
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "O$OO:record_into", names, &capsule, &device_of,
+                                     &look_at_other)) {
         return NULL;
     }
     const struct argument given[] = {
@@ -428,7 +434,7 @@ static int is_none(PyObject *tensor, PyObject *name)
 }
 
 /* Most tensors of a program are such: no graph, no base, no gradient. */
-static PyObject *identity_if_alone(PyObject *self, PyObject *tensor)
+static PyObject *lone_storage(PyObject *self, PyObject *tensor)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
     PyTypeObject *type = Py_TYPE(tensor);
@@ -462,7 +468,7 @@ static PyObject *identity_if_alone(PyObject *self, PyObject *tensor)
 
 static PyMethodDef methods_of_recorders[] = {
     {"forget", forget, METH_NOARGS, NULL},
-    {"identity_if_alone", identity_if_alone, METH_O, NULL},
+    {"lone_storage", lone_storage, METH_O, NULL},
     {"know", know_objects, METH_O, NULL},
     {"look", look, METH_NOARGS, NULL},
     {"look_at", look_at_now, METH_O, NULL},
@@ -501,9 +507,10 @@ int memory_make(PyObject *module)
         PyObject **place;
         const char *name;
     } names[] = {
-        {&name_base, "_base"},     {&name_born, "born"},         {&name_cdata, "_cdata"},   {&name_grad, "_grad"},
-        {&name_grad_fn, "grad_fn"}, {&name_is_cpu, "is_cpu"},     {&name_is_shared, "is_shared"}, {&name_nbytes, "nbytes"},
-        {&name_resizable, "resizable"}, {&name_torch, "torch"},
+        {&name_base, "_base"},          {&name_born, "born"},       {&name_cdata, "_cdata"},
+        {&name_grad, "_grad"},          {&name_grad_fn, "grad_fn"}, {&name_is_cpu, "is_cpu"},
+        {&name_is_shared, "is_shared"}, {&name_nbytes, "nbytes"},   {&name_resizable, "resizable"},
+        {&name_torch, "torch"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if ((*names[i].place = PyUnicode_InternFromString(names[i].name)) == NULL) {

@@ -1,6 +1,6 @@
-/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled. Documented in compiled.pyi. It knows
- * PyTorch by the objects that it is given; everything unusual is handed to the Python functions that it is given too. Used with the
- * GIL held. */
+/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled.
+ * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual
+ * is handed to the Python functions that it is given too. Used with the GIL held. */
 #include "compiled.h"
 
 #include "../../../scopes/src/module.h"
@@ -8,16 +8,17 @@
 /* ------------------------------------------------------------------ the module */
 
 /* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
-static PyObject *is_alone(PyObject *module, PyObject *ignored)
+static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
     PyThreadState *here = PyThreadState_Get();
-    return PyBool_FromLong(PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(here)) == here && PyThreadState_Next(here) == NULL);
+    return PyBool_FromLong(PyInterpreterState_ThreadHead(PyThreadState_GetInterpreter(here)) == here &&
+                           PyThreadState_Next(here) == NULL);
 }
 
 static PyMethodDef functions[] = {
-    {"is_alone", is_alone, METH_NOARGS, NULL},
+    {"is_only_thread", is_only_thread, METH_NOARGS, NULL},
     {"thread_state", compiled_thread_state, METH_NOARGS, NULL},
     {"unborn", (PyCFunction)(void (*)(void))compiled_unborn, METH_FASTCALL, NULL},
     {0},

@@ -169,7 +169,8 @@ PyObject *compiled_thread_state(PyObject *module, PyObject *ignored)
     return Py_XNewRef((PyObject *)state_here());
 }
 
-/* Whether a compiled function runs on a thread which has entered no scope: `runs_compiled` of `births`, and -1 with an error set. */
+/* Whether a compiled function runs on a thread which has entered no scope: `runs_compiled` of
+ * `births`, and -1 with an error set. */
 static int runs_compiled(const ThreadState *state)
 {
     if (state->compiled == Py_None) {
@@ -239,8 +240,8 @@ static bool is_dead(PyObject *entry)
 #endif
 }
 
-/* Where they are many, each time that they have become twice as many: what no call ends with, as that which functions without a seam
- * make in a loop, shall not pile up. */
+/* Where they are many, each time that they have become twice as many: what no call ends with, as
+ * that which functions without a seam make in a loop, shall not pile up. */
 int thread_forget_dead(void)
 {
     const ThreadState *state = state_here();

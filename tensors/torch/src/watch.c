@@ -21,8 +21,8 @@ static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
     return failed;
 }
 
-/* The descriptor of `__init__` that a class of tensor classes has of its own, compiled; borrowed, and NULL without an error where
- * it has none. */
+/* The descriptor of `__init__` that a class of tensor classes has of its own, compiled; borrowed,
+ * and NULL without an error where it has none. */
 static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
 {
     PyObject *descriptor = PyObject_GetAttrString((PyObject *)metatype, "__init__");
@@ -35,8 +35,9 @@ static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
     return fits ? (PyWrapperDescrObject *)descriptor : NULL;
 }
 
-/* Takes the place of `__init__` in the classes of tensor classes, and in those that will be derived from the first of them,
- * which take it from its descriptor. One with an `__init__` of its own calls this one, or does without. */
+/* Takes the place of `__init__` in the classes of tensor classes, and in those that will be derived
+ * from the first of them, which take it from its descriptor. One with an `__init__` of its own
+ * calls this one, or does without. */
 static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descriptor)
 {
     watched_descriptor = descriptor;
@@ -54,11 +55,13 @@ static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descripto
 
 static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *options)
 {
-    static char *names[] = {"memory",       "kind",    "mode",   "budgeted", "waiting", "passing", "settle", "is_born", "judge",
-                            "judge_frames", "give_up", "push_mode", NULL};
-    PyObject *memory, *kind, *mode, *budgeted, *waiting, *passing, *settle, *is_born, *judge, *judge_frames, *give_up, *push_mode;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOOOOOO:BirthWatch", names, &memory, &kind, &mode, &budgeted,
-                                     &waiting, &passing, &settle, &is_born, &judge, &judge_frames, &give_up, &push_mode)) {
+    static char *names[] = {"memory",  "kind",  "mode",         "budgeted", "waiting",   "passing", "settle",
+                            "is_born", "judge", "judge_frames", "give_up",  "push_mode", NULL};
+    PyObject *memory, *kind, *mode, *budgeted, *waiting, *passing, *settle, *is_born, *judge, *judge_frames, *give_up,
+        *push_mode;
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOOOOOO:BirthWatch", names, &memory, &kind, &mode,
+                                     &budgeted, &waiting, &passing, &settle, &is_born, &judge, &judge_frames, &give_up,
+                                     &push_mode)) {
         return NULL;
     }
     const struct argument given[] = {
@@ -73,8 +76,9 @@ static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *op
         {"give_up", give_up, NULL},
         {"push_mode", push_mode, NULL},
     };
-    BirthWatch *watch =
-        arguments_fit("BirthWatch", given, sizeof given / sizeof given[0]) ? (BirthWatch *)type->tp_alloc(type, 0) : NULL;
+    BirthWatch *watch = arguments_fit("BirthWatch", given, sizeof given / sizeof given[0])
+                            ? (BirthWatch *)type->tp_alloc(type, 0)
+                            : NULL;
     if (watch != NULL) {
         watch->memory = (MemoryRecorder *)Py_NewRef(memory);
         watch->kind = Py_NewRef(kind);
@@ -152,10 +156,11 @@ static void watch_classes(PyObject *classes)
 static PyObject *start(PyObject *self, PyObject *arguments, PyObject *options)
 {
     static const char *const function = "BirthWatch.start";
-    static char *names[] = {"classes", "metaclasses", "attributes", "numpy", "handing", "backward", "libraries", "transforms", NULL};
+    static char *names[] = {"classes",  "metaclasses", "attributes", "numpy", "handing",
+                            "backward", "libraries",   "transforms", NULL};
     PyObject *classes, *metaclasses, *attributes, *numpy, *handing, *backward, *libraries, *transforms;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOO:start", names, &classes, &metaclasses, &attributes, &numpy,
-                                     &handing, &backward, &libraries, &transforms)) {
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOO:start", names, &classes, &metaclasses, &attributes,
+                                     &numpy, &handing, &backward, &libraries, &transforms)) {
         return NULL;
     }
     const struct argument given[] = {
@@ -174,8 +179,9 @@ static PyObject *start(PyObject *self, PyObject *arguments, PyObject *options)
     }
     if (!is_watching) {
         PyTypeObject *tensor = ((BirthWatch *)self)->memory->tensor;
-        PyWrapperDescrObject *descriptor =
-            PyTuple_GET_SIZE(metaclasses) == 0 ? NULL : init_descriptor((PyTypeObject *)PyTuple_GET_ITEM(metaclasses, 0));
+        PyWrapperDescrObject *descriptor = PyTuple_GET_SIZE(metaclasses) == 0
+                                               ? NULL
+                                               : init_descriptor((PyTypeObject *)PyTuple_GET_ITEM(metaclasses, 0));
         if (descriptor == NULL || tensor->tp_alloc != PyType_GenericAlloc || !PyType_IS_GC(tensor)) {
             Py_RETURN_FALSE;
         }
@@ -214,7 +220,8 @@ static PyObject *stop(PyObject *self, PyObject *arguments, PyObject *options)
     if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OO:stop", names, &classes, &metaclasses)) {
         return NULL;
     }
-    if (!are_classes("BirthWatch.stop", "classes", classes) || !are_classes("BirthWatch.stop", "metaclasses", metaclasses)) {
+    if (!are_classes("BirthWatch.stop", "classes", classes) ||
+        !are_classes("BirthWatch.stop", "metaclasses", metaclasses)) {
         return NULL;
     }
     if (!is_watching || birth_watch != (BirthWatch *)self) {

@@ -12,26 +12,10 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scopes.sites import Mark, Role, Site, rank_of, site_of
+from ...scopes.sites import Mark, Role, Site, rank_of, site_of
+from ..report.peak import LinePeak
 
-__all__ = ["ALIGNMENT", "Birth", "Outcome", "Recording", "line_of_birth", "room_of"]
-
-ALIGNMENT: Final = 64
-"""Blocks in a slab begin at multiples of it."""
-
-
-_SPREAD_FROM: Final = 32 << 10
-_SPREAD: Final = 9 * ALIGNMENT
-
-
-def room_of(nbytes: int, verified: bool) -> int:
-    """Return how many bytes a plan leaves for a block: whole multiples of `ALIGNMENT`, and guard bytes if verified.
-
-    Large blocks have a little more, as they begin at different places in the pool: those of one expression
-    would otherwise lie at one distance, a power of two, and contend for the same sets of the caches.
-    """
-    spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT + ALIGNMENT * verified + spread
+__all__ = ["Birth", "Outcome", "Recording", "line_of_birth", "line_text", "living_rows", "user_place"]
 
 
 @final
@@ -210,3 +194,20 @@ def user_place(places: tuple[Mark, ...]) -> int:
 def line_of_birth(places: tuple[Mark, ...]) -> Site | None:
     """Return the line of a birth; None where no Python code ran."""
     return site_of(places[user_place(places)]) if places else None
+
+
+def line_text(birth: Birth) -> str:
+    """Return the line of a birth as text."""
+    return str(line_of_birth(birth.places) or "<unknown>")
+
+
+def living_rows(recording: Recording, time: int) -> tuple[LinePeak, ...]:
+    """Return what lives at a time, by line, the largest sum first."""
+    by_line: dict[str, tuple[int, int]] = {}
+    frames = recording.groups()[1]
+    for group, (more, added) in recording.living_at(time).items():
+        line = str(line_of_birth(frames[group]) or "<unknown>")
+        count, total = by_line.get(line, (0, 0))
+        by_line[line] = count + more, total + added
+    rows = [LinePeak(line, total, count) for line, (count, total) in by_line.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.nbytes, row.line)))

@@ -28,9 +28,9 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scopes.sites import Mark, line_of, shown
+from ...scopes.sites import Mark, line_of, shown
+from ..report.peak import Advice
 from .recording import Recording, user_place
-from .results import Advice
 
 __all__ = ["advise"]
 
@@ -225,6 +225,8 @@ class _Replay:
         last = max(uses, default=first)
         births = self._births_of(lambda group: self.variables[group] == variable)
         lines = self._lines_in(code)
+        # What outlives the function has another holder than the variable.
+        births = births[recording.upper[births] <= self._next(lines < 0, births)]
 
         def left(line: int) -> NDArray[np.int64]:
             # The function has returned, is below the line, or in another round of a loop.

@@ -1,0 +1,25 @@
+"""It has the payload of the last request alone."""
+
+import asyncio
+import contextvars
+
+import numpy as np
+
+payloads = contextvars.ContextVar("payloads", default=())
+
+
+async def handle(number):
+    payload = np.full(5000, float(number))
+    payloads.set((payload,))
+    await asyncio.sleep(0)
+    return payload.sum()
+
+
+async def serve():
+    total = 0.0
+    for number in range(200):
+        total += await handle(number)
+    return total
+
+
+print(asyncio.run(serve()))

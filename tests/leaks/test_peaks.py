@@ -1,0 +1,180 @@
+"""``leak-report run --peak``: where the memory of a whole program is the most, and what would lower it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disposescope.leaks.detector.detector import LeakDetector
+from disposescope.leaks.detector.watching import mark
+from disposescope.leaks.peaks.program import LifeRecorder
+from disposescope.leaks.report.peak import ProgramPeak
+from disposescope.leaks.reporters.json_report import json_of, read_report, report_from_json
+
+from .example_reports import training_report
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """\
+import numpy as np
+
+import disposescope as ds
+
+def step(n):
+    hidden = np.ones(n)
+    total = float(hidden.sum())
+    a = np.ones(n)
+    b = a + 1.0
+    return total + float(b.sum())
+
+for number in range(5):
+    with ds.dispose_scope("step"):
+        step(900_000 if number == 3 else 300_000)
+"""
+ADVISED = PROGRAM.replace("    a = np.ones(n)\n", "    del hidden\n    a = np.ones(n)\n")
+WITHOUT_SCOPES = PROGRAM.replace('    with ds.dispose_scope("step"):\n    ', "").replace(
+    "import disposescope as ds\n", ""
+)
+
+OF_TORCH = """\
+import torch
+
+def step(n):
+    hidden = torch.ones(n)
+    total = float(hidden.sum())
+    a = torch.ones(n)
+    b = a + 1.0
+    return total + float(b.sum())
+
+step(1_000_000)
+"""
+
+
+def run(folder: Path, text: str, *options: str) -> tuple[ProgramPeak | None, str]:
+    program = folder / "program.py"
+    program.write_text(text)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "disposescope.leaks.commands",
+            "run",
+            *options,
+            "-o",
+            "out.json",
+            "--force",
+            program.name,
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return read_report(str(folder / "out.json")).peak, done.stderr
+
+
+def test_the_peak_of_a_program_is_told_with_its_pass_its_lines_and_advice(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, PROGRAM, "--peak")
+    assert peak is not None
+    assert (peak.pass_name, peak.pass_index, peak.is_whole) == ("step", 4, True)
+    assert peak.line == "program.py:9 in step()"
+    assert peak.nbytes == pytest.approx(3 * 900_000 * 8, rel=0.01)
+    assert "peak 21.6 MB at program.py:9 in step() in pass 4 of step; there live\n" in told
+    assert "    7.2 MB in 1 at program.py:8 in step()\n" in told
+    assert "what would lower it:\n  del hidden after program.py:7: 7.2 MB less, peak 14.4 MB\n" in told
+    advised, _ = run(tmp_path, ADVISED, "--peak")
+    assert advised is not None
+    assert advised.nbytes == pytest.approx(peak.advice[0].peak_nbytes, rel=0.02)
+
+
+def test_a_program_without_scopes_is_one_pass(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, WITHOUT_SCOPES, "--peak")
+    assert peak is not None
+    assert peak.pass_name is None
+    assert "peak 21.6 MB at program.py:8 in step(); there live\n" in told
+    assert max(nbytes for _, nbytes in peak.course) == peak.nbytes
+    assert sum(life.nbytes for life in peak.lives if life.at_peak) == pytest.approx(peak.nbytes, rel=0.01)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_the_peak_of_tensors_is_told(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, OF_TORCH, "--peak")
+    assert peak is not None
+    assert peak.nbytes == pytest.approx(3 * 4_000_000, rel=0.01)
+    assert "del hidden after program.py:5: 4.0 MB less, peak 8.0 MB" in told
+
+
+def test_without_the_option_no_peak_is_recorded(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, WITHOUT_SCOPES)
+    assert peak is None
+    assert "peak" not in told
+
+
+def test_a_program_that_ends_itself_has_its_peak_too(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, f"{WITHOUT_SCOPES}\nimport os\nos._exit(0)\n", "--peak")
+    assert peak is not None
+    assert "peak 21.6 MB at" in told
+
+
+def recorded(most_births: int = 1 << 20) -> ProgramPeak | None:
+    import numpy as np
+
+    recorder = LifeRecorder(most_births)
+    with LeakDetector():
+        recorder.start()
+        try:
+            held: list[object] = []
+            for number in range(20):
+                held.append(np.ones(1000 * (number + 1)))
+                if number == 14:
+                    held.clear()
+                recorder.passed("loop", number + 1)
+        finally:
+            recorder.stop()
+        mark("nothing is recorded any more")
+    return recorder.peak()
+
+
+def test_a_recording_that_ends_early_says_so() -> None:
+    whole, first = recorded(), recorded(10)
+    assert whole is not None
+    assert first is not None
+    assert (whole.is_whole, whole.pass_index) == (True, 15)
+    assert whole.nbytes == pytest.approx(8000 * sum(range(1, 16)), rel=0.01)
+    assert (first.is_whole, first.births) == (False, 10)
+    assert first.nbytes < whole.nbytes
+    assert str(first).startswith("peak of the first 10 births ")
+
+
+def test_a_program_that_makes_nothing_has_no_peak() -> None:
+    recorder = LifeRecorder()
+    with LeakDetector():
+        recorder.start()
+        recorder.stop()
+        recorder.stop()
+    assert recorder.peak() is None
+
+
+def test_what_a_forked_process_makes_is_not_the_peak_of_the_parent() -> None:
+    import numpy as np
+
+    recorder = LifeRecorder()
+    with LeakDetector():
+        recorder.start()
+        recorder.forget()
+        np.ones(5000)
+        recorder.stop()
+    assert recorder.peak() is None
+
+
+def test_a_peak_is_written_and_read_back() -> None:
+    report = training_report()
+    assert report.peak is not None
+    assert report_from_json(json_of(report)) == report
+    assert str(report.peak) in str(report)
