@@ -1,5 +1,6 @@
-/* Memory in whole pages from the system. What a system lacks is said here once: on Windows and macOS pages that are in use cannot
- * be cleared by giving them back, and memory is not asked for in huge pages. */
+/* Memory in whole pages from the system. What a system lacks is said here once: on Windows and
+ * macOS pages that are in use cannot be cleared by giving them back, and memory is not asked for
+ * in huge pages. */
 #ifndef DISPOSESCOPE_ARENA_PAGES_H
 #define DISPOSESCOPE_ARENA_PAGES_H
 
@@ -36,7 +37,8 @@ static inline size_t page_nbytes(void)
 
 static inline size_t pages_up(size_t value) { return (value + page_nbytes() - 1) & ~(page_nbytes() - 1); }
 
-/* New zeros that begin at a multiple of the alignment, a power of two and at least a page; NULL where the system refuses. */
+/* New zeros that begin at a multiple of the alignment, a power of two and at least a page; NULL
+ * where the system refuses. */
 static inline void *pages_map(size_t nbytes, size_t alignment)
 {
     nbytes = pages_up(nbytes);
@@ -85,8 +87,8 @@ static inline void pages_unmap(void *begin, size_t nbytes)
 #endif
 }
 
-/* Let the system take the pages that lie wholly between two addresses; they are zeros then. *first and *last get where those begin
- * and end. False where it cannot: nothing has changed. */
+/* Let the system take the pages that lie wholly between two addresses; they are zeros then.
+ * *first and *last get where those begin and end. False where it cannot: nothing has changed. */
 static inline bool pages_discard(char *begin, char *end, char **first, char **last)
 {
     *first = (char *)pages_up((uintptr_t)begin);
