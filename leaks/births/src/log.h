@@ -22,8 +22,8 @@
 #include <Python.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
+#include "../../../scopes/src/clock.h"
 #include "../../../scopes/src/types.h"
 #include "hash_index.h"
 
@@ -187,12 +187,7 @@ typedef struct {
 extern PyTypeObject log_type, row_type, memory_reference_type;
 
 /* By the monotonic clock, in seconds: now, to a few milliseconds. */
-static inline double seconds_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &time); /* what is kept are milliseconds */
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
+static inline double seconds_now(void) { return (double)clock_ms() * 1e-3; }
 
 static inline bool log_records(const Log *log) { return log->is_open && !log->is_clearing; }
 

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
 
+#include "../../../scopes/src/clock.h"
+#include "pages.h"
 #include "poison.h"
 
 /* ================================================================== regions */
@@ -17,9 +17,7 @@
 #define REGION_ALIGNMENT ((size_t)1 << 20)
 #define HEADER_NBYTES ((size_t)128)
 #define LARGE_CLASSES 240 /* 8 for each doubling, from 128 KiB up to what an address can hold */
-#define PAGE ((size_t)4096)
-#define HUGE_PAGE ((size_t)2 << 20)
-#define HUGE_FROM ((size_t)4 << 20) /* as NumPy's own threshold for transparent huge pages */
+#define FIRST_PLACES ((size_t)4096) /* where a large block may begin in its region */
 #define LARGEST_FROM_LIBC ((size_t)1 << 30)
 #define DECAY_MS 1000
 #define IDLE_MS 10000
@@ -65,16 +63,7 @@ static size_t free_in_slabs;
 uint64_t pool_misses;
 static uint64_t aged_ms, ahead_ms;
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-#ifdef CLOCK_MONOTONIC_COARSE
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &now);
-#endif
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + ahead_ms;
-}
+static uint64_t now_ms(void) { return clock_ms() + ahead_ms; }
 
 void pool_pass_time(uint64_t ms) { ahead_ms += ms; }
 
@@ -104,19 +93,9 @@ static struct region *map(enum region_kind kind, size_t nbytes)
     bool huge = kind == LARGE && nbytes >= HUGE_FROM;
     size_t alignment = huge ? HUGE_PAGE : REGION_ALIGNMENT;
     struct region *region;
-    char *start = mmap(NULL, nbytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start != MAP_FAILED) {
-        char *begin = (char *)(((uintptr_t)start + alignment - 1) & ~(alignment - 1));
-        if (begin > start) {
-            munmap(start, (size_t)(begin - start));
-        }
-        munmap(begin + nbytes, (size_t)(start + alignment - begin));
-#ifdef MADV_HUGEPAGE
-        if (huge) {
-            madvise(begin, nbytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
-        }
-#endif
-        region = (struct region *)begin;
+    void *begin = pages_map(nbytes, alignment);
+    if (begin != NULL) {
+        region = begin;
         region->fresh = true;
     }
     else {
@@ -161,7 +140,7 @@ static void unmap(struct region *region)
         free(region);
     }
     else {
-        munmap(region, region->mapped);
+        pages_unmap(region, region->mapped);
     }
 }
 
@@ -270,7 +249,7 @@ static void age(uint64_t now)
     for (int kind = SLAB; kind <= LARGE; kind++) {
         struct meter *meter = &meters[kind];
         size_t excess = meter->high_water - meter->recent_peak;
-        meter->high_water -= excess < PAGE ? excess : excess / 4;
+        meter->high_water -= excess < page_nbytes() ? excess : excess / 4;
         meter->recent_peak = meter->live;
         shrink(meter, bound_of(meter), now > IDLE_MS ? now - IDLE_MS : 0);
     }
@@ -539,8 +518,8 @@ static void slabs_retire(void)
  * Measured: up to a tenth of the time from 2 MiB on. */
 #define PLACES 7
 #define PLACE_STEP (9 * ARENA_ALIGNMENT)
-_Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < PAGE,
-               "the places of large blocks must be in the first page");
+_Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES,
+               "the places of large blocks must be in their part of the region");
 
 /* ------------------------------------------------------------------ large blocks */
 
@@ -556,7 +535,7 @@ static void *take_large(size_t room, struct block **block, bool *dirty)
 {
     static unsigned place;
     size_t mapped;
-    unsigned class = large_class(room + PAGE, &mapped);
+    unsigned class = large_class(room + FIRST_PLACES, &mapped);
     struct region *region = cached_large[class];
     if (region == NULL && class + 1 < LARGE_CLASSES) {
         struct region *next = cached_large[class + 1];
@@ -687,10 +666,8 @@ void pool_resize(void *address, size_t nbytes)
 void pool_clear(void *address, size_t nbytes)
 {
     if (nbytes >= DISCARD_FROM) {
-        char *begin = address, *end = begin + nbytes;
-        char *first = (char *)(((uintptr_t)begin + PAGE - 1) & ~(PAGE - 1)),
-             *last = (char *)((uintptr_t)end & ~(PAGE - 1));
-        if (madvise(first, (size_t)(last - first), MADV_DONTNEED) == 0) {
+        char *begin = address, *end = begin + nbytes, *first, *last;
+        if (pages_discard(begin, end, &first, &last)) {
             memset(begin, 0, (size_t)(first - begin));
             memset(last, 0, (size_t)(end - last));
             return;

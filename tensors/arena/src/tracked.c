@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "pages.h"
 #include "poison.h"
 
 /* ================================================================== the table */
@@ -117,9 +117,6 @@ struct tracked *tracked_add(void *address, struct block *block)
 
 /* ================================================================== slabs */
 
-#define PAGE ((size_t)4096)
-#define HUGE_PAGE ((size_t)2 << 20)
-#define HUGE_FROM ((size_t)4 << 20)
 #define GUARD_NBYTES ARENA_ALIGNMENT
 #define GUARD_BYTE 0xFD
 #define DEAD_BYTE 0xDD
@@ -161,23 +158,12 @@ struct slab *slab_new(size_t nbytes, bool verified)
     if (slab == NULL) {
         return NULL;
     }
-    size_t alignment = nbytes >= HUGE_FROM ? HUGE_PAGE : PAGE;
-    nbytes = (nbytes + PAGE - 1) & ~(PAGE - 1);
-    char *start = mmap(NULL, nbytes + alignment, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start == MAP_FAILED) {
+    nbytes = pages_up(nbytes);
+    char *base = pages_map(nbytes, nbytes >= HUGE_FROM ? HUGE_PAGE : page_nbytes());
+    if (base == NULL) {
         free(slab);
         return NULL;
     }
-    char *base = (char *)(((uintptr_t)start + alignment - 1) & ~(alignment - 1));
-    if (base > start) {
-        munmap(start, (size_t)(base - start));
-    }
-    munmap(base + nbytes, (size_t)(start + alignment - base));
-#ifdef MADV_HUGEPAGE
-    if (alignment == HUGE_PAGE) {
-        madvise(base, nbytes & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
-    }
-#endif
     if (verified) {
         memset(base, DEAD_BYTE, nbytes);
     }
@@ -207,7 +193,7 @@ void slab_release(struct slab *slab)
     }
     find_span();
     SHOW(slab->base, slab->nbytes);
-    munmap(slab->base, slab->nbytes);
+    pages_unmap(slab->base, slab->nbytes);
     free(slab);
 }
 
@@ -219,10 +205,8 @@ static int by_address(const void *one, const void *other)
 
 static void give_pages(char *begin, char *end)
 {
-    char *first = (char *)(((uintptr_t)begin + PAGE - 1) & ~(PAGE - 1)), *last = (char *)((uintptr_t)end & ~(PAGE - 1));
-    if (first < last) {
-        madvise(first, (size_t)(last - first), MADV_DONTNEED);
-    }
+    char *first, *last;
+    pages_discard(begin, end, &first, &last);
 }
 
 void slab_abandon(struct slab *slab)
