@@ -75,7 +75,7 @@ def main() -> None:
 def be_a_round(program: str, number: int) -> None:
     """Fork for each side, and print its sample as a line."""
     if program in NEED_TORCH:
-        import torch  # noqa: F401 (the forks have it)
+        import torch  # noqa: F401 (imported for the forks, which then need not import it)
     sides = PROGRAMS[program]
     first = number % len(sides)
     for side in sides[first:] + sides[:first]:

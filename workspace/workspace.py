@@ -33,6 +33,7 @@ from ..planner.plan import Plan, plan
 from ..planner.table import Table, write_table
 from ..scopes.errors import ScopeNestingError, WorkspaceError
 from ..scopes.framework import FRAMEWORKS
+from ..scopes.keeping import EscapesOption
 from ..scopes.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.scope import DisposeScope
 from ..scopes.sites import Mark
@@ -245,10 +246,10 @@ class Run:
 
     __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_stops", "_thread", "_works", "_workspace")
 
-    def __init__(self, workspace: Workspace, key: Hashable, escapes: str) -> None:
+    def __init__(self, workspace: Workspace, key: Hashable, escapes: EscapesOption) -> None:
         self._workspace = workspace
         self._key = key
-        self._escapes = escapes
+        self._escapes: EscapesOption = escapes
         self._scope: DisposeScope | None = None
         self._thread: _Thread | None = None
         self._course: _Course | None = None
@@ -262,10 +263,7 @@ class Run:
                 f"a pass of workspace {self._workspace.name!r} is entered once: write run() in each with statement",
                 scope=repr(self._scope),
             )
-        if self._escapes == "dispose":
-            scope = DisposeScope(self._workspace.name)
-        else:
-            scope = DisposeScope(self._workspace.name, escapes=self._escapes)  # type: ignore[arg-type]
+        scope = DisposeScope(self._workspace.name, escapes=self._escapes)
         self._begin()
         self._scope = scope
         try:
@@ -422,7 +420,7 @@ class Workspace:
     def __reduce__(self) -> Any:
         raise TypeError("a workspace belongs to its process and cannot be pickled or copied")
 
-    def run(self, key: Hashable = None, *, escapes: str = "dispose") -> Run:
+    def run(self, key: Hashable = None, *, escapes: EscapesOption = "dispose") -> Run:
         """Open a pass: a `dispose_scope` as a context manager.
 
         Parameters

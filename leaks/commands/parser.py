@@ -186,7 +186,7 @@ def _take_defaults(file: Path, parser: argparse.ArgumentParser, parsers: Sequenc
 
 def _actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     # The parser of the standard library has no public list of them.
-    return cast("Any", parser)._actions  # type: ignore[no-any-return]
+    return cast("Any", parser)._actions  # type: ignore[no-any-return]  # untyped: private
 
 
 def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

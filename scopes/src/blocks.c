@@ -487,22 +487,22 @@ static PyMemberDef members[] = {
     {0},
 };
 
-static const struct field name_field = {"name", offsetof(ScopeState, name), &PyBaseObject_Type, true},
-                          graph_field = {"graph", offsetof(ScopeState, graph), &PyUnicode_Type, false},
-                          escapes_field = {"escapes", offsetof(ScopeState, escapes), &PyUnicode_Type, false},
-                          variables_field = {"_variables", offsetof(ScopeState, variables), &PyTuple_Type, true},
-                          escaped_field = {"_escaped", offsetof(ScopeState, escaped), &PyTuple_Type, false},
-                          budget_field = {"budget", offsetof(ScopeState, budget), &PyLong_Type, true},
-                          strict_field = {"strict", offsetof(ScopeState, strict), &PyBool_Type, false},
-                          entries_field = {"_entries", offsetof(ScopeState, entries), &PyDict_Type, false},
-                          outer_field = {"_outer", offsetof(ScopeState, outer), &scope_state_type, true},
-                          below_field = {"_below", offsetof(ScopeState, below), &scope_state_type, true},
-                          frame_field = {"_frame", offsetof(ScopeState, frame), &PyFrame_Type, true},
-                          suspended_field = {"_suspended", offsetof(ScopeState, suspended), &PyTuple_Type, false},
-                          state_field = {"_state", offsetof(ScopeState, state), &PyLong_Type, false},
-                          direct_field = {"_direct", offsetof(ScopeState, direct), &PyBool_Type, false},
-                          served_field = {"_served", offsetof(ScopeState, served), &PyBaseObject_Type, true},
-                          origin_field = {"_origin", offsetof(ScopeState, origin), &PyTuple_Type, true};
+static const struct field name_field = {"name", offsetof(ScopeState, name), AN_OBJECT, true, NULL},
+                          graph_field = {"graph", offsetof(ScopeState, graph), A_STR, false, NULL},
+                          escapes_field = {"escapes", offsetof(ScopeState, escapes), A_STR, false, NULL},
+                          variables_field = {"_variables", offsetof(ScopeState, variables), A_TUPLE, true, NULL},
+                          escaped_field = {"_escaped", offsetof(ScopeState, escaped), A_TUPLE, false, NULL},
+                          budget_field = {"budget", offsetof(ScopeState, budget), AN_INT, true, NULL},
+                          strict_field = {"strict", offsetof(ScopeState, strict), A_BOOL, false, NULL},
+                          entries_field = {"_entries", offsetof(ScopeState, entries), A_DICT, false, NULL},
+                          outer_field = {"_outer", offsetof(ScopeState, outer), OWN_TYPE, true, &scope_state_type},
+                          below_field = {"_below", offsetof(ScopeState, below), OWN_TYPE, true, &scope_state_type},
+                          frame_field = {"_frame", offsetof(ScopeState, frame), A_FRAME, true, NULL},
+                          suspended_field = {"_suspended", offsetof(ScopeState, suspended), A_TUPLE, false, NULL},
+                          state_field = {"_state", offsetof(ScopeState, state), AN_INT, false, NULL},
+                          direct_field = {"_direct", offsetof(ScopeState, direct), A_BOOL, false, NULL},
+                          served_field = {"_served", offsetof(ScopeState, served), AN_OBJECT, true, NULL},
+                          origin_field = {"_origin", offsetof(ScopeState, origin), A_TUPLE, true, NULL};
 
 /* A block that was limited when it was entered is one when it is left. */
 static int set_graph(PyObject *self, PyObject *value, void *closure)

@@ -85,11 +85,11 @@ static PyMemberDef members_of_entries[] = {
     {0},
 };
 
-static const struct field owner_field = {"owner", offsetof(Entry, owner), &scope_state_type, true},
-                          home_field = {"home", offsetof(Entry, home), &ledger_type, true},
-                          unit_field = {"unit", offsetof(Entry, unit), &entry_type, true},
-                          members_field = {"members", offsetof(Entry, members), &PyTuple_Type, false},
-                          counted_field = {"counted", offsetof(Entry, counted), &PyBaseObject_Type, false};
+static const struct field owner_field = {"owner", offsetof(Entry, owner), OWN_TYPE, true, &scope_state_type},
+                          home_field = {"home", offsetof(Entry, home), OWN_TYPE, true, &ledger_type},
+                          unit_field = {"unit", offsetof(Entry, unit), OWN_TYPE, true, &entry_type},
+                          members_field = {"members", offsetof(Entry, members), A_TUPLE, false, NULL},
+                          counted_field = {"counted", offsetof(Entry, counted), AN_OBJECT, false, NULL};
 
 static PyGetSetDef fields_of_entries[] = {
     {"owner", get_field, set_field, NULL, (void *)&owner_field},

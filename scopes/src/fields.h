@@ -5,12 +5,41 @@
 
 #include "types.h"
 
+/* What a field holds an instance of. The addresses of Python's own types are no constants on
+ * Windows, so that they cannot stand in a field. */
+enum content { AN_OBJECT, A_BOOL, A_DICT, A_FRAME, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
+
 struct field {
     const char *name;
     size_t offset;
-    PyTypeObject *type; /* what it holds an instance of */
+    enum content content;
     bool may_be_none;
+    PyTypeObject *own; /* NULL but for OWN_TYPE: a type of the extension's */
 };
+
+static inline PyTypeObject *type_of_content(const struct field *field)
+{
+    switch (field->content) {
+    case A_BOOL:
+        return &PyBool_Type;
+    case A_DICT:
+        return &PyDict_Type;
+    case A_FRAME:
+        return &PyFrame_Type;
+    case AN_INT:
+        return &PyLong_Type;
+    case A_LIST:
+        return &PyList_Type;
+    case A_STR:
+        return &PyUnicode_Type;
+    case A_TUPLE:
+        return &PyTuple_Type;
+    case OWN_TYPE:
+        return field->own;
+    default:
+        return &PyBaseObject_Type;
+    }
+}
 
 /* For a PyGetSetDef, with a `struct field` as closure. */
 static inline PyObject *get_field(PyObject *self, void *closure)
@@ -25,9 +54,10 @@ static inline int set_field(PyObject *self, PyObject *value, void *closure)
         PyErr_Format(PyExc_AttributeError, "%s of a %s cannot be deleted", field->name, Py_TYPE(self)->tp_name);
         return -1;
     }
-    if (!(field->may_be_none && value == Py_None) && !PyObject_TypeCheck(value, field->type)) {
+    PyTypeObject *type = type_of_content(field);
+    if (!(field->may_be_none && value == Py_None) && !PyObject_TypeCheck(value, type)) {
         PyErr_Format(PyExc_TypeError, "%s of a %s must be %s%s, not %s", field->name, Py_TYPE(self)->tp_name,
-                     field->type->tp_name, field->may_be_none ? " or None" : "", Py_TYPE(value)->tp_name);
+                     type->tp_name, field->may_be_none ? " or None" : "", Py_TYPE(value)->tp_name);
         return -1;
     }
     put((PyObject **)((char *)self + field->offset), value);

@@ -87,7 +87,7 @@ class NumpyFramework(Framework):
         """Record the blocks of the arena."""
         recording = ARENA.Pass(most_births=most_births)
         recording.begin(None)
-        return recording  # type: ignore[no-any-return]
+        return recording  # type: ignore[no-any-return]  # ARENA is Any
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
         """Return the blocks of a window that are in use, without those in which other frameworks' memory lies."""

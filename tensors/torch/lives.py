@@ -34,7 +34,7 @@ def note_lives(lives: LifeLog) -> Callable[[], None]:
 
 
 @final
-class _NotingMode(_DispatchMode):  # type: ignore[misc]
+class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
     """Notes the memory that is new in what operations return."""
 
     def __init__(self, lives: LifeLog) -> None:

@@ -338,7 +338,6 @@ PyTypeObject memory_reference_type = {
     .tp_doc = "A weak reference to what stands for memory whose birth is known.",
     .tp_basicsize = sizeof(PyWeakReference),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_base = &_PyWeakref_RefType,
 };
 
 static PyObject *memory_died(PyObject *log, PyObject *reference)
@@ -351,6 +350,7 @@ static PyMethodDef memory_died_definition = {"memory_died", memory_died, METH_O,
 
 int births_make(Log *log)
 {
+    memory_reference_type.tp_base = &_PyWeakref_RefType;
     memory_reference_type.tp_hash = PyBaseObject_Type.tp_hash;
     memory_reference_type.tp_richcompare = PyBaseObject_Type.tp_richcompare;
     log->memory_died = PyCFunction_New(&memory_died_definition, (PyObject *)log);

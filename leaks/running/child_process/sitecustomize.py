@@ -51,7 +51,7 @@ class _AtNumpy:
             find_spec = getattr(finder, "find_spec", None)
             spec = None if finder is self or find_spec is None else find_spec(name, path, target)
             if spec is not None:
-                return spec  # type: ignore[no-any-return]
+                return spec  # type: ignore[no-any-return]  # finders of other packages are untyped
         return None
 
     def _join_after(self, loader: "Any") -> None:
@@ -61,7 +61,7 @@ class _AtNumpy:
             loader.exec_module = execute
             execute(module)
             # Python does so next; until then NumPy counts as half made, and would not be watched.
-            module.__spec__._initializing = False  # type: ignore[union-attr]
+            module.__spec__._initializing = False  # type: ignore[union-attr]  # a module that is executed has a spec
             self._join()
 
         loader.exec_module = exec_module
@@ -77,7 +77,7 @@ class _AtNumpy:
             found = self._found(spec.name, path, target)
             if found is not None and spec.loader is loader:
                 spec.loader = found.loader
-            return create(spec)  # type: ignore[no-any-return]
+            return create(spec)  # type: ignore[no-any-return]  # loaders of other packages are untyped
 
         loader.create_module = create_module
 

@@ -10,8 +10,10 @@
 
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
+#include <malloc.h>
 #include <windows.h>
 #else
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -84,6 +86,25 @@ static inline void pages_unmap(void *begin, size_t nbytes)
     VirtualFree(begin, 0, MEM_RELEASE);
 #else
     munmap(begin, pages_up(nbytes));
+#endif
+}
+
+/* Memory of the C library's, at a multiple of the alignment, of which the size is one too. */
+static inline void *heap_allocate(size_t nbytes, size_t alignment)
+{
+#ifdef _WIN32
+    return _aligned_malloc(nbytes, alignment);
+#else
+    return aligned_alloc(alignment, nbytes);
+#endif
+}
+
+static inline void heap_free(void *memory)
+{
+#ifdef _WIN32
+    _aligned_free(memory);
+#else
+    free(memory);
 #endif
 }
 

@@ -31,7 +31,7 @@ struct region {
     uint16_t kind;        /* enum region_kind */
     uint16_t class;       /* of slabs or of large blocks */
     uint8_t fresh;        /* what was never carved is zero still */
-    uint8_t from_libc;    /* aligned_alloc'ed, because the system refused another mapping */
+    uint8_t from_libc;    /* from heap_allocate, because the system refused another mapping */
     uint16_t cached;      /* in the cache: not in use */
     uint32_t live;        /* slab: blocks in use */
     uint32_t carved;      /* slab: blocks that have been handed out at least once */
@@ -104,7 +104,7 @@ static struct region *map(enum region_kind kind, size_t nbytes)
         if (nbytes > LARGEST_FROM_LIBC) {
             return NULL;
         }
-        region = aligned_alloc(REGION_ALIGNMENT, (nbytes + REGION_ALIGNMENT - 1) & ~(REGION_ALIGNMENT - 1));
+        region = heap_allocate((nbytes + REGION_ALIGNMENT - 1) & ~(REGION_ALIGNMENT - 1), REGION_ALIGNMENT);
         if (region == NULL) {
             return NULL;
         }
@@ -137,7 +137,7 @@ static void unmap(struct region *region)
         region->after->before = region->before;
     }
     if (region->from_libc) {
-        free(region);
+        heap_free(region);
     }
     else {
         pages_unmap(region, region->mapped);

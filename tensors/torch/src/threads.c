@@ -63,10 +63,10 @@ static void dealloc_state(PyObject *self)
     PyObject_GC_Del(self);
 }
 
-static struct field scopes_field = {"scopes", offsetof(ThreadState, scopes), &PyList_Type, false};
-static struct field pending_field = {"pending", offsetof(ThreadState, pending), &PyList_Type, false};
-static struct field modes_field = {"modes", offsetof(ThreadState, modes), &PyTuple_Type, false};
-static struct field compiled_field = {"compiled", offsetof(ThreadState, compiled), &PyTuple_Type, true};
+static struct field scopes_field = {"scopes", offsetof(ThreadState, scopes), A_LIST, false, NULL};
+static struct field pending_field = {"pending", offsetof(ThreadState, pending), A_LIST, false, NULL};
+static struct field modes_field = {"modes", offsetof(ThreadState, modes), A_TUPLE, false, NULL};
+static struct field compiled_field = {"compiled", offsetof(ThreadState, compiled), A_TUPLE, true, NULL};
 
 /* No member of the C type: what cannot be converted would be stored as -1 all the same. */
 static PyObject *get_stepping(PyObject *self, void *ignored)
