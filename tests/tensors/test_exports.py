@@ -123,3 +123,13 @@ def test_an_export_does_not_keep_the_tensor_and_no_statistics():
     alias = ds.zeros(3).numpy()
     assert ds.statistics().live == before
     assert alias.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_tensor_is_no_buffer_because_others_would_misread_it():
+    torch = pytest.importorskip("torch")
+    t = ds.tensor([1.0, 2.0])
+    assert torch.asarray(t).tolist() == [1.0, 2.0]
+    for reader in (memoryview, lambda t: np.ndarray((2,), buffer=t)):
+        with pytest.raises(TypeError, match="bytes-like object is required"):
+            reader(t)
+    assert memoryview(t.data).tolist() == [1.0, 2.0]
