@@ -34,7 +34,7 @@ __all__ = [
     "TORCH_PACKED_SEQUENCES",
 ]
 
-_NUMPY: Final = "2.0 to 2.4"
+_NUMPY: Final = "2.0 to 2.5"
 _THERE: Final = "each of them is there"
 
 GARBAGE_COLLECTIONS: Final = Patch(
