@@ -189,7 +189,8 @@ try:
 except ModuleNotFoundError as _error:
     if _error.name != f"{__name__}.scopes":
         raise
-    # The links to the rooms are plain files in an archive that was unpacked, or in a checkout on Windows.
+    # The links to the rooms are plain files in an archive that was unpacked, or in a checkout on
+    # Windows.
     raise ImportError(
         f"{_os.path.dirname(__path__[0])} holds the source of disposescope, without the links of a checkout: "
         "run `pip install .` there, and start Python in another folder",

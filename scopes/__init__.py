@@ -54,5 +54,6 @@ def load_extension(name: str) -> Any:
         ) from None
 
 
-# Asked for here, before any module of this room imports it: where it is missing this says what to do.
+# Asked for here, before any module of this room imports it: where it is missing this says what to
+# do.
 load_extension(f"{__name__}.compiled")

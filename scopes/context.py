@@ -463,8 +463,8 @@ def suspended(frame: FrameType) -> bool:
 
 
 def _awaits(code: CodeType, last: int) -> bool:
-    # The instruction after the one that suspended the frame is RESUME, whose argument distinguishes a yield
-    # (1) from an await (3): https://docs.python.org/3.11/library/dis.html#opcode-RESUME
+    # The instruction after the one that suspended the frame is RESUME, whose argument distinguishes
+    # a yield (1) from an await (3): https://docs.python.org/3.11/library/dis.html#opcode-RESUME
     bytecode = code.co_code
     for at in (last + 2, last):
         if 0 <= at < len(bytecode) and bytecode[at] == _RESUME:

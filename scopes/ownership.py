@@ -61,7 +61,8 @@ __all__ = [
     "take_over",
 ]
 
-# How a composite takes its members: planned first, with every test that may refuse it, and then done.
+# How a composite takes its members: planned first, with every test that may refuse it, and then
+# done.
 
 
 MemberPlan = list[tuple[object, list[tuple[str, object, Kind]]]]

@@ -64,7 +64,8 @@ Mark = tuple[CodeType, int]
 
 _OURS: Final = __name__.partition(".")[0]
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
-# Of these all modules are libraries', of the others those alone: what unpickles for the code that asks.
+# Of these all modules are libraries', of the others those alone: what unpickles for the code that
+# asks.
 _packages: Final = {_OURS, "contextlib", "copy", "shelve"}
 _modules: Final = {f"multiprocessing.{name}" for name in ("connection", "managers", "queues", "reduction")}
 

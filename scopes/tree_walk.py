@@ -143,7 +143,8 @@ class KnownClasses:
         self._walkers.clear()
         if keeps:
             self.any_keeps = any(known.keeps for known in self._known.values())
-            # What is known of each class is forgotten. A search that runs goes on with the one before.
+            # What is known of each class is forgotten. A search that runs goes on with the one
+            # before.
             self._looks = {}
 
     def walker_of(self, cls: type) -> Walker | None:

@@ -72,7 +72,8 @@ class ArrayAdapter:
 
     def descending(self, lengths: Integers) -> Integers:
         """Return the indices that sort lengths from the longest to the shortest; those of one keep their order."""
-        # The complement reverses the order of all int64, where a minus would overflow at the smallest.
+        # The complement reverses the order of all int64, where a minus would overflow at the
+        # smallest.
         return np.argsort(~lengths, kind="stable")
 
     def alike(self, blocks: list[Block], what: str) -> list[Block]:

@@ -300,7 +300,8 @@ def _unpad_sequence(
     if len(numbers) != batch:
         raise ValueError(f"{what}: got {len(numbers)} lengths for {batch} sequences")
     (padded,) = adapter.alike([padded], what)
-    # How many of the steps 0, 1, ... are below a length: a fraction counts as a whole step, NaN as none.
+    # How many of the steps 0, 1, ... are below a length: a fraction counts as a whole step, NaN as
+    # none.
     steps = np.ceil(np.clip(numbers.astype(np.float64), 0, time))
     counts = np.nan_to_num(steps).astype(np.int64)
     return _separated(adapter, rows_of_padded(padded, batch_first), counts, padded.shape[2:])

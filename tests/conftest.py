@@ -24,8 +24,8 @@ from disposescope.scopes.identity import LIVE, release
 
 SEARCH_LIMITS = {"object_limit": 10**8}
 
-# How long an example takes is a matter of the machine, and asserted nowhere. The examples are the same in each run,
-# and what an earlier run found is no part of them.
+# How long an example takes is a matter of the machine, and asserted nowhere. The examples are the
+# same in each run, and what an earlier run found is no part of them.
 settings.register_profile(
     "any machine", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -41,8 +41,8 @@ for function in (LeakDetector.report, Snapshot.report, assert_no_leaks):
     defaults = function.__kwdefaults__
     defaults.update({name: limit for name, limit in SEARCH_LIMITS.items() if name in defaults})
 
-# Frames of pytest lead to all tests that were collected. The programs tested have no such thing, and a report about a
-# whole program walks through everything.
+# Frames of pytest lead to all tests that were collected. The programs tested have no such thing,
+# and a report about a whole program walks through everything.
 hide_types(pytest.Config, pytest.Function, pytest.PytestPluginManager, pytest.Session)
 
 handler_name: Any = np._core.multiarray.get_handler_name

@@ -123,7 +123,8 @@ class _Neighbourhood:
         for holder in gc.get_referrers(*things) if things else ():
             if holder is self._nodes:
                 continue
-            # First: a framework that is asked for the attributes of an object has it make a dict of them.
+            # First: a framework that is asked for the attributes of an object has it make a dict of
+            # them.
             inside = [id(child) for child in referents_of(holder) if id(child) in wanted]
             if not is_container(holder):
                 continue

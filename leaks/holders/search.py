@@ -500,7 +500,8 @@ class Garbage:
         self._objects: dict[int, object] = {}
         self._referrers: dict[int, list[int]] = {}
         self.tensors: dict[Hashable, object] = {}
-        # What the garbage collector does not list, arrays and tuples of them, something listed refers to.
+        # What the garbage collector does not list, arrays and tuples of them, something listed
+        # refers to.
         pending = [
             thing
             for thing in tracked_objects()
@@ -553,7 +554,8 @@ class Garbage:
                 # References from variables here would count as those of an extension.
                 del member
                 return Cycle(text, held, self._is_collectable(loop), known)
-        # Python sees no reference from C++: a gradient whose graph leads back to its parameter is no member then.
+        # Python sees no reference from C++: a gradient whose graph leads back to its parameter is
+        # no member then.
         loop = _path(target, target, _is_of_graph, allowance)
         if loop is None:
             return None

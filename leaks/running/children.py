@@ -307,8 +307,8 @@ def _prepare(children: Children, given: dict[str, Any]) -> str | None:
             return None
         variables = children.variables(token, environment)
     except (AttributeError, TypeError, ValueError, OSError):
-        # The call itself raises for what is wrong with it. Where nothing can be written, the report names the
-        # command if it runs Python.
+        # The call itself raises for what is wrong with it. Where nothing can be written, the report
+        # names the command if it runs Python.
         return None
     if given.get("env") is None and given.get("preexec_fn") is not None:
         # It may change the environment that the process inherits.

@@ -63,7 +63,8 @@ def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
             show(session.finish("exit", None) if error is None else session.finish("exception", None, error))
             session.remove_folder()
 
-    # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit function.
+    # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit
+    # function.
     with suppress(RuntimeError):
         cast("Any", threading)._register_atexit(take_inventory)
     atexit.register(finish)

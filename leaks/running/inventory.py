@@ -177,7 +177,8 @@ class Growing:
             self._graphs.clear()
             self.look_at(report)
         except Exception as error:
-            # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks again.
+            # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks
+            # again.
             print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
             return
         self._is_looking = False

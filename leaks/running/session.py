@@ -239,7 +239,8 @@ class Session:
             yield
         finally:
             if ticker is not None and self._ticker is ticker:
-                # Python 3.12 starts no thread any more where the interpreter ends: the last report follows.
+                # Python 3.12 starts no thread any more where the interpreter ends: the last report
+                # follows.
                 with suppress(RuntimeError):
                     ticker.start()
 

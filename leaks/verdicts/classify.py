@@ -101,7 +101,8 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
     if of_program:
-        # Leave out what libraries make when they are imported. Only a walk through all of them finds who holds it.
+        # Leave out what libraries make when they are imported. Only a walk through all of them
+        # finds who holds it.
         groups = {line: those for line, those in groups.items() if not _is_of_an_import(found, line, those)}
     views = {index: identities for index in _large(records) if (identities := _pinned_by(found, index))}
     sizes = {identity: nbytes for identities in views.values() for identity, nbytes in identities}

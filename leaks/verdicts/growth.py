@@ -26,10 +26,10 @@ __all__ = [
 
 # Decide whether a line grows, from its live resources over the passes of a loop, or over births.
 #
-# Growth has to be distinguished from other changes. A warm-up is left out. Of the rest only the lower
-# envelope counts, which excludes saw-teeth. The growth has to go on to the end at the same speed,
-# which excludes a cache that fills, and it has to be steadier than chance, which excludes noise. In
-# case of doubt no growth is reported.
+# Growth has to be distinguished from other changes. A warm-up is left out. Of the rest only the
+# lower envelope counts, which excludes saw-teeth. The growth has to go on to the end at the same
+# speed, which excludes a cache that fills, and it has to be steadier than chance, which excludes
+# noise. In case of doubt no growth is reported.
 #
 # The slope is the median of all slopes (Theil 1950, Sen 1968), which a few outliers do not move;
 # the steadiness is the rank correlation of Mann (1945) and Kendall.

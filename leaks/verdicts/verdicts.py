@@ -256,7 +256,8 @@ def _in_a_cycle(facts: Facts) -> Verdict:
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
         "break the cycle, for example with weakref.ref",
-        # Most programs have some garbage that was not collected yet, and many models are in cycles with their hooks.
+        # Most programs have some garbage that was not collected yet, and many models are in cycles
+        # with their hooks.
         is_leak=facts.count > 1 if facts.is_model else facts.count >= _REPEATED or facts.nbytes >= WORTH_NBYTES,
     )
 

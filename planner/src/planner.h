@@ -17,7 +17,8 @@ struct buffer {
     int32_t first, until;
 };
 
-/* The time is cut where a life begins or ends; a section is what lies between two cuts that follow each other. */
+/* The time is cut where a life begins or ends; a section is what lies between two cuts that follow
+ * each other. */
 struct problem {
     struct buffer *buffers;
     int32_t count, sections;
@@ -40,7 +41,8 @@ bool is_over(struct clock *clock);
 
 /* ------------------------------------------------------------------ problem.c */
 
-/* Make a problem of lives from `lower` up to `upper`, which is outside. False where there is no memory. */
+/* Make a problem of lives from `lower` up to `upper`, which is outside. False where there is no
+ * memory. */
 bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *upper, const int64_t *sizes,
                   int32_t count);
 void problem_clear(struct problem *problem);
@@ -59,7 +61,8 @@ bool problem_order(const struct problem *problem, const int64_t *totals, const c
 
 /* Put the buffers of an order, one after the other, at the lowest place where each fits. */
 enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets);
-/* Put at each step the buffer that can lie lowest on those that lie there, and of several the first of the order. */
+/* Put at each step the buffer that can lie lowest on those that lie there, and of several the first
+ * of the order. */
 enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets);
 
 /* ------------------------------------------------------------------ search.c */

@@ -1,4 +1,5 @@
-/* What is to be planned: buffers, the sections of time that they live in, and whether a plan is sound. */
+/* What is to be planned: buffers, the sections of time that they live in, and whether a plan is
+ * sound. */
 #include "planner.h"
 
 #include <stdlib.h>

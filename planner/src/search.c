@@ -95,7 +95,8 @@ static enum outcome search_around(struct search *search, int32_t first, int32_t 
     return outcome;
 }
 
-/* Place a buffer: raise what others could have, and the floors. Returns the number of changes that were noted. */
+/* Place a buffer: raise what others could have, and the floors. Returns the number of changes that
+ * were noted. */
 static int32_t put(struct search *search, struct candidate placed, struct change *changes, bool *is_last)
 {
     const struct problem *problem = search->problem;
@@ -136,7 +137,8 @@ static int32_t put(struct search *search, struct candidate placed, struct change
     return noted;
 }
 
-/* Whether each section can still take what is left, where nothing lies lower than an offset any more. */
+/* Whether each section can still take what is left, where nothing lies lower than an offset any
+ * more. */
 static bool is_possible(const struct search *search, int32_t first, int32_t until, int64_t offset)
 {
     for (int32_t section = first; section < until; section++) {
@@ -321,7 +323,8 @@ static bool search_make(struct search *search, const struct problem *problem, st
 
 enum outcome search_lower(struct problem *problem, int64_t *offsets, struct clock *clock)
 {
-    /* Which orders, and how far from the bound to the best plan: tight heights end hopeless ways soon. */
+    /* Which orders, and how far from the bound to the best plan: tight heights end hopeless ways
+     * soon. */
     static const char *const letters[] = {"WAT", "TAW", "TWA"};
     static const int thirty_seconds[] = {0, 4, 12, 24};
     enum { ORDERS = 3, HEIGHTS = 4 };

@@ -21,7 +21,8 @@ struct birth_log_api {
     void (*block_moved)(void *before, void *after, size_t nbytes);
     /* Whether the log has a block at an address: then that block is in use. */
     bool (*has_block)(void *address);
-    /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for each. */
+    /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for
+     * each. */
     bool (*samples)(void);
     bool (*is_kept)(size_t nbytes);
     /* Memory was born, and is to be kept: `object` stands for it, and `op` is the name of the call
@@ -35,7 +36,8 @@ struct birth_log_api {
     /* For a birth that is recorded later: what it would be recorded with here and now, its line and
      * its scope; a new reference, or NULL without an exception. May run Python code. */
     PyObject *(*remember_origin)(void);
-    /* Whether it was remembered since the log was opened last: the names of scopes are others after that. */
+    /* Whether it was remembered since the log was opened last: the names of scopes are others after
+     * that. */
     bool (*is_recent)(PyObject *remembered);
     /* Record the births on this thread with that, until it is called with NULL. */
     void (*use_origin)(PyObject *remembered);

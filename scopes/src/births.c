@@ -68,7 +68,8 @@ static int record(Entry *entry, ScopeState *scope)
     if (own(scope, entry) == 0) {
         ledger->counts[CREATED_IN_SCOPE]++;
         if (scope_is_closed(scope)) {
-            /* Another thread closed it while Python code looked for it: the entry goes where the next birth will. */
+            /* Another thread closed it while Python code looked for it: the entry goes where the
+             * next birth will. */
             PyObject *taken = PyObject_CallMethodOneArg((PyObject *)scope, name_take, (PyObject *)entry);
             Py_XDECREF(taken);
             return taken == NULL ? -1 : 0;
@@ -87,7 +88,8 @@ static int record(Entry *entry, ScopeState *scope)
 
 /* ------------------------------------------------------------------ births of single resources */
 
-/* `born()`, but listeners are called only where `is_new`. `scope` is NULL where it is to be looked for. */
+/* `born()`, but listeners are called only where `is_new`. `scope` is NULL where it is to be looked
+ * for. */
 static PyObject *make_born(PyObject *resource, PyObject *kind, PyObject *given, bool *is_new)
 {
     /* What can run other code comes first, and the rest is one step for every other thread. */
@@ -148,7 +150,8 @@ PyObject *born_pending(PyObject *resource, PyObject *kind, PyObject *scope)
 
 /* ------------------------------------------------------------------ deaths */
 
-/* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1 with an error set. */
+/* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1
+ * with an error set. */
 static int taken_out_of(PyObject *table, Entry *entry)
 {
     PyObject *found = PyDict_GetItemWithError(table, entry->key);
@@ -210,7 +213,8 @@ static PyObject *sharing_tuples(Entry *member)
     return others;
 }
 
-/* Takes note that a member is gone, and the tuples with it that it was an element of. -1 with an error set. */
+/* Takes note that a member is gone, and the tuples with it that it was an element of. -1 with an
+ * error set. */
 static int part_died(Entry *member)
 {
     PyObject *others = PyDict_GET_SIZE(shared_table) == 0 ? NULL : sharing_tuples(member);
@@ -274,7 +278,8 @@ static int leave_owner(Entry *entry)
     if (sweep() < 0) {
         return -1;
     }
-    /* Of those that leave something many are left: the others would be looked at again and again. */
+    /* Of those that leave something many are left: the others would be looked at again and
+     * again. */
     if (PyList_GET_SIZE(dead_composites) >= 256 && settle_earlier_function != NULL) {
         PyObject *done = PyObject_CallNoArgs(settle_earlier_function);
         Py_XDECREF(done);
@@ -286,7 +291,8 @@ static int leave_owner(Entry *entry)
 /* -1 with an error set. */
 static int die(Entry *entry)
 {
-    /* A dying object lends its reference to the callback, and the tables may hold the only others. */
+    /* A dying object lends its reference to the callback, and the tables may hold the only
+     * others. */
     Py_INCREF(entry);
     int alive = taken_out_of(live_table, entry);
     if (alive > 0) {
@@ -328,7 +334,8 @@ PyObject *compiled_anchor_died(PyObject *module, PyObject *entry)
     Py_RETURN_NONE;
 }
 
-/* ================================================================== composites that are born whole */
+/* ================================================================== composites that are born
+ * whole */
 
 /* The entries of the members of a unit, none of which is in a table yet. NULL with an error set. */
 static PyObject *parts_of(PyObject *members, PyObject *kind, Entry *unit)
@@ -395,7 +402,8 @@ static int make_known(PyObject *entries)
     return 0;
 }
 
-/* The unit, known and owned with its members; None where a member is known already. NULL with an error set. */
+/* The unit, known and owned with its members; None where a member is known already. NULL with an
+ * error set. */
 static PyObject *make_whole(PyObject *const *arguments, ScopeState *scope)
 {
     Entry *unit = make_any_entry(arguments[0], arguments[1]);
@@ -444,7 +452,8 @@ PyObject *compiled_born_whole(PyObject *module, PyObject *const *arguments, Py_s
     return unit;
 }
 
-/* Whether a composite has died with all of its members, none of which was a composite. -1 with an error set. */
+/* Whether a composite has died with all of its members, none of which was a composite. -1 with an
+ * error set. */
 static int is_spent(const Entry *unit)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(unit->members); i++) {

@@ -262,8 +262,9 @@ static void keep_raised(PyObject *failures)
     Py_DECREF(raised);
 }
 
-/* As `scope.again`: calls a method whose steps can be taken again, once more where it was interrupted. NULL without an
- * error where it was both times; what was raised is among the failures. */
+/* As `scope.again`: calls a method whose steps can be taken again, once more where it was
+ * interrupted. NULL without an error where it was both times; what was raised is among the
+ * failures. */
 static PyObject *again(PyObject *failures, PyObject *method, ScopeState *scope, PyObject *argument)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -276,14 +277,16 @@ static PyObject *again(PyObject *failures, PyObject *method, ScopeState *scope, 
     return NULL;
 }
 
-/* Off the context variable, and what served the context before serves it again. Runs no Python code. */
+/* Off the context variable, and what served the context before serves it again. Runs no Python
+ * code. */
 static void step_down(ScopeState *scope, PyObject *failures)
 {
     PyObject *below = Py_NewRef(scope->below);
     if (set_current(below) < 0) {
         keep_raised(failures);
     }
-    /* The outermost scope found the arena in service where a task inherited it from a scope that is closed. */
+    /* The outermost scope found the arena in service where a task inherited it from a scope that is
+     * closed. */
     if (PyList_GET_SIZE(memory_services) != 0 &&
         (scope->served != Py_None || (below == Py_None && scope_has_arena(scope))) && serve(name_left, scope) < 0) {
         keep_raised(failures);
@@ -299,7 +302,8 @@ static void put_closed(ScopeState *scope)
     put(&scope->suspended, empty_tuple);
 }
 
-/* Where the end of a scope was interrupted twice: what it owned is nobody's, and lives by reference count. */
+/* Where the end of a scope was interrupted twice: what it owned is nobody's, and lives by reference
+ * count. */
 static void give_up(ScopeState *scope)
 {
     PyObject *entries = scope->entries, *entry;
@@ -344,7 +348,8 @@ static bool is_bare(const ScopeState *scope)
            !scope->keep_pages && PyList_GET_SIZE(dead_composites) == 0 && !anybody_listens();
 }
 
-/* Off the stack, then `_end`, then what was raised is raised. `in_flight` is None where nothing passes through. */
+/* Off the stack, then `_end`, then what was raised is raised. `in_flight` is None where nothing
+ * passes through. */
 static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
     PyObject *self = (PyObject *)scope, *now = top_scope();
@@ -388,7 +393,8 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
         }
     }
     else if (doing == name_leaving && scope->limits_recording) {
-        /* Closed elsewhere, or earlier in the block: what holds for the block ends here, where it is left. */
+        /* Closed elsewhere, or earlier in the block: what holds for the block ends here, where it
+         * is left. */
         for (int attempt = 0; attempt < 2 && call_hooks(left_hooks, self) < 0; attempt++) {
             keep_raised(failures);
         }

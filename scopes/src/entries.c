@@ -286,7 +286,8 @@ static void dealloc_anchored_entry(PyObject *self)
     dealloc_entry(self);
 }
 
-/* The elements of a tuple as weak references without callbacks, None where there is none. NULL with an error set. */
+/* The elements of a tuple as weak references without callbacks, None where there is none. NULL with
+ * an error set. */
 static PyObject *references_to(PyObject *tuple)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(tuple);
@@ -303,7 +304,8 @@ static PyObject *references_to(PyObject *tuple)
     return references;
 }
 
-/* The elements behind such references, a new tuple; NULL where one of them is gone, and where an error is set. */
+/* The elements behind such references, a new tuple; NULL where one of them is gone, and where an
+ * error is set. */
 static PyObject *elements_of(PyObject *references)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(references);
@@ -460,7 +462,8 @@ static void give_back(PyObject *arguments)
     Py_DECREF(resource);
 }
 
-/* Gives an entry its key, which is given up, its kind and its home. NULL with an error set, and the entry given up. */
+/* Gives an entry its key, which is given up, its kind and its home. NULL with an error set, and the
+ * entry given up. */
 static Entry *filled(PyObject *made, PyObject *key, PyObject *kind)
 {
     Ledger *ledger = made == NULL || key == NULL ? NULL : ledger_here();

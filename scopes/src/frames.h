@@ -1,4 +1,5 @@
-/* The frames of the calling thread, innermost first, without making objects of them where this Python lets us. */
+/* The frames of the calling thread, innermost first, without making objects of them where this
+ * Python lets us. */
 #ifndef DISPOSESCOPE_SCOPES_FRAMES_H
 #define DISPOSESCOPE_SCOPES_FRAMES_H
 

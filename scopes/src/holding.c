@@ -1,4 +1,5 @@
-/* Who refers to what a scope still owns when its block ends: the block's own variables, or something else. */
+/* Who refers to what a scope still owns when its block ends: the block's own variables, or
+ * something else. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ the references to what a scope owns */
@@ -189,7 +190,8 @@ static int add_reference(PyObject *object, void *arg)
     return 0;
 }
 
-/* What frames refer to that have ended: those in the traceback of an exception, and of what it followed on. */
+/* What frames refer to that have ended: those in the traceback of an exception, and of what it
+ * followed on. */
 static int find_in_tracebacks(struct count *count, PyObject *error, PyObject *running)
 {
     int failed = 0;
@@ -247,7 +249,8 @@ int find_in_libraries(struct count *count)
     return 0;
 }
 
-/* The entries of which a part has references that were not found: a list, or NULL with an error set. */
+/* The entries of which a part has references that were not found: a list, or NULL with an error
+ * set. */
 static PyObject *entries_left(struct count *count, PyObject *entries)
 {
     PyObject *found = PyList_New(0);

@@ -67,7 +67,8 @@ static inline Py_ssize_t *table_add(struct table *table, PyObject *object)
  * refer to it, and how many references the iteration itself has. Non-zero ends the iteration. */
 typedef int (*variable_visitor)(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg);
 
-/* Calls it with the variables of a frame that have a value, and returns what ended that; -1 with an error set. */
+/* Calls it with the variables of a frame that have a value, and returns what ended that; -1 with an
+ * error set. */
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg);
 
 /* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14
@@ -111,7 +112,8 @@ void count_clear(struct count *count);
 /* Finds the reference of a variable: a visitor of variables, whose argument is the count. */
 int find_in_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *count);
 
-/* Finds what a library itself has of references to a resource, where its kind counts them. -1 with an error set. */
+/* Finds what a library itself has of references to a resource, where its kind counts them. -1 with
+ * an error set. */
 int find_in_libraries(struct count *count);
 
 /* A way through objects, and how far it has come. */

@@ -4,7 +4,8 @@
 
 /* ------------------------------------------------------------------ which objects keep what they hold */
 
-/* How objects are looked into, by their type, and modules, by their name: asked of Python once for each. */
+/* How objects are looked into, by their type, and modules, by their name: asked of Python once for
+ * each. */
 enum look { LOOK_INTO, LOOK_KEEPER, LOOK_PAST, LOOK_UNKNOWN };
 
 /* What Python said of classes, by their addresses, and of modules, by their names, and whom to
@@ -101,7 +102,8 @@ struct search {
     const struct judgements *judgements;
     /* By object, its state. Holds the objects. */
     struct table met;
-    /* What was met and has not been looked into: outside of keepers, and inside of the one that is looked into. */
+    /* What was met and has not been looked into: outside of keepers, and inside of the one that is
+     * looked into. */
     struct queue {
         PyObject **objects;
         Py_ssize_t first, end, room;
@@ -247,7 +249,8 @@ static void look_into(PyObject *object, struct search *search)
         meet_elements(object, search);
     }
     else if (PyFunction_Check(object)) {
-        /* A function is not the owner of its module: what that holds is no keeper's because the function is. */
+        /* A function is not the owner of its module: what that holds is no keeper's because the
+         * function is. */
         PyFunctionObject *function = (PyFunctionObject *)object;
         meet_namespace(search, function->func_globals);
         PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
@@ -288,7 +291,8 @@ static void meet_class_attributes(PyObject *keeper, struct search *search)
     }
 }
 
-/* Looks into an object and all that is reached from it: it keeps what it holds. -1 with an error set. */
+/* Looks into an object and all that is reached from it: it keeps what it holds. -1 with an error
+ * set. */
 static int look_inside(struct search *search, PyObject *keeper)
 {
     struct queue *queue = &search->inside;

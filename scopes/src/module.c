@@ -55,7 +55,8 @@ static PyObject *tracked_objects(PyObject *module, PyObject *classes)
     return found;
 }
 
-/* What refers to nothing: of a million strings in a list no reference is counted, which would write to each. */
+/* What refers to nothing: of a million strings in a list no reference is counted, which would write
+ * to each. */
 static bool is_plain(PyObject *object)
 {
     return object == Py_None || PyUnicode_CheckExact(object) || PyLong_CheckExact(object) ||
@@ -65,8 +66,8 @@ static bool is_plain(PyObject *object)
 
 static int visit_referent(PyObject *object, void *found)
 {
-    /* In Python 3.12 the module of asyncio shows its free list: what lies there is dead, and would be
-     * freed again, into a list without an end, when the last reference to it goes. */
+    /* In Python 3.12 the module of asyncio shows its free list: what lies there is dead, and would
+     * be freed again, into a list without an end, when the last reference to it goes. */
     return Py_REFCNT(object) == 0 || is_plain(object) ? 0 : PyList_Append(found, object) < 0;
 }
 

@@ -12,7 +12,8 @@ int releases_make(void)
     return name_disposed == NULL || name_popitem == NULL || name_release == NULL ? -1 : 0;
 }
 
-/* Takes an entry out of LIVE: 1, or 0 where it is not there. -1 with an error set. One step for every other thread. */
+/* Takes an entry out of LIVE: 1, or 0 where it is not there. -1 with an error set. One step for
+ * every other thread. */
 static int leave_live(Entry *entry)
 {
     PyObject *key = entry->key, *taken = NULL;
@@ -101,8 +102,8 @@ static int collect(PyObject **failures)
     return failed;
 }
 
-/* What follows on a release that raised, and on that of a composite: `identity.finish_release`, once more where it was
- * interrupted. Gives up the list. */
+/* What follows on a release that raised, and on that of a composite: `identity.finish_release`,
+ * once more where it was interrupted. Gives up the list. */
 static PyObject *finish(Entry *entry, PyObject *resource, PyObject *failures, PyObject *with_members, PyObject *owner,
                         bool lives)
 {

@@ -1,4 +1,5 @@
-/* What the compiled files of this room call in each other. Other rooms include types.h. Used with the GIL held. */
+/* What the compiled files of this room call in each other. Other rooms include types.h. Used with
+ * the GIL held. */
 #ifndef DISPOSESCOPE_SCOPES_H
 #define DISPOSESCOPE_SCOPES_H
 
@@ -20,12 +21,14 @@ int tables_make(PyObject *module);
 
 static inline bool is_scope(PyObject *object) { return PyObject_TypeCheck(object, &scope_state_type); }
 
-/* What lies in the context variable, a new reference; NULL with an error set. Runs no Python code. */
+/* What lies in the context variable, a new reference; NULL with an error set. Runs no Python
+ * code. */
 PyObject *top_scope(void);
 /* The current scope, a new reference or NULL: with an error set, or without for none. Runs Python
  * code where generators are involved. */
 ScopeState *current_scope(void);
-/* The same for a scope that lies in the context variable: None for no scope. NULL with an error set. */
+/* The same for a scope that lies in the context variable: None for no scope. NULL with an error
+ * set. */
 PyObject *resolve_scope(PyObject *top);
 
 /* Changes the context variable: one step for every interrupt. -1 with an error set. */
@@ -85,12 +88,14 @@ Entry *make_entry(PyObject *resource, PyObject *kind);
 /* The same of a tuple, which its anchor identifies. */
 Entry *make_anchored_entry(PyObject *tuple, PyObject *anchor, PyObject *kind);
 
-/* The entry of any resource: a new reference, NULL with an error set. Asks the kind for an anchor. */
+/* The entry of any resource: a new reference, NULL with an error set. Asks the kind for an
+ * anchor. */
 Entry *make_any_entry(PyObject *resource, PyObject *kind);
 
 PyObject *compiled_make_entry(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
-/* The resource behind an entry, a new reference; NULL where it is gone, and where an error is set. */
+/* The resource behind an entry, a new reference; NULL where it is gone, and where an error is
+ * set. */
 PyObject *resource_of(Entry *entry);
 
 /* What a weak reference refers to, a new reference; NULL where it is gone. */
@@ -123,10 +128,12 @@ extern PyTypeObject ledger_type;
 /* Makes the types ready and adds them to the module. -1 with an error set. */
 int ledgers_make(PyObject *module);
 
-/* The ledger of the calling thread, borrowed: the thread holds it. NULL with an error set: without memory. */
+/* The ledger of the calling thread, borrowed: the thread holds it. NULL with an error set: without
+ * memory. */
 Ledger *ledger_here(void);
 
-/* Takes back that a birth was counted, where it was since the counters of its thread were set to zero. */
+/* Takes back that a birth was counted, where it was since the counters of its thread were set to
+ * zero. */
 void take_back_birth(Entry *entry);
 /* The same, and counts it only when somebody counts: see `counted` in compiled.pyi. */
 void leave_birth_open(Entry *entry);

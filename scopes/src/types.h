@@ -34,7 +34,8 @@ enum counter {
 typedef struct Ledger {
     PyObject_HEAD
     long long counts[COUNTERS];
-    /* Both stand for the time since the counters were set to zero: of births in a scope, and outside. */
+    /* Both stand for the time since the counters were set to zero: of births in a scope, and
+     * outside. */
     PyObject *period, *unscoped_period;
     /* Whether its thread has ended, which has left its counts to the process. */
     bool has_ended;
@@ -51,20 +52,23 @@ typedef struct {
     PyObject *home;    /* a Ledger or None */
     PyObject *unit;    /* an Entry or None */
     PyObject *members; /* a tuple of Entry */
-    /* Of what a scope has released: the `origin` of that scope. None for any other, also for a member. */
+    /* Of what a scope has released: the `origin` of that scope. None for any other, also for a
+     * member. */
     PyObject *released_by;
 } Entry;
 
 /* Whether it is not known yet if the birth is one that counts: see `counted` in compiled.pyi. */
 static inline bool is_open_birth(const Entry *entry) { return entry->counted == Py_None; }
 
-/* Of an object of a kind that is held: `held` is the object, or None once it is released or kept. */
+/* Of an object of a kind that is held: `held` is the object, or None once it is released or
+ * kept. */
 typedef struct {
     Entry entry;
     PyObject *held;
 } HeldEntry;
 
-/* Of what cannot be weakly referenced, and is held therefore. The weak reference is to the token. */
+/* Of what cannot be weakly referenced, and is held therefore. The weak reference is to the
+ * token. */
 typedef struct {
     HeldEntry held_entry;
     PyObject *token;
@@ -97,10 +101,12 @@ typedef struct {
     PyObject *served;      /* the arena's, or None */
     PyObject *variables;   /* what note_variables() returned when it was entered, or None */
     PyObject *escaped;     /* a tuple of Entry: what was held when it was left */
-    /* Where the scope was entered: the code that did, or None, and the offset of its instruction. */
+    /* Where the scope was entered: the code that did, or None, and the offset of its
+     * instruction. */
     PyObject *code;
     int instruction;
-    /* A tuple of the scope's name and of these two, made when the scope releases something; None before. */
+    /* A tuple of the scope's name and of these two, made when the scope releases something; None
+     * before. */
     PyObject *origin;
     bool keep_pages;
     bool has_memory_options;
@@ -110,8 +116,8 @@ typedef struct {
 static inline bool scope_is_closed(const ScopeState *scope) { return PyLong_AsLong(scope->state) == 2; }
 static inline bool scope_is_open(const ScopeState *scope) { return PyLong_AsLong(scope->state) == 1; }
 
-/* Whether it is open, and nothing about generators is to be thought of: then it is current where it lies in the context
- * variable, and `resolve` says who is otherwise. */
+/* Whether it is open, and nothing about generators is to be thought of: then it is current where it
+ * lies in the context variable, and `resolve` says who is otherwise. */
 static inline bool scope_is_direct(const ScopeState *scope) { return scope->direct == Py_True; }
 static inline bool scope_is_strict(const ScopeState *scope) { return scope->strict == Py_True; }
 /* Whether the arena serves its block. */
@@ -132,7 +138,8 @@ static inline void put(PyObject **field, PyObject *value)
 /* All of it lives as long as the process. */
 struct scopes_api {
     PyTypeObject *scope_state, *entry, *strong_entry, *anchored_entry;
-    /* The context variable with the innermost entered scope; by ``id``, the entries of what is alive; the listeners. */
+    /* The context variable with the innermost entered scope; by ``id``, the entries of what is
+     * alive; the listeners. */
     PyObject *current, *live, *listeners;
     /* The current scope, where the innermost entered one is not direct: a new reference, None for
      * no scope. NULL with an error set. Runs Python code. */

@@ -41,8 +41,8 @@ static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
 static PyObject *local_of(const PyFrameObject *frame, int number, bool *is_counted)
 {
 #if PY_VERSION_HEX >= 0x030E0000
-    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no reference
-     * then. */
+    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no
+     * reference then. */
     uintptr_t bits = frame->f_frame->localsplus[number].bits;
     *is_counted = (bits & 3) == 0;
     return (PyObject *)(bits & ~(uintptr_t)3);
@@ -87,8 +87,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         result = visit_dict(frame, visit, arg);
     }
     else {
-        /* Those that a function inside can refer to come last. Whether one does, this Python does not
-         * show: in doubt they are held. */
+        /* Those that a function inside can refer to come last. Whether one does, this Python does
+         * not show: in doubt they are held. */
         PyObject *groups[] = {PyCode_GetVarnames(code), PyCode_GetFreevars(code)};
         PyObject *cells = PyCode_GetCellvars(code);
         for (int group = 0; group < 2; group++) {
@@ -138,7 +138,8 @@ bool has_ended(PyFrameObject *frame)
 #ifdef FRAMES_ARE_KNOWN
     return frame->f_frame->owner == FRAME_OWNED_BY_FRAME_OBJECT;
 #else
-    /* This Python does not show it. One of a generator or a coroutine may be suspended: in doubt its variables hold. */
+    /* This Python does not show it. One of a generator or a coroutine may be suspended: in doubt
+     * its variables hold. */
     PyCodeObject *code = PyFrame_GetCode(frame);
     bool ended = !(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
     Py_DECREF(code);

@@ -19,7 +19,8 @@ static const char *const asked[] = {"is_cpu", "is_contiguous", "is_conj", "is_ne
 enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, ASKED };
 static PyObject *names[ASKED];
 
-/* One side of a move: row `starts[i] + steps[t]` of its block is step t of sequence i. Owns its buffers. */
+/* One side of a move: row `starts[i] + steps[t]` of its block is step t of sequence i. Owns its
+ * buffers. */
 struct side {
     /* One block for each sequence, or one for all. */
     Py_ssize_t count;
@@ -74,7 +75,8 @@ static void side_drop(struct side *side)
     PyBuffer_Release(&side->steps);
 }
 
-/* Take the blocks of a side that has none yet. False with an error set; it can be dropped in both cases. */
+/* Take the blocks of a side that has none yet. False with an error set; it can be dropped in both
+ * cases. */
 static bool side_take(PyObject *objects, struct side *side, bool is_written)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(objects);

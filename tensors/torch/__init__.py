@@ -46,8 +46,8 @@ def _break_graphs(trace_rules: Any) -> None:
     """
     skipped: list[str] = []
     inlined = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    # Earlier releases have the set of their own folders alone, which is made once. Where there is none, those
-    # functions break the graph.
+    # Earlier releases have the set of their own folders alone, which is made once. Where there is
+    # none, those functions break the graph.
     folders: Callable[[], set[str]] = getattr(trace_rules, "get_mod_inlinelist", set[str])
     when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", None) or folders()
 

@@ -206,7 +206,8 @@ class TorchKind(Kind):
 
     def library_references(self, resource: Any, /) -> int:
         """Return 1 where C++ refers to a tensor too, such as a view or a graph, as one reference to the object."""
-        # Asked past its class, which is that of a disposed one where another thread has been faster.
+        # Asked past its class, which is that of a disposed one where another thread has been
+        # faster.
         with _Undisturbed():
             return int(COUNTS_CPLUSPLUS and _use_count(resource) > 1)
 

@@ -101,7 +101,8 @@ _CACHES: Final = frozenset(
         ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
         ("torch.autograd.graph", "maybe_clone"),
         ("torch.utils.checkpoint", "_detach_helper"),
-        # Earlier releases: copies of what is kept, and the tensors of the node that saves the inputs.
+        # Earlier releases: copies of what is kept, and the tensors of the node that saves the
+        # inputs.
         ("torch.utils.checkpoint", "_maybe_detach"),
         ("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator"),
         ("torch.utils.checkpoint", "_NoopSaveInputs.forward"),

@@ -62,14 +62,16 @@ def _counts_cplusplus() -> bool:
 
 
 with _Undisturbed():
-    # Releases before 2.10 hand the Python object over to C++ instead, when Python refers to it no more.
+    # Releases before 2.10 hand the Python object over to C++ instead, when Python refers to it no
+    # more.
     COUNTS_CPLUSPLUS: Final = _counts_cplusplus()
 """Whether C++ that refers to a tensor counts as one reference to its Python object."""
 
 
 def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
-    # A weak reference of Python's, such as an entry, may have found an object that C++ owns. The exchange would
-    # leave C++ with an object that is freed. What hands the object to Python takes it over.
+    # A weak reference of Python's, such as an entry, may have found an object that C++ owns. The
+    # exchange would leave C++ with an object that is freed. What hands the object to Python takes
+    # it over.
     if _C._functorch.unwrap_if_dead(tensor) is not tensor:
         raise RuntimeError("a tensor of a transform that has ended cannot be exchanged")
     _C._swap_tensor_impl(tensor, other)
@@ -281,7 +283,8 @@ def _alias(tensor: Tensor) -> Tensor:
     registry: Any = getattr(nested, "_tensor_symint_registry", {})
     rows = registry.get(tensor)
     if rows is not None:
-        # Nested tensors with the same tensor of offsets have rows of the same lengths: it stands for them.
+        # Nested tensors with the same tensor of offsets have rows of the same lengths: it stands
+        # for them.
         registry[alias] = rows
     return alias
 

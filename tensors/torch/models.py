@@ -305,8 +305,8 @@ _IS_OTHER, _IS_TENSOR, _IS_MODULE, _IS_OPTIMIZER = range(4)
 
 def _kind_of(cls: type) -> int:
     if issubclass(cls, Module):
-        # PyTorch calls no hook for the registrations of torch.jit's: where one is in no model, its tensors are
-        # tensors like any other.
+        # PyTorch calls no hook for the registrations of torch.jit's: where one is in no model, its
+        # tensors are tensors like any other.
         return _IS_OTHER if issubclass(cls, torch.jit.ScriptModule) else _IS_MODULE
     if issubclass(cls, Optimizer):
         return _IS_OPTIMIZER

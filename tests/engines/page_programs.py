@@ -15,7 +15,8 @@ _ENVIRONMENT: Final = {
     # PyTorch: gloo asks the name of the machine for an address otherwise.
     "GLOO_SOCKET_IFNAME": "lo",
     "OMP_NUM_THREADS": "1",
-    # Ray: its processes meet at 127.0.0.1; nothing is told to anybody, nothing is written to the home folder.
+    # Ray: its processes meet at 127.0.0.1; nothing is told to anybody, nothing is written to the
+    # home folder.
     "RAY_AUTH_MODE": "disabled",
     "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": str(100 << 20),
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

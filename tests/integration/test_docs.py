@@ -27,7 +27,8 @@ from disposescope import leaks
 ROOT = Path(__file__).resolve().parents[2]
 DOOR = Path(disposescope.__file__).parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-# Elsewhere: Lightning's in tests/frameworks, Ray's in tests/engines, that of several processes in test_torchrun.
+# Elsewhere: Lightning's in tests/frameworks, Ray's in tests/engines, that of several processes in
+# test_torchrun.
 ELSEWHERE = ("import lightning", "import ray", "init_process_group")
 PAGES_THAT_RUN = [page for page in PAGES if not any(words in page.read_text() for words in ELSEWHERE)]
 FENCED = re.compile(r"^```(python|pycon)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -58,7 +59,8 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
             test = doctest.DocTestParser().get_doctest(code, names, page.name, str(page), line)
             runner.run(test, clear_globs=False)
             names.update(test.globs)
-            # What a page declares for good, such as a class that keeps tensors, holds all else on it.
+            # What a page declares for good, such as a class that keeps tensors, holds all else on
+            # it.
             test.globs.pop("detector", None)
     names.pop("detector", None)
     assert runner.summarize(verbose=False).failed == 0

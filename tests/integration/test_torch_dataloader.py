@@ -171,7 +171,8 @@ def test_no_process_grows_over_fifty_epochs(workers: int) -> None:
         if epoch % 10 == 9:
             gc.collect()
             sizes.append([process.memory_info().rss for process in (here, *here.children())])
-    # One epoch is 0.4 MB: ten that were kept would be 4 each time. The C library takes some now and then.
+    # One epoch is 0.4 MB: ten that were kept would be 4 each time. The C library takes some now and
+    # then.
     for resident in zip(*sizes, strict=True):
         assert min(after - before for before, after in itertools.pairwise(resident)) < 2 * 2**20, resident
 

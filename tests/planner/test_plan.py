@@ -117,7 +117,8 @@ def test_other_threads_run_while_a_plan_is_made_and_it_can_be_interrupted() -> N
         raise Interrupted
 
     def interrupt_the_plan() -> None:
-        # Were no other thread to run while one plans, this one would not, and nothing would end the plan.
+        # Were no other thread to run while one plans, this one would not, and nothing would end the
+        # plan.
         begun.wait()
         signal.pthread_kill(planning, signal.SIGUSR1)
 

@@ -17,8 +17,8 @@ import resource
 import disposescope as ds
 
 def faults_of_large_blocks(blocks=20, nbytes=64 * 2**20):
-    # Made and freed by the C allocator alone: a bytearray's memory comes from it, and calloc leaves fresh pages
-    # untouched.
+    # Made and freed by the C allocator alone: a bytearray's memory comes from it, and calloc leaves
+    # fresh pages untouched.
     bytes(bytearray(nbytes))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(blocks):

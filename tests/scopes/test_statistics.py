@@ -315,7 +315,8 @@ class TestThreads:
         try:
             run_threads(50)
             blocks = [run_threads(number) for number in (50, 200, 200, 200)]
-            # One for each thread would be 200 each time. The interpreter keeps some for itself now and then.
+            # One for each thread would be 200 each time. The interpreter keeps some for itself now
+            # and then.
             assert min(after - before for before, after in itertools.pairwise(blocks)) < 100
         finally:
             threading.settrace(tracing)

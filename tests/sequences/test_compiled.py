@@ -31,7 +31,8 @@ def test_rows_go_from_any_place_to_any_other(seed: int) -> None:
     ranks, ones = np.arange(batch), np.arange(time)
     sizes = [sum(length > step for length in lengths) for step in range(time)]
     late = ints([time - length for length in lengths])
-    # Each with the rows of a block, whether there is one for each sequence, the starts and the steps.
+    # Each with the rows of a block, whether there is one for each sequence, the starts and the
+    # steps.
     places = [
         (time, True, ranks * 0, ones),
         (sum(lengths), False, ranks, offsets(sizes)),

@@ -202,7 +202,8 @@ def test_a_loop_that_always_is_at_the_same_instruction_gives_the_memory_back_whe
         looping = threading.Thread(target=loop)
         looping.start()
         started.wait()
-    # The loop may be refused before the scope has come to the memory: whoever is last gives it back.
+    # The loop may be refused before the scope has come to the memory: whoever is last gives it
+    # back.
     looping.join()
     assert refused == [True]
     assert memory() is None

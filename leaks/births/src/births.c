@@ -1,4 +1,5 @@
-/* Births and deaths: of blocks of the arena, of memory that an object stands for, and of resources by their entries. */
+/* Births and deaths: of blocks of the arena, of memory that an object stands for, and of resources
+ * by their entries. */
 #include "log.h"
 
 #include "../../../scopes/src/raised.h"
@@ -17,8 +18,9 @@ static double next_interval(struct sampling *sampling)
     return -log1p(-uniform) * sampling->mean_nbytes;
 }
 
-/* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes, which makes the sums of
- * birth_weight unbiased: https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
+/* The points at which a birth is kept lie apart by exponentially distributed numbers of bytes,
+ * which makes the sums of birth_weight unbiased:
+ * https://github.com/google/tcmalloc/blob/master/docs/sampling.md */
 bool births_keep(Log *log, size_t nbytes)
 {
     if (!log->sampling.is_on) {
@@ -109,7 +111,8 @@ static void let_go(const struct birth *birth)
     }
 }
 
-/* What was born with a key is gone; does nothing where that is not known. May run Python code, but for blocks. */
+/* What was born with a key is gone; does nothing where that is not known. May run Python code, but
+ * for blocks. */
 static void forget(Log *log, const void *key)
 {
     struct birth birth;
@@ -204,7 +207,8 @@ static int record(Log *log, const struct birth *birth)
     return 0;
 }
 
-/* A birth that happens now. Runs no Python code: the numbers of the site and of the scope, which may, come first. */
+/* A birth that happens now. Runs no Python code: the numbers of the site and of the scope, which
+ * may, come first. */
 static struct birth new_birth(Log *log, void *key, unsigned flags, size_t nbytes, uint32_t site, uint16_t scope)
 {
     double at_ms = (seconds_now() - log->made_at) * 1000;

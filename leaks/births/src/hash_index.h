@@ -44,7 +44,8 @@ static inline uint32_t hash_after(const struct hash_index *index, uint32_t at)
     return at + 1 == index->room ? 0 : at + 1;
 }
 
-/* A search: start it with `hash_search`, and ask `hash_next` for one position with that hash after the other. */
+/* A search: start it with `hash_search`, and ask `hash_next` for one position with that hash after
+ * the other. */
 struct hash_search {
     uint32_t hash, at;
 };

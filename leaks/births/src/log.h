@@ -70,7 +70,8 @@ struct sampling {
     uint64_t random_state;
 };
 
-/* What is known of a kind, as `describe_kind` in compiled.pyi. It has references, which it keeps. */
+/* What is known of a kind, as `describe_kind` in compiled.pyi. It has references, which it
+ * keeps. */
 struct kind {
     PyObject *kind;
     PyObject *weigh;  /* resource -> bytes, or None */
@@ -112,7 +113,8 @@ struct code_facts {
     struct hash_index index; /* by code and `about` */
 };
 
-/* What one line, with those that led to it, made of one kind on one device. It has references to the codes. */
+/* What one line, with those that led to it, made of one kind on one device. It has references to
+ * the codes. */
 struct site {
     const struct place *places; /* innermost first */
     uint32_t places_count;
@@ -199,7 +201,8 @@ int births_make(Log *log);
 void births_sample(Log *log, uint64_t nbytes);
 /* Whether a birth of so many bytes is to be kept; to be asked once for each. */
 bool births_keep(Log *log, size_t nbytes);
-/* The birth of a key, or of what an object stands for; NULL where none is known. Good until the next birth or death. */
+/* The birth of a key, or of what an object stands for; NULL where none is known. Good until the
+ * next birth or death. */
 struct birth *birth_of(const Log *log, const void *key);
 struct birth *birth_of_memory(const Log *log, PyObject *object);
 void births_clear(Log *log);
@@ -292,7 +295,8 @@ double birth_weight(const Log *log, const struct birth *birth);
 /* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer.
  * Runs no Python code. */
 void site_count(Log *log, const struct birth *birth, int sign);
-/* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python code. */
+/* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python
+ * code. */
 void sites_birth(Log *log);
 /* Births begin to be recorded again: what lived after earlier passes is forgotten, so that there is
  * room for all that come. */

@@ -1,4 +1,5 @@
-/* What repeats in births, by numbers: the names of kinds, devices, calls, passes and scopes; and the current scope. */
+/* What repeats in births, by numbers: the names of kinds, devices, calls, passes and scopes; and
+ * the current scope. */
 #include "log.h"
 
 #include "../../../scopes/src/raised.h"

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What code is to a person who looks for a line: `Role` in scopes/sites.py. UNKNOWN where there is no memory for it. */
+/* What code is to a person who looks for a line: `Role` in scopes/sites.py. UNKNOWN where there is
+ * no memory for it. */
 enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 
 /* ------------------------------------------------------------------ what is known of codes
@@ -45,7 +46,8 @@ static bool fact_find(const struct code_facts *facts, const PyCodeObject *code, 
     return false;
 }
 
-/* Add a fact where nobody has meanwhile; `value` gets the one that stands there. False where there is no memory. */
+/* Add a fact where nobody has meanwhile; `value` gets the one that stands there. False where there
+ * is no memory. */
 static bool fact_add(struct code_facts *facts, PyCodeObject *code, intptr_t about, intptr_t *value)
 {
     if (fact_find(facts, code, about, value)) {
@@ -106,7 +108,8 @@ static enum role role_of(Log *log, struct walk *walk)
     return fact_add(&log->code_facts, code, ITS_ROLE, &role) ? (enum role)role : UNKNOWN;
 }
 
-/* The instruction that stands for the line of one, of a code whose role is known. Runs no Python code. */
+/* The instruction that stands for the line of one, of a code whose role is known. Runs no Python
+ * code. */
 static intptr_t first_of_line(struct code_facts *facts, PyCodeObject *code, intptr_t instruction)
 {
     intptr_t first = instruction;
@@ -164,7 +167,8 @@ uint16_t origin_op(Log *log, const struct origin *origin)
 
 #define CODES_AT_MOST 50000
 
-/* How many of the innermost frames of this thread are passed over: those of an object that is being made. */
+/* How many of the innermost frames of this thread are passed over: those of an object that is being
+ * made. */
 static _Thread_local uint32_t frames_left_out;
 
 void origin_leave_out(uint32_t frames) { frames_left_out = frames; }

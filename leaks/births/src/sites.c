@@ -310,7 +310,8 @@ void site_count(Log *log, const struct birth *birth, int sign)
 
 void sites_clear(Log *log)
 {
-    /* Code that is let go may take anything with it: afterwards, when there are no sites any more. */
+    /* Code that is let go may take anything with it: afterwards, when there are no sites any
+     * more. */
     struct sites gone = log->sites;
     log->sites = (struct sites){0};
     code_facts_clear(log);
@@ -336,7 +337,8 @@ PyObject *sites_site(Log *log, PyObject *number)
         PyErr_Format(PyExc_IndexError, "there are %u sites, and no number %lu", log->sites.count, wanted);
         return NULL;
     }
-    /* What is made here may run the garbage collector, and with it births, which move the sites, or a clear. */
+    /* What is made here may run the garbage collector, and with it births, which move the sites, or
+     * a clear. */
     uint64_t clearings = log->clearings;
     uint32_t count = log->sites.all[wanted].places_count;
     PyObject *places = PyTuple_New(count);

@@ -86,8 +86,8 @@ class _AtNumpy:
             return
         sys.meta_path.remove(self)
         try:
-            # Where no report follows, the session says that it missed this process, which may be a fork
-            # of the one that signed in.
+            # Where no report follows, the session says that it missed this process, which may be a
+            # fork of the one that signed in.
             with open(os.path.join(self._folder, f"arrays-{os.getpid()}"), "w", encoding="utf-8") as file:
                 file.write(" ".join(getattr(sys, "orig_argv", sys.argv)))
         except OSError:

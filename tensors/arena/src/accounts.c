@@ -219,7 +219,8 @@ static void account_dealloc(struct account_object *self)
     if (account != NULL) {
         account->owner = NULL;
         if (account->forward == NULL) {
-            /* A scope that died open, such as that of a generator at the exit of the interpreter. */
+            /* A scope that died open, such as that of a generator at the exit of the
+             * interpreter. */
             account_close(account, &account_of_nobody);
         }
         account_release(account);
@@ -274,7 +275,8 @@ static struct account *make_account(ScopeState *scope)
         return NULL;
     }
     if (scope->account != Py_None) {
-        /* Making these objects can run the garbage collector, and that code which made an account first. */
+        /* Making these objects can run the garbage collector, and that code which made an account
+         * first. */
         Py_DECREF(held);
         return ((struct account_object *)scope->account)->account;
     }
@@ -326,8 +328,9 @@ PyObject *account_scope(const struct account *account)
 
 /* ------------------------------------------------------------------ that of the current scope */
 
-/* Whether a scope that a generator opened is the current one for certain: its generator runs, and nothing else is to be
- * thought of. `resolve` says the same, and what is current otherwise, in Python. */
+/* Whether a scope that a generator opened is the current one for certain: its generator runs, and
+ * nothing else is to be thought of. `resolve` says the same, and what is current otherwise, in
+ * Python. */
 static bool runs_plainly(const ScopeState *scope)
 {
     if (!PyFrame_Check(scope->frame) || PyTuple_GET_SIZE(scope->suspended) != 0 || !scope_is_open(scope)) {
@@ -353,7 +356,8 @@ static struct account *account_among_others(ScopeState *top)
     /* The scope is current, so somebody holds it, and it holds the account. */
     Py_XDECREF(scope);
     if (PyErr_Occurred()) {
-        /* An interrupt, or the interpreter is going down, or out of memory: the block is nobody's. */
+        /* An interrupt, or the interpreter is going down, or out of memory: the block is
+         * nobody's. */
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
@@ -387,7 +391,8 @@ static PyObject *mark_function, *table;
 
 static int make_sites(void)
 {
-    /* Kept for the life of the process: arrays are born and freed while the interpreter goes down. */
+    /* Kept for the life of the process: arrays are born and freed while the interpreter goes
+     * down. */
     table = PyDict_New();
     PyObject *module = table == NULL ? NULL : PyImport_ImportModule("disposescope.scopes.sites");
     mark_function = module == NULL ? NULL : PyObject_GetAttrString(module, "mark_of");
@@ -495,7 +500,8 @@ PyObject *arena_sites(PyObject *module, PyObject *scope)
 
 /* Budgets: what Python counts against them, and asks about a refusal. */
 
-/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with it. */
+/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with
+ * it. */
 struct refusal {
     uint64_t limit; /* the serial number of the account, 0 where none was refused */
     size_t nbytes;  /* requested */

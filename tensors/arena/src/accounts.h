@@ -21,7 +21,8 @@
 
 #include "../../../scopes/src/types.h"
 
-/* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with an exception. */
+/* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with
+ * an exception. */
 int accounts_make(void);
 
 struct pass;
@@ -55,16 +56,19 @@ struct account_figures {
 extern struct account account_of_nobody;
 extern struct account_figures account_totals;
 
-/* A new account with one reference, or NULL where there is no memory. outer: where its limits come from, or NULL. */
+/* A new account with one reference, or NULL where there is no memory. outer: where its limits come
+ * from, or NULL. */
 struct account *account_new(size_t budget, struct account *outer);
 
-/* The account with a budget that has this serial number, NULL where it is gone; no new reference. */
+/* The account with a budget that has this serial number, NULL where it is gone; no new
+ * reference. */
 struct account *account_limited(uint64_t serial);
 
 /* Drop a reference. */
 void account_release(struct account *account);
 
-/* The account that owns what was charged to this one: itself, or the end of its forwards. No new reference. */
+/* The account that owns what was charged to this one: itself, or the end of its forwards. No new
+ * reference. */
 struct account *account_at_the_end(struct account *account);
 
 static inline struct account *account_now(struct account *account)
@@ -182,7 +186,8 @@ bool account_of_argument(PyObject *object, bool make, struct account **account);
  * context. Never NULL, raises nothing, keeps an exception that is set. */
 struct account *account_current(void);
 
-/* The scope that an account stands for, a new reference; None where it is nobody's or the scope is gone. */
+/* The scope that an account stands for, a new reference; None where it is nobody's or the scope is
+ * gone. */
 PyObject *account_scope(const struct account *account);
 
 /* Remember as the last refusal on this thread that an account with a budget refused memory, of the

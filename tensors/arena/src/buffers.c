@@ -32,7 +32,8 @@ static int record(PyObject *array)
     return returned == NULL ? -1 : 0;
 }
 
-/* What a function has returned, recorded if it is an array over memory of others; steals and returns the reference. */
+/* What a function has returned, recorded if it is an array over memory of others; steals and
+ * returns the reference. */
 static PyObject *made(PyObject *result)
 {
     if (result != NULL && recorder != NULL && Py_REFCNT(result) == 1 && is_over_foreign_memory(result) &&
@@ -93,7 +94,8 @@ static const struct replacement {
     [SETSTATE] = {"__setstate__", METH_VARARGS, set_state},
 };
 
-/* The entry of one in NumPy's table; NULL where it is not as expected, with an exception or without. */
+/* The entry of one in NumPy's table; NULL where it is not as expected, with an exception or
+ * without. */
 static PyMethodDef *find_entry(PyObject *module, const struct replacement *wanted)
 {
     bool is_method = wanted == &replacements[SETSTATE];

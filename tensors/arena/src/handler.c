@@ -192,7 +192,8 @@ bool arrays_move(void *address, struct account *source, struct account *target)
 
 /* ================================================================== the log of births */
 
-/* The log of births in which blocks are recorded while a leak detector is open, and otherwise NULL. */
+/* The log of births in which blocks are recorded while a leak detector is open, and otherwise
+ * NULL. */
 static const struct birth_log_api *open_log;
 /* The log that was given last: the blocks with the note LOGGED are in it. */
 static const struct birth_log_api *log_of_blocks;
@@ -216,7 +217,8 @@ PyObject *arena_record_into(PyObject *module, PyObject *capsule)
         if (device != NULL) {
             log_kind = log->kind_number(kind);
             log_device = log->device_number(device);
-            /* Blocks may be freed after the module of the log has gone: the capsule is kept for ever. */
+            /* Blocks may be freed after the module of the log has gone: the capsule is kept for
+             * ever. */
             Py_INCREF(capsule);
             log_of_blocks = log;
         }
@@ -331,7 +333,8 @@ static void *serve(size_t nbytes, bool zeroed)
 
 enum request { MALLOC, CALLOC, REALLOC, FREE };
 
-/* For a thread that is not attached: attach it, and do what was asked for. NULL where the interpreter has ended. */
+/* For a thread that is not attached: attach it, and do what was asked for. NULL where the
+ * interpreter has ended. */
 static __attribute__((noinline, cold)) void *serve_unattached(enum request request, void *ptr, size_t nbytes);
 
 static void *serve_malloc(void *ctx, size_t size)

@@ -23,7 +23,8 @@
 
 #include "accounts.h"
 
-/* The capsule that NumPy keeps in its context variable and with each array; never freed, like the handler in it. */
+/* The capsule that NumPy keeps in its context variable and with each array; never freed, like the
+ * handler in it. */
 extern PyObject *handler_capsule;
 
 /* Make the capsule. Returns 0, or -1 with an exception. */
@@ -34,11 +35,11 @@ int handler_make(void);
 bool handler_logs_births(void);
 bool handler_has_logged(void *address);
 
-/* The part of NumPy's C interface that the arena uses, written down here so that the package is built without NumPy's
- * headers and one build serves every NumPy 2: NEP 49 (https://numpy.org/neps/nep-0049.html) and numpy/ndarraytypes.h.
- * The positions in the table of functions and the members of an array are fixed by NumPy's ABI version, which
- * numpy_install() checks, and a trial of the whole before the arena is used.
- */
+/* The part of NumPy's C interface that the arena uses, written down here so that the package is
+ * built without NumPy's headers and one build serves every NumPy 2: NEP 49
+ * (https://numpy.org/neps/nep-0049.html) and numpy/ndarraytypes.h. The positions in the table of
+ * functions and the members of an array are fixed by NumPy's ABI version, which numpy_install()
+ * checks, and a trial of the whole before the arena is used. */
 
 /* PyDataMem_Handler. NumPy reads it, from any thread, as long as an array exists that it serves. */
 struct numpy_handler {
@@ -78,7 +79,8 @@ extern PyObject *(*numpy_get_handler)(void);
 /* numpy.ndarray; borrowed. */
 extern PyTypeObject *numpy_ndarray;
 
-/* Find all this. Returns 0, or -1 with ImportError where this NumPy is another one than the arena knows. */
+/* Find all this. Returns 0, or -1 with ImportError where this NumPy is another one than the arena
+ * knows. */
 int numpy_install(void);
 
 /* Give NumPy's error state in this context the value that it has there by default, where it has no
@@ -102,10 +104,12 @@ void *arrays_block_of(PyObject *array);
  * reference, NULL with an exception. */
 PyObject *arrays_storage(PyObject *owner);
 
-/* Whether nothing but an array refers to its memory, and nothing but so many references to that array. */
+/* Whether nothing but an array refers to its memory, and nothing but so many references to that
+ * array. */
 bool arrays_is_unshared(PyObject *array, Py_ssize_t references);
 
-/* Move the block of an array that is charged to `source` now to another account. Returns whether it was. */
+/* Move the block of an array that is charged to `source` now to another account. Returns whether it
+ * was. */
 bool arrays_move(void *address, struct account *source, struct account *target);
 
 #endif

@@ -45,7 +45,8 @@ static inline void *pages_map(size_t nbytes, size_t alignment)
 {
     nbytes = pages_up(nbytes);
 #ifdef _WIN32
-    /* Windows gives a reservation back whole: its place is looked for, and taken unless another thread was quicker. */
+    /* Windows gives a reservation back whole: its place is looked for, and taken unless another
+     * thread was quicker. */
     for (int tries = 0; tries < 16; tries++) {
         char *start = VirtualAlloc(NULL, nbytes + alignment, MEM_RESERVE, PAGE_NOACCESS);
         if (start == NULL) {

@@ -326,7 +326,8 @@ static bool spans_do(struct plan_object *plan, enum spans_verb verb, uint32_t fi
     return dead;
 }
 
-/* Take the spans in which blocks of earlier passes are alive, for the whole of a pass: they may die in it. */
+/* Take the spans in which blocks of earlier passes are alive, for the whole of a pass: they may die
+ * in it. */
 static void take_what_lives(struct plan_object *plan, const struct slab *slab)
 {
     memset(plan->used, 0, (plan->cuts_count / 64 + 1) * sizeof *plan->used);
@@ -516,7 +517,8 @@ static void record_places(struct pass *pass, struct birth *birth)
     for (; !walk_ended(&walk) && count < PLACES; walk_out(&walk)) {
         found[count++] = (struct place){.code = walk_code(&walk), .instruction = walk_instruction(&walk)};
     }
-    /* The frames, which hold the code, are there until the end of the walk and beyond: no Python code runs. */
+    /* The frames, which hold the code, are there until the end of the walk and beyond: no Python
+     * code runs. */
     walk_end(&walk);
     if (count == 0 || !grow_traces(pass)) {
         return;
@@ -706,7 +708,8 @@ struct pass_object {
     struct pass *pass;
 };
 
-/* The pass is over: what of it is in use is left to live on. Returns how many blocks of the slab that is. */
+/* The pass is over: what of it is in use is left to live on. Returns how many blocks of the slab
+ * that is. */
 static uint32_t close_pass(struct pass *pass)
 {
     uint32_t escaped = 0;

@@ -25,7 +25,8 @@
 
 enum region_kind { SLAB, LARGE };
 
-/* The head of a region. The memory of the region belongs to the pool from the mapping to the unmapping. */
+/* The head of a region. The memory of the region belongs to the pool from the mapping to the
+ * unmapping. */
 struct region {
     uint32_t mark;        /* region_mark(kind); with anything else here it is no region, and freeing into it a bug */
     uint16_t kind;        /* enum region_kind */
@@ -484,7 +485,8 @@ static void slabs_give(struct region *slab, void *address)
     slab->free_head = index + 1;
     free_in_slabs += slab->block_nbytes;
     if (--slab->live != 0 || (with_room[slab->class] == slab && slab->next == NULL)) {
-        /* The only one with room for its class stays, so that a single block that comes and goes costs no cutting. */
+        /* The only one with room for its class stays, so that a single block that comes and goes
+         * costs no cutting. */
         return;
     }
     region_unlink(&with_room[slab->class], slab);

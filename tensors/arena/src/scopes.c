@@ -89,7 +89,8 @@ PyObject *arena_leave(PyObject *module, PyObject *object)
         return NULL;
     }
     if ((present == handler_capsule) == (before == handler_capsule)) {
-        /* Another context than the one that was entered, which may be left yet: here all stays as it was. */
+        /* Another context than the one that was entered, which may be left yet: here all stays as
+         * it was. */
         PyObject *again = numpy_set_handler(present);
         Py_DECREF(present);
         if (again == NULL) {

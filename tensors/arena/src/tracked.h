@@ -58,7 +58,8 @@ struct slab *slab_new(size_t nbytes, bool verified);
 /* Drop a reference. */
 void slab_release(struct slab *slab);
 
-/* Serve nothing from it any more, and give the pages in which no block is in use back to the system. */
+/* Serve nothing from it any more, and give the pages in which no block is in use back to the
+ * system. */
 void slab_abandon(struct slab *slab);
 
 /* Put a block of nbytes at an offset, where every byte of its room is dead. NULL where there is no
@@ -71,7 +72,8 @@ struct tracked *tracked_add(void *address, struct block *block);
 /* The tracked block at an address; NULL where none is. */
 struct tracked *tracked_find(const void *address);
 
-/* A block is tracked no more. That of a slab is dead then; the note of another one stays as it is. */
+/* A block is tracked no more. That of a slab is dead then; the note of another one stays as it
+ * is. */
 void tracked_remove(struct tracked *tracked);
 
 /* Where slabs are: nothing outside of this is in one. */

@@ -1,4 +1,5 @@
-/* Births, seen where the Python object of a tensor gets its memory: every one of them, and nothing else. */
+/* Births, seen where the Python object of a tensor gets its memory: every one of them, and nothing
+ * else. */
 #include "compiled.h"
 
 #include <string.h>
@@ -23,7 +24,8 @@ static struct known {
     enum verdict verdict;
 } known[PLACES][WAYS];
 
-/* The name of the module whose code a frame runs, a new reference: None where it has none. NULL with an error set. */
+/* The name of the module whose code a frame runs, a new reference: None where it has none. NULL
+ * with an error set. */
 static PyObject *module_of(const struct walk *walk)
 {
     PyObject *globals = walk_globals(walk);
@@ -109,7 +111,8 @@ static int code_rebuilds(void)
     return verdict == UNKNOWN ? -1 : verdict == REBUILDS;
 }
 
-/* Whether it is only after a look at the frames that it makes none: it copies a module, or traces a graph. Likewise. */
+/* Whether it is only after a look at the frames that it makes none: it copies a module, or traces a
+ * graph. Likewise. */
 static int code_refuses_births(void)
 {
     enum verdict verdict = verdict_here();
@@ -121,7 +124,8 @@ static int code_refuses_births(void)
  * composite together. */
 enum birth { NO_BIRTH, BIRTH, OPEN_BIRTH };
 
-/* Which of these the code that runs on this thread makes. -1 with an error set. Can run Python code. */
+/* Which of these the code that runs on this thread makes. -1 with an error set. Can run Python
+ * code. */
 static int code_makes_births(void)
 {
     switch (verdict_here()) {
@@ -230,7 +234,8 @@ static int is_born(PyTypeObject *type)
     return answer;
 }
 
-/* Has the mode on this thread's stack, which asks the budgets when the call is over. 1, or -1 with an error set. */
+/* Has the mode on this thread's stack, which asks the budgets when the call is over. 1, or -1 with
+ * an error set. */
 static int push_mode_once(void)
 {
     if (thread_forget_dead() < 0) {
@@ -374,7 +379,8 @@ static PyObject *place_of(enum watch watch)
                                : memory_place(birth_watch->memory);
 }
 
-/* Has a detector look at a tensor that no scope owns. No other code runs meanwhile: the tensor is not filled. */
+/* Has a detector look at a tensor that no scope owns. No other code runs meanwhile: the tensor is
+ * not filled. */
 static void watch_unowned(PyObject *tensor, PyObject *place, enum watch watch)
 {
     int collects = PyGC_Disable();

@@ -60,7 +60,8 @@ int thread_has_mode(PyObject *mode);
  * last one was, borrowed; NULL with an error set. */
 int thread_remember_backward(PyObject *place);
 PyObject *thread_backward(void);
-/* Adds the entry of a birth on it that a budget is still to be asked about. -1 with an error set. */
+/* Adds the entry of a birth on it that a budget is still to be asked about. -1 with an error
+ * set. */
 int thread_add_pending(PyObject *entry);
 /* Forgets those of them, once in a while, that are of what is dead. -1 with an error set. */
 int thread_forget_dead(void);
@@ -79,7 +80,8 @@ bool libtorch_makes_no_births(void);
 /* One reason for that: nobody is to see functions called. */
 bool libtorch_functions_are_disabled(void);
 
-/* Lets nobody see functions called, no mode and no class; returns what was so before, to be given back. */
+/* Lets nobody see functions called, no mode and no class; returns what was so before, to be given
+ * back. */
 int libtorch_disable_functions(void);
 void libtorch_enable_functions(int before);
 
@@ -118,7 +120,8 @@ PyObject *memory_place(const MemoryRecorder *recorder);
 /* A backward pass begins that makes gradients: here each of them is made that nobody has seen
  * before the next one begins. */
 void memory_begin_backward(MemoryRecorder *recorder);
-/* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is known. */
+/* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is
+ * known. */
 PyObject *memory_place_of_gradient(const MemoryRecorder *recorder);
 /* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an
  * array's, or somebody else's; it is reported in any case. */
@@ -150,17 +153,20 @@ extern BirthWatch *birth_watch;
 /* -1 with an error set. */
 int births_make(void);
 
-/* Sees the births of a class of tensors from now on, which a class derived from it takes over; and no longer. */
+/* Sees the births of a class of tensors from now on, which a class derived from it takes over; and
+ * no longer. */
 void births_watch_class(PyTypeObject *type);
 void births_leave_class(PyTypeObject *type);
 
-/* Has a detector look at a tensor that was given a storage. No error may be set. Can run any code. */
+/* Has a detector look at a tensor that was given a storage. No error may be set. Can run any
+ * code. */
 void births_look_again(PyObject *tensor);
 
 /* A frame reads a descriptor of PyTorch's on this thread: what that makes is no birth, except a
  * gradient for a detector. Returns the state before, which is to be given back at the end. */
 uintptr_t births_begin_reading(const void *frame, bool gradient);
-/* Returns whether a tensor was born meanwhile in other code than the descriptor's: a mode's, or that of a class. */
+/* Returns whether a tensor was born meanwhile in other code than the descriptor's: a mode's, or
+ * that of a class. */
 bool births_end_reading(uintptr_t before);
 
 /* Calls a function with one argument; what it makes on this thread no scope owns. */

@@ -6,8 +6,8 @@
 #endif
 
 /* ``torch::autograd::get_current_graph_task_id()``, ``at::impl::torch_function_all_disabled()``,
- * ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``, and the
- * ``disabled_state`` of ``at::impl::PythonTorchFunctionTLS``: part of what PyTorch exports to extensions. */
+ * ``c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)``, and the ``disabled_state`` of
+ * ``at::impl::PythonTorchFunctionTLS``: part of what PyTorch exports to extensions. */
 static int (*graph_task)(void);
 static bool (*all_disabled)(void);
 static bool (*is_included)(uint16_t);

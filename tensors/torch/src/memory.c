@@ -44,7 +44,8 @@ PyObject *memory_place_of_gradient(const MemoryRecorder *recorder)
         PyErr_Clear();
     }
     if (place == NULL || place == Py_None || !recorder->log->is_recent(place)) {
-        /* A hook may run on a thread of the engine's, and a gradient be read on another one than that of the pass. */
+        /* A hook may run on a thread of the engine's, and a gradient be read on another one than
+         * that of the pass. */
         place = recorder->backward;
     }
     return place != NULL && recorder->log->is_recent(place) ? Py_NewRef(place) : memory_place(recorder);
@@ -68,7 +69,8 @@ int memory_add(MemoryRecorder *recorder, PyObject *reference, PyObject *place, e
 
 /* ------------------------------------------------------------------ what is looked at */
 
-/* What a weak reference is of, a new reference; NULL where that is gone, with or without an error set. */
+/* What a weak reference is of, a new reference; NULL where that is gone, with or without an error
+ * set. */
 static PyObject *referent(PyObject *reference)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -80,7 +82,8 @@ static PyObject *referent(PyObject *reference)
 #endif
 }
 
-/* Whether a method of an object returns, or an attribute has, a true value: 1, 0, or -1 with an error set. */
+/* Whether a method of an object returns, or an attribute has, a true value: 1, 0, or -1 with an
+ * error set. */
 static int is_true(PyObject *object, PyObject *name, bool is_method)
 {
     PyObject *value = is_method ? PyObject_CallMethodNoArgs(object, name) : PyObject_GetAttr(object, name);
@@ -89,7 +92,8 @@ static int is_true(PyObject *object, PyObject *name, bool is_method)
     return answer;
 }
 
-/* The size that a call returned or an attribute has, whose reference is stolen; -1 with an error set. */
+/* The size that a call returned or an attribute has, whose reference is stolen; -1 with an error
+ * set. */
 static size_t size_of(PyObject *number)
 {
     size_t size = number == NULL ? (size_t)-1 : PyLong_AsSize_t(number);
@@ -142,11 +146,13 @@ static PyObject *storage_of(const MemoryRecorder *recorder, PyObject *tensor)
     return storage;
 }
 
-/* Records the memory of a tensor that the log does not know. -1 with an error set that is no Exception. */
+/* Records the memory of a tensor that the log does not know. -1 with an error set that is no
+ * Exception. */
 static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bool is_whole)
 {
     if (recorder->log->samples()) {
-        /* Of views as well: what falls on them is dropped below, and every birth keeps its chance. */
+        /* Of views as well: what falls on them is dropped below, and every birth keeps its
+         * chance. */
         size_t nbytes = size_of(PyObject_GetAttr(tensor, name_nbytes));
         if (nbytes == (size_t)-1) {
             PyErr_Clear();
@@ -175,7 +181,8 @@ static int know(const MemoryRecorder *recorder, PyObject *tensor)
     return failed;
 }
 
-/* What is alive under the address of an entry, borrowed; NULL for nothing, with or without an error set. */
+/* What is alive under the address of an entry, borrowed; NULL for nothing, with or without an error
+ * set. */
 static PyObject *live_at(PyObject *entry) { return PyDict_GetItemWithError(scopes_api->live, ((Entry *)entry)->key); }
 
 /* Tells the listeners of one birth, unless that is over. -1 with an error set. */
@@ -225,7 +232,8 @@ static int report(const MemoryRecorder *recorder, const struct look *look, PyObj
             PyObject *done = PyObject_CallOneArg(recorder->look_at_other, tensor);
             Py_XDECREF(done);
             if (done == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
-                /* Another thread has disposed it, or its class refuses: none of what this thread does. */
+                /* Another thread has disposed it, or its class refuses: none of what this thread
+                 * does. */
                 PyErr_Clear();
             }
             failed = PyErr_Occurred() ? -1 : 0;

@@ -7,7 +7,8 @@
 
 /* ------------------------------------------------------------------ the module */
 
-/* Whether the calling thread is the only one. It looks at its own state alone, which no other thread changes. */
+/* Whether the calling thread is the only one. It looks at its own state alone, which no other
+ * thread changes. */
 static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 {
     (void)module;

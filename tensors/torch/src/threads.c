@@ -1,4 +1,5 @@
-/* The state of a thread: see `ThreadState` in compiled.pyi. It lies in the dict of its thread, and dies with that. */
+/* The state of a thread: see `ThreadState` in compiled.pyi. It lies in the dict of its thread, and
+ * dies with that. */
 #include "compiled.h"
 
 #include <structmember.h>
@@ -8,7 +9,8 @@
 static PyTypeObject thread_state_type;
 static PyObject *key_of_states;
 
-/* The state of the thread that asked last, borrowed from its dict. The number of a thread does not come back. */
+/* The state of the thread that asked last, borrowed from its dict. The number of a thread does not
+ * come back. */
 static ThreadState *remembered_state;
 static uint64_t remembered_thread;
 
@@ -266,7 +268,8 @@ int thread_forget_dead(void)
             PyList_SET_ITEM(pending, kept++, entry);
         }
     }
-    /* What goes with the entries can run other code, which puts another list in the place of this one. */
+    /* What goes with the entries can run other code, which puts another list in the place of this
+     * one. */
     Py_INCREF(pending);
     int failed = PyList_SetSlice(pending, kept, number, NULL);
     Py_DECREF(pending);

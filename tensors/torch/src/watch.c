@@ -1,4 +1,5 @@
-/* `BirthWatch` of compiled.pyi: by whom births are judged, and what is replaced in PyTorch while they are watched. */
+/* `BirthWatch` of compiled.pyi: by whom births are judged, and what is replaced in PyTorch while
+ * they are watched. */
 #include "compiled.h"
 
 #include <structmember.h>
