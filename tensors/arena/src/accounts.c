@@ -4,11 +4,12 @@
 
 #include "../../../scopes/src/raised.h"
 #include "functions.h"
-#include "passes.h"
+#include "tracked.h"
 
 /* Its reference is never dropped. */
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
 struct account_figures account_totals;
+size_t passes_open;
 
 static struct account *limited; /* all with a budget, the latest first */
 static uint64_t last_serial;
@@ -20,6 +21,13 @@ struct account *account_limited(uint64_t serial)
         account = account->next_limited;
     }
     return account;
+}
+
+void pass_release(struct pass_head *pass)
+{
+    if (pass != NULL && --pass->references == 0) {
+        free(pass);
+    }
 }
 
 static void forget_limited(const struct account *account)
@@ -39,7 +47,7 @@ struct account *account_new(size_t budget, struct account *outer)
     }
     account->references = 1;
     account->budget = budget;
-    account->limits = outer == NULL ? NULL : account_first_limit(outer);
+    account->limits = account_first_limit(outer);
     if (account->limits != NULL) {
         account->limits->references++;
     }
@@ -79,9 +87,7 @@ void account_release(struct account *account)
                 if (dead->serial != 0) {
                     forget_limited(dead);
                 }
-                if (dead->pass != NULL) {
-                    pass_release(dead->pass);
-                }
+                pass_release(dead->pass);
                 free(dead);
             }
         }
@@ -239,19 +245,19 @@ static PyTypeObject account_type = {
 
 /* ------------------------------------------------------------------ making it */
 
-/* The account of the nearest scope outside that has one, from which limits come, borrowed from its
- * scope; NULL where there is none, or no budget anywhere. */
-static struct account *limits_from(const ScopeState *scope)
+/* The account that blocks of the nearest scope outside with an account are charged to, borrowed;
+ * that of nobody where there is none. */
+static struct account *account_around(const ScopeState *scope)
 {
-    PyObject *outer = account_totals.budgets == 0 ? Py_None : scope->outer;
+    PyObject *outer = scope->outer;
     while (outer != Py_None) {
         const ScopeState *around = (const ScopeState *)outer;
         if (around->account != Py_None) {
-            return ((struct account_object *)around->account)->account;
+            return account_now(((struct account_object *)around->account)->account);
         }
         outer = around->outer;
     }
-    return NULL;
+    return &account_of_nobody;
 }
 
 /* Make an account. NULL with an exception. */
@@ -280,15 +286,20 @@ static struct account *make_account(ScopeState *scope)
         Py_DECREF(held);
         return ((struct account_object *)scope->account)->account;
     }
-    struct account *outer = limits_from(scope);
-    struct account *account = account_new(budget, outer == NULL ? NULL : account_now(outer));
+    /* What it has of the scopes outside: limits and a pass. */
+    struct account *outer =
+        account_totals.budgets == 0 && passes_open == 0 ? &account_of_nobody : account_around(scope);
+    struct account *account = account_new(budget, outer);
     if (account == NULL) {
         Py_DECREF(held);
         PyErr_NoMemory();
         return NULL;
     }
     account->records = scope_is_strict(scope);
-    account->pass = pass_around(scope);
+    if (pass_is_open(outer->pass)) {
+        outer->pass->references++;
+        account->pass = outer->pass;
+    }
     account->owner = held;
     held->account = account;
     Py_SETREF(scope->account, (PyObject *)held);

@@ -25,7 +25,20 @@
  * an exception. */
 int accounts_make(void);
 
-struct pass;
+/* What an account knows of the pass that records its births: the head of a `struct pass`, from malloc. */
+struct pass_head {
+    size_t references; /* of accounts, and of the object in Python */
+    bool is_open;
+};
+
+/* How many passes are open. */
+extern size_t passes_open;
+
+/* Drop a reference; of NULL there is none. */
+void pass_release(struct pass_head *pass);
+
+/* Whether births are recorded for an account with this pass; NULL is none. */
+static inline bool pass_is_open(const struct pass_head *pass) { return pass != NULL && pass->is_open; }
 
 struct account {
     size_t references;
@@ -43,7 +56,7 @@ struct account {
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
     void *owner;                           /* the Python object that stands for it, or NULL */
-    struct pass *pass;                     /* records its births while it is open; a reference, or NULL */
+    struct pass_head *pass;                /* records its births while it is open; a reference, or NULL */
 };
 
 /* Totals over all accounts. */
@@ -57,7 +70,7 @@ extern struct account account_of_nobody;
 extern struct account_figures account_totals;
 
 /* A new account with one reference, or NULL where there is no memory. outer: where its limits come
- * from, or NULL. */
+ * from. */
 struct account *account_new(size_t budget, struct account *outer);
 
 /* The account with a budget that has this serial number, NULL where it is gone; no new

@@ -261,7 +261,7 @@ static inline bool is_attached(void)
  * `resized`: it is the new place of another one. */
 static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct block **block, bool *dirty)
 {
-    if (__builtin_expect(pass == NULL, 1) || !pass_is_open(pass)) {
+    if (__builtin_expect(!pass_is_open((struct pass_head *)pass), 1)) {
         return pool_take(nbytes, block, dirty);
     }
     struct tracked *planned;
@@ -308,7 +308,7 @@ static void *serve(size_t nbytes, bool zeroed)
         return NULL;
     }
     uint64_t misses = pool_misses;
-    void *address = take(account->pass, nbytes, false, &block, &dirty);
+    void *address = take((struct pass *)account->pass, nbytes, false, &block, &dirty);
     if (address == NULL) {
         return NULL;
     }

@@ -380,8 +380,7 @@ struct place {
 };
 
 struct pass {
-    size_t references; /* of accounts, and of the object in Python */
-    bool is_open;
+    struct pass_head head;
     unsigned long thread;
     struct plan_object *plan; /* references, while it is open; the plan may be NULL */
     struct slab_object *slab;
@@ -396,41 +395,6 @@ struct pass {
     struct tracked *blocks; /* born in it and in use */
     uint32_t hits, misses, escaped;
 };
-
-size_t passes_open;
-
-bool pass_is_open(const struct pass *pass) { return pass != NULL && pass->is_open; }
-
-void pass_release(struct pass *pass)
-{
-    if (--pass->references == 0) {
-        free(pass);
-    }
-}
-
-struct pass *pass_around(const ScopeState *scope)
-{
-    PyObject *outer = passes_open == 0 ? Py_None : scope->outer;
-    while (outer != Py_None) {
-        ScopeState *around = (ScopeState *)outer;
-        struct account *account = account_of(around, false);
-        if (account != NULL) {
-            struct pass *pass = account_now(account)->pass;
-            if (!pass_is_open(pass)) {
-                return NULL;
-            }
-            pass->references++;
-            return pass;
-        }
-        outer = around->outer;
-    }
-    struct pass *pass = passes_open == 0 ? NULL : account_of_nobody.pass;
-    if (!pass_is_open(pass)) {
-        return NULL;
-    }
-    pass->references++;
-    return pass;
-}
 
 /* ------------------------------------------------------------------ recording */
 
@@ -713,10 +677,10 @@ struct pass_object {
 static uint32_t close_pass(struct pass *pass)
 {
     uint32_t escaped = 0;
-    if (!pass->is_open) {
+    if (!pass->head.is_open) {
         return 0;
     }
-    pass->is_open = false;
+    pass->head.is_open = false;
     passes_open--;
     while (pass->blocks != NULL) {
         struct tracked *tracked = pass->blocks;
@@ -769,7 +733,7 @@ static PyObject *pass_make(PyTypeObject *type, PyObject *arguments, PyObject *na
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
-    self->pass->references = 1;
+    self->pass->head.references = 1;
     self->pass->births_most = (uint32_t)most;
     if (plan != Py_None) {
         self->pass->plan = (struct plan_object *)Py_NewRef(plan);
@@ -782,7 +746,7 @@ static void pass_dealloc(struct pass_object *self)
 {
     struct pass *pass = self->pass;
     if (pass != NULL) {
-        if (pass->is_open) {
+        if (pass->head.is_open) {
             close_pass(pass);
         }
         Py_CLEAR(pass->plan);
@@ -799,7 +763,7 @@ static void pass_dealloc(struct pass_object *self)
         pass->births = NULL;
         pass->places = NULL;
         pass->traces = NULL;
-        pass_release(pass);
+        pass_release(&pass->head);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -817,7 +781,7 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
         account = account_now(account);
     }
     struct plan_object *plan = pass->plan;
-    if (pass->is_open || pass->births_count != 0) {
+    if (pass->head.is_open || pass->births_count != 0) {
         PyErr_SetString(PyExc_RuntimeError, "begin: a pass begins once");
         return NULL;
     }
@@ -834,14 +798,12 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
         slab->serves = true;
     }
     pass->thread = PyThread_get_thread_ident();
-    pass->is_open = true;
+    pass->head.is_open = true;
     passes_open++;
-    struct pass *before = account->pass;
-    pass->references++;
-    account->pass = pass;
-    if (before != NULL) {
-        pass_release(before);
-    }
+    struct pass_head *before = account->pass;
+    pass->head.references++;
+    account->pass = &pass->head;
+    pass_release(before);
     Py_RETURN_NONE;
 }
 
@@ -858,7 +820,7 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (!pass->is_open) {
+    if (!pass->head.is_open) {
         Py_RETURN_NONE;
     }
     if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
@@ -878,7 +840,7 @@ static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
     if (birth == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (pass->is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED) {
+    if (pass->head.is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED) {
         pass->births[birth].died = pass->births_count;
     }
     Py_RETURN_NONE;
@@ -909,7 +871,7 @@ static PyObject *pass_births(struct pass_object *self, PyObject *ignored)
 {
     (void)ignored;
     const struct pass *pass = self->pass;
-    if (pass->is_open) {
+    if (pass->head.is_open) {
         PyErr_SetString(PyExc_RuntimeError, "births: the pass is open");
         return NULL;
     }

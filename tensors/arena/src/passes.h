@@ -21,23 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../../scopes/src/types.h"
 #include "tracked.h"
 
-struct pass;
-
-/* How many passes are open. */
-extern size_t passes_open;
-
-/* The pass that a new account of a scope belongs to: that of the nearest scope outside with an
- * account. A new reference, or NULL. */
-struct pass *pass_around(const ScopeState *scope);
-
-/* Drop a reference. */
-void pass_release(struct pass *pass);
-
-/* Whether births are recorded for an account with this pass; NULL is none. */
-bool pass_is_open(const struct pass *pass);
+struct pass; /* begins with its `struct pass_head` */
 
 #define NO_BIRTH UINT32_MAX
 
