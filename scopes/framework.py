@@ -339,7 +339,8 @@ class Framework:
     def role_of_code(self, code: CodeType, module: str, /) -> Role | None:
         """Return what code of the library's, or of the adapter, is to a birth; None where `Role.LIBRARY` is right.
 
-        Asked once for each code, given with the name of its module.
+        Asked once for each code, given with the name of its module. Also of code that stands in no
+        file, such as what a library writes while the program runs: None is then the program's own.
         """
         return None
 

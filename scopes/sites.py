@@ -83,7 +83,10 @@ def add_library(*packages: str, module: str) -> None:
 
 
 def add_role_of_code(role_of: Callable[[CodeType, str], Role | None]) -> None:
-    """Ask a function what code of a library's is, given with the name of its module; None is nothing to say."""
+    """Ask a function what code is that is a library's or in no file, given with the name of its module.
+
+    None is nothing to say. The name is empty where the code has none.
+    """
     if role_of not in _roles_of_code:
         _roles_of_code.append(role_of)
 
@@ -193,10 +196,10 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
     rank = _ranks.get(code.co_filename)
     if rank is None:
         rank = _rank(code.co_filename, namespace)
-    if rank is Role.LIBRARY and _roles_of_code:
+    if rank is Role.LIBRARY or code.co_filename.startswith("<"):
         name: object = namespace.get("__name__")
         for role_of in _roles_of_code:
-            verdict = role_of(code, name) if type(name) is str else None
+            verdict = role_of(code, name if type(name) is str else "")
             if verdict is not None:
                 return verdict
     return rank

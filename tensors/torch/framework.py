@@ -70,6 +70,8 @@ _MODELS: Final = ("torch.nn.modules", "torch.optim")
 _PASSING: Final = (__name__, BirthMode.__module__, RefusingMode.__module__)
 # What a call for a tensor without memory runs, written in Python.
 _KERNELS: Final = ("torch._decomp", "torch._meta_registrations", "torch._prims", "torch._refs")
+# What torch.fx calls the file of code that it writes.
+_GENERATED: Final = "<eval_with_key>"
 
 
 def storage_undisturbed(tensor: Any) -> Any:
@@ -165,6 +167,8 @@ class TorchFramework(TorchReferences):
         """Return what code of PyTorch is to births."""
         if code is torch.overrides.handle_torch_function.__code__:
             return Role.THROUGH
+        if code.co_filename.startswith(_GENERATED):
+            return Role.GENERATED
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
         keeps = keeps_births(module, code) and not module.startswith(_MODELS)

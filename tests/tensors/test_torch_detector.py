@@ -86,6 +86,21 @@ def test_a_function_written_in_python_is_seen_by_its_result():
     assert kept.shape == (4, 8)
 
 
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return x.sin() * 2
+
+
+def test_the_line_of_what_code_written_by_fx_makes_is_its_callers():
+    module = torch.fx.symbolic_trace(Doubled())
+    with LeakDetector() as detector:
+        kept = module(torch.ones(3))
+        line = line_above()
+    [seen] = memory_of(detector)
+    assert (place_of(seen)[0].co_filename, line_of(seen)) == (__file__, line)
+    assert kept.shape == (3,)
+
+
 def test_memory_that_numpy_or_a_view_holds_is_seen_until_they_go():
     with LeakDetector() as detector:
         tensor = torch.ones(1000)
