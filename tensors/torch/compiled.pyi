@@ -38,6 +38,18 @@ class ThreadState:
     The mode is off the stack during that step as well. Not the frame: it shall die when the step is over.
     """
 
+def backward_elsewhere() -> tuple[int, list[Any]]:
+    """Return how many backward passes have begun, and the roots of those that are running on other threads."""
+
+def read_between(begun: int, function: Callable[[Any], Any], argument: object, /) -> Any:
+    """Return ``function(argument)``; NotImplemented where a later pass is running on another thread.
+
+    The function must be compiled: no other thread runs between the question and the answer.
+    """
+
+def forget_backward() -> None:
+    """Forget the backward passes of other threads, after a fork."""
+
 def thread_state() -> ThreadState:
     """Return the state of the calling thread."""
 

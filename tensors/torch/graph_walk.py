@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
+from operator import attrgetter
 from typing import Any, Final, cast, final
 
 import torch
@@ -16,6 +17,7 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.errors import DisposedError
 from ...scopes.process import PATCHES
 from ..patches import TORCH_GRAPHS
+from .compiled import backward_elsewhere, read_between
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "guard_release",
     "leaves_behind",
     "modules_of",
+    "read_of_graph",
     "saved_under",
     "showing_what_was_packed",
     "walk_graph",
@@ -270,28 +273,94 @@ def _measure(graph: Graph) -> None:
                     graph.attribute_bytes += nbytes
 
 
+# What a backward pass on another thread has in use. The pass runs without the GIL, frees what nodes
+# saved and adds to gradients. To read a gradient or a `SavedTensor` meanwhile is a segmentation
+# fault, since PyTorch takes no lock for it. For the attributes of a node it takes the node's lock,
+# which the pass may have while it waits for the GIL to free a tensor: both would wait for ever.
+# What the pass can reach is therefore left out, as if it had been freed already.
+
+
+class _InUse(threading.local):
+    """The nodes and leaves, by ``id``, of the graphs whose backward passes ran when so many had begun.
+
+    A node that Python has looked at keeps its ``id`` as long as it lives, and these live as long as
+    their passes.
+    """
+
+    begun = -1
+    nodes: frozenset[int] = frozenset()
+
+    def has(self, begun: int, roots: list[Any], things: tuple[object, ...]) -> bool:
+        """Return whether passes that begin with such roots can reach one of some nodes and leaves."""
+        if begun != self.begun:
+            graph = Graph([end for each in roots for root in each for end in _ends_of(root)])
+            _collect(graph)
+            leaves = {id(node.variable) for node in graph.nodes.values() if node.name() == ACCUMULATE}
+            guard_release(graph.nodes, graph.edges)
+            self.nodes, self.begun = frozenset((*graph.nodes, *leaves)), begun
+        return any(id(thing) in self.nodes for thing in things)
+
+
+_IN_USE: Final = _InUse()
+_grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
+
+
+def _ends_of(root: Any) -> Iterator[Any]:
+    """Yield the node from which a backward pass begins: of a tensor, or of an edge, which is a tuple."""
+    node = root[0] if isinstance(root, tuple) else _grad_fn(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
+    if node is not None:
+        yield node
+
+
+def read_of_graph(function: Callable[[Any], Any], argument: object, *things: object) -> Any:
+    """Return what a compiled function reads of a graph; None where another thread's backward pass has that in use.
+
+    Parameters
+    ----------
+    function : callable
+        Compiled, and runs no Python code before it has read.
+    argument : object
+        What it is called with.
+    *things : object
+        The nodes and leaves to which that belongs. Without any, each running pass may have it in use.
+    """
+    while True:
+        begun, roots = backward_elsewhere()
+        if roots and (not things or _IN_USE.has(begun, roots, things)):
+            return None
+        found = read_between(begun, function, argument)
+        if found is not NotImplemented:
+            return found
+
+
 def saved_under(node: Any, name: str) -> Iterator[Any]:
-    """Yield the tensors that a node saved under the name of a raw attribute, such as ``"_raw_saved_self"``."""
+    """Yield the tensors that a node saved under the name of a raw attribute, such as ``"_raw_saved_self"``.
+
+    None where a backward pass on another thread has the node in use.
+    """
     if not _are_read_raw():
         yield from _unpacked_under(node, name)
         return
     try:
-        saved: Any = getattr(node, name)
+        saved: Any = read_of_graph(_attribute(name), node, node)
     except RuntimeError:
         # Freed by a backward(): the only thing that these attributes raise for.
         return
     several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
     for one in several:
         if one is not None:
-            yield from _tensors_of(one)
+            yield from _tensors_of(one, node)
 
 
-def _tensors_of(saved: Any) -> Iterator[Any]:
-    """Yield the tensors behind one ``SavedTensor``; none where it was freed, or packed into another object."""
-    packed = saved.data
+_attribute: Final = cache(attrgetter)
+_data_and_hook: Final = attrgetter("data", "unpack_hook")
+
+
+def _tensors_of(saved: Any, *node: object) -> Iterator[Any]:
+    """Yield the tensors behind one ``SavedTensor`` of a node; none where it was freed, or is in another object."""
+    packed, unpack = read_of_graph(_data_and_hook, saved, *node) or (None, None)
     if packed is None:
         return
-    unpack = saved.unpack_hook
     if unpack is not None:
         yield from _behind_hook(packed, unpack)
         return
@@ -387,7 +456,7 @@ def _unpacked_under(node: Any, name: str) -> Iterator[Any]:
     packed: list[tuple[object, object]] = []
     _READING.packed = packed
     try:
-        saved = getattr(node, public)
+        saved = read_of_graph(_attribute(public), node, node)
     except RuntimeError as error:
         # Freed by a backward(), or changed in place since.
         if "modified by an inplace operation" in str(error):

@@ -33,6 +33,7 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
 from .disposal import DisposedTorchTensor
+from .graph_walk import read_of_graph
 from .references import MODULE, TorchReferences, described, identity_of, parts_of
 from .storages import storage_of, storages_behind
 
@@ -141,7 +142,7 @@ class Models:
                     pass
             for tensor in things.tensors_with_more:
                 if not self._is_in_window(tensor, after):
-                    for part in (_grad(tensor), *things.state.get(id(tensor), ())):
+                    for part in (_gradient_of(tensor), *things.state.get(id(tensor), ())):
                         found.update(_identities_of(part))
             for option in things.options:
                 found.update(_identities_of(option))
@@ -281,7 +282,7 @@ class _Things:
             if kind is None:
                 kind = kinds[cls] = _kind_of(cls)
             if kind == _IS_TENSOR:
-                if _is_leaf(thing) and _grad(thing) is not None:
+                if _is_leaf(thing) and _gradient_of(thing) is not None:
                     self.tensors_with_more.append(thing)
             elif kind == _IS_MODULE:
                 self.modules.append(thing)
@@ -360,9 +361,13 @@ def _is_apart(module: Any, parents: dict[int, list[Any]], given: set[tuple[int, 
     )
 
 
+def _gradient_of(tensor: Any) -> Any:
+    return read_of_graph(_grad, tensor, tensor)
+
+
 def _sizes_of(module: Any, state: dict[int, list[Any]], counted: set[Hashable], added: _Parts) -> Iterator[int]:
     for tensor, is_added in _tensors_of(module, added):
-        gradient = _grad(tensor) if _is_leaf(tensor) else None
+        gradient = _gradient_of(tensor) if _is_leaf(tensor) else None
         for part in (None if is_added else tensor, gradient, *state.get(id(tensor), ())):
             if part is None or _is_meta(part):
                 continue

@@ -16,7 +16,7 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.context import HOOKS
 from ...scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
 from .disposal import RECORDER, DisposedTorchTensor
-from .graph_walk import ACCUMULATE, guard_release, leaves_behind, saved_under
+from .graph_walk import ACCUMULATE, guard_release, leaves_behind, read_of_graph, saved_under
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -283,7 +283,7 @@ class TorchReferences(Framework):
             ]
             if _is_leaf(thing) or _retains_grad(thing):
                 # That of others is asked for with a warning.
-                found.append((".grad", _grad(thing)))
+                found.append((".grad", read_of_graph(_grad, thing, thing, _grad_fn(thing))))
             return [edge for edge in found if edge[1] is not None]
         if issubclass(type(thing), torch.nn.Module):
             return [*_parts_of(thing), *_hooks_of(thing)]

@@ -38,7 +38,7 @@ from .births import (
     take_off,
     transform_running,
 )
-from .compiled import thread_state
+from .compiled import forget_backward, thread_state
 from .disposal import PENDING
 from .exclusions import keep_what_hooks_save
 from .graph import refuse_recording
@@ -281,6 +281,7 @@ RECORDING: Final = _Recording()
 
 
 def _forget_inherited() -> None:
+    forget_backward()
     PENDING.forget_threads()
     here = thread_state()
     take_off()

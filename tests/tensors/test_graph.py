@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import disposescope as ds
 from disposescope import graph_nbytes, graph_summary
 from disposescope.tensors.torch.graph_walk import SHOWS_SAVED, saved_under
+from tests.programs import run_program
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
 
@@ -478,3 +480,88 @@ def test_a_saved_tensor_that_another_thread_disposes_meanwhile_pins_nothing() ->
     raw = SimpleNamespace(data=disposed, unpack_hook=None)
     node = SimpleNamespace(_raw_saved_self=raw, _saved_self=disposed)
     assert list(saved_under(node, "_raw_saved_self")) == []
+
+
+def test_a_graph_that_a_backward_pass_has_in_use_on_another_thread_counts_as_freed() -> None:
+    weight, other = torch.ones(1000, requires_grad=True), torch.ones(1000, requires_grad=True)
+    loss, apart = (weight * weight).exp().sum(), (other * other).exp().sum()
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        begun.set()
+        assert goes_on.wait(500)
+
+    middle = loss.grad_fn.next_functions[0][0]
+    middle.register_prehook(wait)
+    whole = ds.graph_nbytes(apart)
+    assert ds.graph_nbytes(loss) == whole > 0
+    runner = threading.Thread(target=loss.backward)
+    runner.start()
+    assert begun.wait(500)
+    try:
+        assert ds.graph_nbytes(loss) == 0
+        # A gradient of it is not looked at either; what the pass does not reach is.
+        assert ds.graph_nbytes(apart) == whole
+        apart.backward()
+        assert other.grad is not None
+    finally:
+        goes_on.set()
+        runner.join()
+    assert weight.grad is not None
+    assert ds.graph_nbytes(loss) == 0
+
+
+def test_a_graph_is_read_whole_in_a_hook_of_its_own_backward_pass() -> None:
+    weight = torch.ones(1000, requires_grad=True)
+    loss = (weight * weight).exp().sum()
+    read: list[int] = []
+    loss.grad_fn.register_prehook(lambda _: read.append(ds.graph_nbytes(loss)))
+    whole = ds.graph_nbytes(loss)
+    loss.backward()
+    assert read == [whole]
+    assert whole > 0
+
+
+BESIDE_BACKWARD = """
+import sys, threading
+import torch
+import disposescope as ds
+
+torch.set_num_threads(1)
+sys.setswitchinterval(1e-4)
+weight = torch.ones(3000, requires_grad=True)
+state = {{"loss": None, "reads": 0}}
+
+
+def read():
+    while state["loss"] is not state:
+        loss = state["loss"]
+        if loss is not None:
+            {reading}
+            state["reads"] += 1
+
+
+with ds.LeakDetector() as detector:
+    reader = threading.Thread(target=read)
+    reader.start()
+    rounds = 0
+    while rounds < {rounds} or state["reads"] < 10:
+        y = weight
+        for _ in range(60):
+            y = (y * weight).tanh()
+        state["loss"] = loss = y.sum()
+        loss.backward()
+        rounds += 1
+    state["loss"] = state
+    reader.join()
+print("whole")
+"""
+
+
+@pytest.mark.parametrize(
+    ("reading", "rounds"),
+    [("ds.graph_nbytes(loss)", 100), ("detector.report(of_program=True)", 50)],
+    ids=["graph", "report"],
+)
+def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, rounds: int) -> None:
+    assert run_program(BESIDE_BACKWARD.format(reading=reading, rounds=rounds)) == "whole\n"

@@ -172,6 +172,26 @@ bool births_end_reading(uintptr_t before);
 /* Calls a function with one argument; what it makes on this thread no scope owns. */
 PyObject *compiled_unborn(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 
+/* ------------------------------------------------------------------ backward.c: backward passes that are running */
+
+struct backward_pass {
+    PyObject *roots;    /* what it begins with; borrowed from its caller */
+    const void *thread;
+    struct backward_pass *before, *after;
+};
+
+/* A pass begins and ends on this thread. With the GIL. */
+void backward_begin(struct backward_pass *pass, PyObject *roots);
+void backward_end(struct backward_pass *pass);
+
+/* Forgets the passes of other threads: after a fork. */
+PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored);
+/* How many passes have begun, and the roots of those that are running on other threads. */
+PyObject *compiled_backward_elsewhere(PyObject *module, PyObject *ignored);
+/* Calls a compiled function with one argument; NotImplemented where a pass that has begun since is
+ * running on another thread. */
+PyObject *compiled_read_between(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+
 /* ------------------------------------------------------------------ descriptors.c: PyTorch's descriptors, replaced */
 
 /* Whether there are the descriptors that are to be replaced: a tuple of attributes, the method for

@@ -4,7 +4,7 @@
  * memory on to another tensor, or to an object for the storage: the one that gives it may be gone
  * before the next one is made, so that what was made last is looked at before. And a backward pass
  * makes gradients, which nobody sees before they are read: where it is called is remembered for
- * them. */
+ * them, and which graphs are in use meanwhile. */
 #include "compiled.h"
 
 #include <string.h>
@@ -143,7 +143,14 @@ static PyObject *call_backward(PyObject *engine, PyObject *args, PyObject *kwarg
     if (accumulates == Py_True) {
         memory_begin_backward(birth_watch->memory);
     }
-    return call_before(&backward_method, engine, args, kwargs);
+    PyObject *roots = PyTuple_GET_SIZE(args) != 0 ? PyTuple_GET_ITEM(args, 0)
+                      : kwargs == NULL           ? NULL
+                                                 : PyDict_GetItemString(kwargs, "tensors");
+    struct backward_pass pass;
+    backward_begin(&pass, roots == NULL ? Py_None : roots);
+    PyObject *result = call_before(&backward_method, engine, args, kwargs);
+    backward_end(&pass);
+    return result;
 }
 
 /* ------------------------------------------------------------------ replacing them */

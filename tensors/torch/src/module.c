@@ -19,7 +19,10 @@ static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 }
 
 static PyMethodDef functions[] = {
+    {"backward_elsewhere", compiled_backward_elsewhere, METH_NOARGS, NULL},
+    {"forget_backward", compiled_forget_backward, METH_NOARGS, NULL},
     {"is_only_thread", is_only_thread, METH_NOARGS, NULL},
+    {"read_between", (PyCFunction)(void (*)(void))compiled_read_between, METH_FASTCALL, NULL},
     {"thread_state", compiled_thread_state, METH_NOARGS, NULL},
     {"unborn", (PyCFunction)(void (*)(void))compiled_unborn, METH_FASTCALL, NULL},
     {0},
