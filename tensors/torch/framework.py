@@ -167,8 +167,9 @@ class TorchFramework(TorchReferences):
         """Return what code of PyTorch is to births."""
         if code is torch.overrides.handle_torch_function.__code__:
             return Role.THROUGH
-        if code.co_filename.startswith(_GENERATED):
-            return Role.GENERATED
+        if code.co_filename.startswith("<"):
+            # In no file: written by torch.fx, or none of PyTorch's, whatever its name is.
+            return Role.GENERATED if code.co_filename.startswith(_GENERATED) else None
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
         keeps = keeps_births(module, code) and not module.startswith(_MODELS)

@@ -336,7 +336,7 @@ def read_of_graph(function: Callable[[Any], Any], argument: object, *things: obj
 def saved_under(node: Any, name: str) -> Iterator[Any]:
     """Yield the tensors that a node saved under the name of a raw attribute, such as ``"_raw_saved_self"``.
 
-    None where a backward pass on another thread has the node in use.
+    There are none where a backward pass on another thread has the node in use.
     """
     if not _are_read_raw():
         yield from _unpacked_under(node, name)

@@ -101,6 +101,16 @@ def test_the_line_of_what_code_written_by_fx_makes_is_its_callers():
     assert kept.shape == (3,)
 
 
+def test_code_of_the_program_that_stands_in_no_file_is_not_taken_for_pytorchs():
+    space = {"torch": torch, "__name__": "__main__"}
+    exec(compile("def flatten_parameters():\n    return torch.ones(3)", "<stdin>", "exec"), space)
+    with LeakDetector() as detector:
+        kept = space["flatten_parameters"]()
+    [seen] = memory_of(detector)
+    assert (place_of(seen)[0].co_filename, line_of(seen)) == ("<stdin>", 2)
+    assert kept.shape == (3,)
+
+
 def test_memory_that_numpy_or_a_view_holds_is_seen_until_they_go():
     with LeakDetector() as detector:
         tensor = torch.ones(1000)
