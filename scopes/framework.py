@@ -481,6 +481,8 @@ class Frameworks:
         self._with_own: dict[str, tuple[Framework, ...]] = {}
         self._after_install: tuple[Callable[[], object], ...] = ()
         self._log: BirthLog | None = None
+        # Those that have been told of the log.
+        self._watching: tuple[Framework, ...] = ()
         # A framework may be installed while another thread opens or closes a detector.
         self._lock: Final = threading.RLock()
         hold_across_forks(self._lock, 2)
@@ -493,6 +495,11 @@ class Frameworks:
             found = tuple(framework for framework in self._installed if _overrides(framework, method))
             self._with_own[method] = found
             return found
+
+    def that_watch(self, method: str) -> list[Framework]:
+        """Return those with a method of their own that have begun to watch: other threads go on meanwhile."""
+        watching = self._watching
+        return [framework for framework in self.with_own(method) if framework in watching]
 
     def after_install(self, function: Callable[[], object]) -> None:
         """Call a function whenever a framework has been installed."""
@@ -508,6 +515,7 @@ class Frameworks:
                 function()
             if self._log is not None:
                 framework.start_watching(self._log)
+                self._watching = self._installed
 
     def start_watching(self, log: BirthLog) -> None:
         """Have all frameworks record births on this thread, those too that are installed later."""
@@ -515,11 +523,13 @@ class Frameworks:
             self._log = log
             for framework in self.with_own("start_watching"):
                 framework.start_watching(log)
+            self._watching = self._installed
 
     def stop_watching(self) -> None:
         """Have none of them record births any more."""
         with self._lock:
             self._log = None
+            self._watching = ()
             for framework in self.with_own("stop_watching"):
                 framework.stop_watching()
 

@@ -230,7 +230,7 @@ class _Listener:
         if row is not None:
             DISPOSALS[entry] = Disposal(log.place(), log.counts()[2], layout_of(entry)), row
             log.released(entry)
-            for framework in FRAMEWORKS.with_own("disposing"):
+            for framework in FRAMEWORKS.that_watch("disposing"):
                 framework.disposing(entry, cast("DisposeScope | None", owner))
 
     def opened(self, scope: ScopeState) -> None:

@@ -15,6 +15,7 @@ from disposescope.leaks.detector.recording import Recorder
 from disposescope.leaks.detector.watching import is_watching
 from disposescope.scopes.context import HOOKS
 from disposescope.scopes.framework import FRAMEWORKS, BirthLog, Framework
+from tests.programs import run_program
 
 
 def test_what_is_born_inside_and_alive_is_recorded() -> None:
@@ -363,3 +364,30 @@ def test_a_closed_detector_that_is_still_named_changes_nothing_for_later_ones() 
     report = earlier.report(of_program=True)
     assert len(mine) == 40
     assert [(leak.kind, leak.count) for leak in report.leaks] == [("growth", 40)]
+
+
+DISPOSED_BEFORE_FRAMEWORKS_WATCH = """
+import numpy as np
+import disposescope as ds
+from disposescope.leaks.detector import watching
+
+with ds.dispose_scope():
+    ds.zeros(3)
+watch = watching._watch_this_thread
+
+
+def dispose_and_watch():
+    # As another thread may: the listener is there, and no framework has begun to watch.
+    ds.zeros(3).dispose()
+    watch()
+
+
+watching._watch_this_thread = dispose_and_watch
+with ds.LeakDetector() as detector:
+    kept = ds.ones(3)
+    print(len(detector.report().leaks), kept.shape)
+"""
+
+
+def test_what_is_disposed_while_a_detector_is_being_opened_raises_nothing() -> None:
+    assert run_program(DISPOSED_BEFORE_FRAMEWORKS_WATCH) == "1 (3,)\n"
