@@ -422,7 +422,10 @@ class Framework:
     # What the search for holders asks. No code of the program may be run, and nothing is changed.
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context in which the calls below are made: others that follow the library do not see them."""
+        """Return a context in which the calls below are made: others that follow the library do not see them.
+
+        Where it is unsafe to look at the library's objects beside what other threads do, that waits until it ends.
+        """
         return nullcontext()
 
     def part_of(self, cls: type, /) -> Part | None:

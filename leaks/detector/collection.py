@@ -1,13 +1,14 @@
-"""Pause the garbage collector during a look at the program, so that the look frees nothing."""
+"""Pause the garbage collector during a look at the program, so that the look frees nothing, and quieten frameworks."""
 
 from __future__ import annotations
 
 import gc
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from ...scopes.framework import FRAMEWORKS
 from ...scopes.process import at_forks, hold_across_forks
 
 __all__ = [
@@ -24,7 +25,8 @@ _thresholds: Final[list[tuple[int, int, int]]] = []
 def collection_paused() -> Generator[None, None, None]:
     """Keep allocations in a block from starting a garbage collection.
 
-    A collection would free the cycles that are to be reported.
+    A collection would free the cycles that are to be reported. The frameworks are quiet meanwhile:
+    see `Framework.quiet`.
 
     It sets the threshold and does not turn the collector off: the program may turn it on or off
     meanwhile, also on another thread.
@@ -34,7 +36,10 @@ def collection_paused() -> Generator[None, None, None]:
         _thresholds.append(before)
         gc.set_threshold(0, *before[1:])
     try:
-        yield
+        with ExitStack() as quiet:
+            for framework in FRAMEWORKS.with_own("quiet"):
+                quiet.enter_context(framework.quiet())
+            yield
     finally:
         with _lock:
             _thresholds.pop()

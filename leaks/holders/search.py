@@ -162,7 +162,6 @@ class Search:
             edges = {key: [child for child in below if child in nodes] for key, below in self._node_edges.items()}
             for framework in FRAMEWORKS.with_own("graph_walked"):
                 framework.graph_walked(nodes, edges)
-        self._quiet.close()
         self._node_edges.clear()
         self._nodes = nodes = {}
         self._found.clear()
@@ -171,6 +170,7 @@ class Search:
         self._kinds.clear()
         self._of_libraries.clear()
         self._clear()
+        self._quiet.close()
 
     @property
     def left(self) -> list[Subject]:

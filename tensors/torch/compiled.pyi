@@ -47,8 +47,22 @@ def read_between(begun: int, function: Callable[[Any], Any], argument: object, /
     The function must be compiled: no other thread runs between the question and the answer.
     """
 
+def begin_look() -> bool:
+    """Have backward passes of other threads wait before they begin, until `end_look`.
+
+    Looks of this thread may lie in one another. Waits for the look of another thread.
+
+    Returns
+    -------
+    bool
+        Whether the look began. It does not inside of a backward pass of this thread.
+    """
+
+def end_look() -> None:
+    """End the innermost look of this thread."""
+
 def forget_backward() -> None:
-    """Forget the backward passes of other threads, after a fork."""
+    """Forget the backward passes and looks of other threads, after a fork."""
 
 def thread_state() -> ThreadState:
     """Return the state of the calling thread."""

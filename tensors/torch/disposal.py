@@ -80,6 +80,19 @@ def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
 swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl if COUNTS_CPLUSPLUS else _swap_what_python_owns
 """Exchange the implementations of two tensors. `RuntimeError` where C++ refers weakly to one of them."""
 
+
+def _setter_of_versions() -> Callable[[Tensor, int], None]:
+    set_all: Final[Any] = _C._autograd._unsafe_set_version_counter
+    try:
+        set_all((), ())
+    except TypeError:
+        # Releases before 2.7 take one tensor.
+        return set_all  # type: ignore[no-any-return]  # from Any
+    return lambda tensor, version: set_all((tensor,), (version,))
+
+
+_set_version: Final = _setter_of_versions()
+
 _KNOWN: Final = "_disposescope_last_known"
 _HASH: Final = "_disposescope_hash"
 _STATE: Final = "_disposescope_state"
@@ -346,7 +359,7 @@ def _forget_hook(tensor: Any) -> bool:
     with torch.enable_grad():
         _Base.set_(tensor, torch.empty(0, dtype=_Base.dtype.__get__(tensor), device=_Base.device.__get__(tensor)))
         _Base.detach_(tensor)
-    _C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    _set_version(tensor, version)
     return True
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import types
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from operator import attrgetter
 from typing import Any, Final, cast, final
@@ -17,13 +18,15 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.errors import DisposedError
 from ...scopes.process import PATCHES
 from ..patches import TORCH_GRAPHS
-from .compiled import backward_elsewhere, read_between
+from .compiled import backward_elsewhere, begin_look, end_look, read_between
+from .disposal import COUNTS_CPLUSPLUS
 from .storages import storage_of, storages_behind
 
 __all__ = [
     "ACCUMULATE",
     "SHOWS_SAVED",
     "Graph",
+    "beside_no_backward",
     "check_graphs",
     "guard_release",
     "leaves_behind",
@@ -219,7 +222,7 @@ def walk_graph(roots: list[Any]) -> Graph:
     roots : list of torch.Tensor
         Live tensors.
     """
-    with _C.DisableTorchFunction(), torch.no_grad():
+    with beside_no_backward(), _C.DisableTorchFunction(), torch.no_grad():
         graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
         _collect(graph)
         _measure(graph)
@@ -302,6 +305,8 @@ class _InUse(threading.local):
 
 
 _IN_USE: Final = _InUse()
+_PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 0.001
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
 
 
@@ -310,6 +315,26 @@ def _ends_of(root: Any) -> Iterator[Any]:
     node = root[0] if isinstance(root, tuple) else _grad_fn(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if node is not None:
         yield node
+
+
+@contextmanager
+def beside_no_backward() -> Generator[None]:
+    """Keep backward passes of other threads from running in a block, where PyTorch needs that to be read.
+
+    Releases before 2.10 free a tensor beside Python code that has just found it. There this waits for passes that
+    are running, and passes wait before they begin. A pass whose hook waits for this thread is waited for in vain:
+    after `_PATIENCE_S` the block is entered beside it. Inside of a pass of this thread nothing waits.
+    """
+    if COUNTS_CPLUSPLUS or not begin_look():
+        yield
+        return
+    try:
+        until = time.monotonic() + _PATIENCE_S
+        while backward_elsewhere()[1] and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+        yield
+    finally:
+        end_look()
 
 
 def read_of_graph(function: Callable[[Any], Any], argument: object, *things: object) -> Any:

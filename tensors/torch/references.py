@@ -16,7 +16,7 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.context import HOOKS
 from ...scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
 from .disposal import RECORDER, DisposedTorchTensor
-from .graph_walk import ACCUMULATE, guard_release, leaves_behind, read_of_graph, saved_under
+from .graph_walk import ACCUMULATE, beside_no_backward, guard_release, leaves_behind, read_of_graph, saved_under
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -241,9 +241,10 @@ class TorchReferences(Framework):
         self._training = None
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context without function modes and without gradients."""
+        """Return a context without function modes and gradients, and where needed without backward passes."""
         self._training = None
         stack = ExitStack()
+        stack.enter_context(beside_no_backward())
         stack.enter_context(_C.DisableTorchFunction())
         stack.enter_context(torch.no_grad())
         return stack

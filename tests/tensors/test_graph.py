@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -24,7 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
 from disposescope import graph_nbytes, graph_summary
-from disposescope.tensors.torch.graph_walk import SHOWS_SAVED, saved_under
+from disposescope.tensors.torch import graph_walk
+from disposescope.tensors.torch.graph_walk import SHOWS_SAVED, beside_no_backward, saved_under
 from tests.programs import run_program
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
@@ -482,7 +484,11 @@ def test_a_saved_tensor_that_another_thread_disposes_meanwhile_pins_nothing() ->
     assert list(saved_under(node, "_raw_saved_self")) == []
 
 
-def test_a_graph_that_a_backward_pass_has_in_use_on_another_thread_counts_as_freed() -> None:
+def test_a_graph_that_a_backward_pass_has_in_use_on_another_thread_counts_as_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Before PyTorch 2.10 that is read when the pass has been waited for in vain.
+    monkeypatch.setattr(graph_walk, "_PATIENCE_S", 0.1)
     weight, other = torch.ones(1000, requires_grad=True), torch.ones(1000, requires_grad=True)
     loss, apart = (weight * weight).exp().sum(), (other * other).exp().sum()
     begun, goes_on = threading.Event(), threading.Event()
@@ -565,3 +571,95 @@ print("whole")
 )
 def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, rounds: int) -> None:
     assert run_program(BESIDE_BACKWARD.format(reading=reading, rounds=rounds)) == "whole\n"
+
+
+@pytest.fixture
+def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this PyTorch treated as a release before 2.10, with backward passes seen."""
+    with ds.dispose_scope():
+        torch.ones(1)
+    monkeypatch.setattr(graph_walk, "COUNTS_CPLUSPLUS", False)
+
+
+@pytest.mark.usefixtures("earlier")
+def test_a_backward_pass_waits_for_a_look_on_another_thread() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    own = torch.ones(3, requires_grad=True)
+    runner = threading.Thread(target=(weight * weight).sum().backward)
+    with beside_no_backward():
+        runner.start()
+        with beside_no_backward():
+            own.sum().backward()
+        runner.join(0.2)
+        assert runner.is_alive()
+        assert weight.grad is None
+    runner.join()
+    assert weight.grad is not None
+    assert own.grad is not None
+
+
+@pytest.mark.usefixtures("earlier")
+def test_a_look_waits_for_a_backward_pass_on_another_thread_and_not_for_its_own() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    loss = (weight * weight).sum()
+    begun, goes_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def wait(_: object) -> None:
+        with beside_no_backward():
+            order.append("in the pass")
+        begun.set()
+        assert goes_on.wait(500)
+        order.append("pass")
+
+    def look() -> None:
+        with beside_no_backward():
+            order.append("look")
+
+    loss.grad_fn.register_prehook(wait)
+    runner, looker = threading.Thread(target=loss.backward), threading.Thread(target=look)
+    runner.start()
+    assert begun.wait(500)
+    looker.start()
+    looker.join(0.2)
+    goes_on.set()
+    runner.join()
+    looker.join()
+    assert order == ["in the pass", "pass", "look"]
+
+
+FORKED_DURING_A_LOOK = """
+import os, threading
+import torch
+import disposescope as ds
+from disposescope.tensors.torch import graph_walk
+
+graph_walk.COUNTS_CPLUSPLUS = False
+weight = torch.ones(3, requires_grad=True)
+with ds.dispose_scope():
+    weight.sum().backward()
+looking, over = threading.Event(), threading.Event()
+
+
+def look():
+    with graph_walk.beside_no_backward():
+        looking.set()
+        over.wait()
+
+
+looker = threading.Thread(target=look)
+looker.start()
+looking.wait()
+child = os.fork()
+if child == 0:
+    weight.sum().backward()
+    os._exit(int(weight.grad.sum()))
+over.set()
+looker.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_waits_for_no_look_of_its_parent() -> None:
+    assert run_program(FORKED_DURING_A_LOOK) == "6\n"

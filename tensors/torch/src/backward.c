@@ -1,6 +1,9 @@
 /* The backward passes that are running. They run without the GIL and free what the nodes of their
  * graphs saved, which PyTorch lets others read without a lock: a leak report on another thread
- * would read a tensor that is being freed. So whoever reads asks which graphs are in use. */
+ * would read a tensor that is being freed. So whoever reads asks which graphs are in use.
+ *
+ * Before 2.10 that is not enough: a Python object that the reader made, or found, loses its tensor
+ * when the pass drops it. There a pass that begins waits while another thread is in a look. */
 #include "compiled.h"
 
 /* All of them, the latest first: they lie on the stacks of their threads. Guarded by the GIL. */
@@ -9,9 +12,36 @@ static struct backward_pass *running;
 static unsigned long long begun;
 /* Its address stands for a thread. */
 static _Thread_local char here;
+/* How many looks this thread is in, one inside the other. */
+static _Thread_local unsigned looks;
+/* Held by the thread that is in a look. NULL until there was one. */
+static PyThread_type_lock look;
+
+static bool is_elsewhere(const struct backward_pass *pass) { return pass->thread != &here; }
+
+static bool runs_here(void)
+{
+    const struct backward_pass *pass = running;
+    while (pass != NULL && is_elsewhere(pass)) {
+        pass = pass->before;
+    }
+    return pass != NULL;
+}
+
+static void take_look(void)
+{
+    Py_BEGIN_ALLOW_THREADS
+    PyThread_acquire_lock(look, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+}
 
 void backward_begin(struct backward_pass *pass, PyObject *roots)
 {
+    /* Inside of a look or of another pass it would wait for itself. */
+    if (look != NULL && looks == 0 && !runs_here()) {
+        take_look();
+        PyThread_release_lock(look);
+    }
     *pass = (struct backward_pass){.roots = roots, .thread = &here, .before = running};
     if (running != NULL) {
         running->after = pass;
@@ -33,7 +63,32 @@ void backward_end(struct backward_pass *pass)
     }
 }
 
-static bool is_elsewhere(const struct backward_pass *pass) { return pass->thread != &here; }
+PyObject *compiled_begin_look(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (looks == 0) {
+        if (runs_here()) {
+            Py_RETURN_FALSE;
+        }
+        if (look == NULL && (look = PyThread_allocate_lock()) == NULL) {
+            return PyErr_NoMemory();
+        }
+        take_look();
+    }
+    looks++;
+    Py_RETURN_TRUE;
+}
+
+PyObject *compiled_end_look(PyObject *module, PyObject *ignored)
+{
+    (void)module;
+    (void)ignored;
+    if (--looks == 0) {
+        PyThread_release_lock(look);
+    }
+    Py_RETURN_NONE;
+}
 
 PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
 {
@@ -46,6 +101,10 @@ PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
             backward_end(pass);
         }
         pass = before;
+    }
+    /* A thread that is not here was in a look. Its lock is left: it cannot be freed while it is held. */
+    if (look != NULL && looks == 0 && (look = PyThread_allocate_lock()) == NULL) {
+        return PyErr_NoMemory();
     }
     Py_RETURN_NONE;
 }
