@@ -9,9 +9,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Literal, Self, final
 from weakref import ref
 
-from .context import Listener, Memory
-from .keeping import EscapesOption
-from .kinds import GraphOption, Kind
+from .kinds import Kind
+from .options import EscapesOption, GraphOption
 
 @final
 class Ledger:
@@ -220,15 +219,15 @@ See `identity.next_composite_of`.
 DEAD_COMPOSITES: Final[list[Entry]]
 """Composites that died by reference count while members of theirs may live on: see `identity.settle`."""
 
-LISTENERS: Final[list[Listener]]
-"""The listeners, in the order in which they were added. To be read only: see `listeners.add_listener`."""
+LISTENERS: Final[list[Any]]
+"""The listeners: see `context.Hooks`, and `context.Listener`."""
 
 ENTERED: Final[list[Callable[[ScopeState], object]]]
 LEFT: Final[list[Callable[[ScopeState], object]]]
-"""What is called when a scope has been entered, and when one is left: see `listeners.Hooks`."""
+"""What is called when a scope has been entered, and when one is left: see `context.Hooks`."""
 
-MEMORY: Final[list[Memory]]
-"""What serves plain memory, behind one `serve_plain_memory`; empty before."""
+MEMORY: Final[list[Any]]
+"""What serves plain memory, a `context.Memory`; empty before one `serve_plain_memory`."""
 
 AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]]
 """For the name of a module that the program may import, what to do once it has."""

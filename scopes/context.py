@@ -291,7 +291,7 @@ class Hooks:
     __slots__ = ("array_moved_out", "children", "entered", "left", "listeners", "memory", "open_witness", "put_off")
 
     def __init__(self) -> None:
-        self.listeners = LISTENERS
+        self.listeners: list[Listener] = LISTENERS
         self.entered = ENTERED
         self.left = LEFT
         self.memory: Memory = _NoMemory()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
+from typing import TYPE_CHECKING, Any, Final, final
 
 from .compiled import (
     Entry,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EscapedResources",
-    "EscapesOption",
-    "check_escapes_option",
     "escaped_of",
     "forget_block",
     "keep_all",
@@ -41,16 +39,6 @@ __all__ = [
     "note_block",
     "settle_survivors",
 ]
-
-EscapesOption = Literal["dispose", "keep", "raise"]
-
-_OPTIONS: Final[tuple[str, ...]] = get_args(EscapesOption)
-
-
-def check_escapes_option(option: object) -> None:
-    """Raise `ValueError` if an option is none of the three."""
-    if option not in _OPTIONS:
-        raise ValueError(f'dispose_scope: escapes must be "dispose", "keep" or "raise", not {option!r}')
 
 
 def keeps(*names: str | type) -> None:

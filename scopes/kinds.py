@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from operator import methodcaller
-from typing import Any, Final, Literal, Protocol, TypeVar, final, get_args, overload
+from typing import Any, Final, Protocol, TypeVar, final, overload
 
-from .compiled import Entry, ScopeState
 from .process import install_imported
 
 __all__ = [
     "KINDS",
     "MAPPED",
-    "GraphOption",
     "Graphs",
     "Kind",
     "Layout",
     "add_kind",
     "advice_for",
-    "check_graph_option",
     "device_name",
     "find_births_with",
     "find_kind",
@@ -27,7 +24,6 @@ __all__ = [
     "is_own",
     "kind_of",
     "kind_of_type",
-    "let_graphs_out",
     "module_of",
     "mro_of",
     "name_of",
@@ -88,19 +84,11 @@ def device_name(device: object) -> str:
     return f"{kind}:{0 if current is None else current()}"
 
 
-# The ``graph`` option: what happens to the graph of a tensor that leaves a scope.
-#
-# Two of its values, ``"none"`` and ``"refuse"``, are about what the block may record, which is a
-# framework's to see to when the scope is entered and left.
+# What scopes ask of the graphs behind tensors.
 #
 # A tensor that is moved out may carry an autograd graph, and with it the memory of everything that
 # the graph saved. Scopes know no graphs: a kind whose instances can carry one has a `Graphs` of its
 # own.
-
-
-GraphOption = Literal["keep", "detach", "error", "none", "refuse"]
-
-_OPTIONS: Final[tuple[str, ...]] = get_args(GraphOption)
 
 
 class Cut(Protocol):
@@ -120,7 +108,7 @@ class Graphs(Protocol):
         """Return whether an instance carries a graph. Every move calls this, so it is cheap."""
         ...
 
-    def refusal(self, entry: Entry, leaving: str, option: str, /) -> Exception:
+    def refusal(self, resource: Any, leaving: str, option: str, /) -> Exception:
         """Return the error that says what an instance with a graph would pin.
 
         `leaving` names the scope and what was asked, `option` is the scope's.
@@ -133,67 +121,6 @@ class Graphs(Protocol):
         An exception means that nothing was changed.
         """
         ...
-
-
-def check_graph_option(option: object) -> None:
-    """Raise `ValueError` if an option is none of the five."""
-    if option not in _OPTIONS:
-        raise ValueError(f'dispose_scope: graph must be "keep", "detach", "error", "none" or "refuse", not {option!r}')
-
-
-def let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
-    """Treat the graphs of what leaves a scope as the scope's option says.
-
-    Parameters
-    ----------
-    entries : list of Entry
-        What leaves. The members of a composite are looked at one by one.
-    option : str
-        A `GraphOption`.
-    leaving : str
-        The scope and what was asked of it, for the message.
-
-    Returns
-    -------
-    int
-        How many of the entries leave with a graph.
-
-    Raises
-    ------
-    GraphRetainedError
-        The option is ``"error"`` or ``"refuse"`` and there is a graph, or it is ``"detach"`` and
-        one cannot be taken away. Nothing has changed then.
-    """
-    kept = 0
-    cuts: list[Cut] = []
-    try:
-        for entry in entries:
-            carrying = False
-            for part in _with_members(entry) if entry.members else (entry,):
-                graphs = part.kind.graphs
-                resource = None if graphs is None else part()
-                if graphs is None or resource is None or not graphs.carried_by(resource):
-                    continue
-                if option in ("error", "refuse"):
-                    raise graphs.refusal(part, leaving, option)
-                if option == "detach":
-                    cuts.append(graphs.cut(resource))
-                carrying = True
-            kept += carrying and option != "detach"
-    except BaseException:
-        for cut in reversed(cuts):
-            cut.undo()
-        raise
-    for cut in cuts:
-        cut.finish()
-    return kept
-
-
-def _with_members(entry: Entry) -> list[Entry]:
-    found = [entry]
-    for part in found:
-        found.extend(part.members)
-    return found
 
 
 # The registry of kinds: for each type, how it is released and measured. User code (``release``,
@@ -211,8 +138,8 @@ module_of: Final[Callable[[type], str]] = type.__dict__["__module__"].__get__
 Members = Mapping[str, object] | Iterable[object]
 Storages = Iterable[tuple[Hashable, int]]
 Layout = tuple[tuple[int, ...], str, int]
-Finder = Callable[[ScopeState | None], object]
-"""What records births that were not seen, given the scope that is asked about; None for all."""
+Finder = Callable[[Any], object]
+"""What records births that were not seen, given the `DisposeScope` that is asked about; None for all."""
 
 
 class Kind:

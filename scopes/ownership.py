@@ -38,7 +38,7 @@ from .identity import (
     track_once,
     unit_of,
 )
-from .kinds import KINDS, Kind, device_name, kind_of, let_graphs_out
+from .kinds import KINDS, Cut, Kind, device_name, kind_of
 from .tree_walk import resources_in
 
 __all__ = [
@@ -556,9 +556,64 @@ def _put_in_order(entries: list[Entry]) -> None:
             entry.owner._take(entry)
 
 
+def _let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
+    """Treat the graphs of what leaves a scope as the scope's option says.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        What leaves. The members of a composite are looked at one by one.
+    option : str
+        A `GraphOption`.
+    leaving : str
+        The scope and what was asked of it, for the message.
+
+    Returns
+    -------
+    int
+        How many of the entries leave with a graph.
+
+    Raises
+    ------
+    GraphRetainedError
+        The option is ``"error"`` or ``"refuse"`` and there is a graph, or it is ``"detach"`` and
+        one cannot be taken away. Nothing has changed then.
+    """
+    kept = 0
+    cuts: list[Cut] = []
+    try:
+        for entry in entries:
+            carrying = False
+            for part in _with_members(entry) if entry.members else (entry,):
+                graphs = part.kind.graphs
+                resource = None if graphs is None else part()
+                if graphs is None or resource is None or not graphs.carried_by(resource):
+                    continue
+                if option in ("error", "refuse"):
+                    raise graphs.refusal(resource, leaving, option)
+                if option == "detach":
+                    cuts.append(graphs.cut(resource))
+                carrying = True
+            kept += carrying and option != "detach"
+    except BaseException:
+        for cut in reversed(cuts):
+            cut.undo()
+        raise
+    for cut in cuts:
+        cut.finish()
+    return kept
+
+
+def _with_members(entry: Entry) -> list[Entry]:
+    found = [entry]
+    for part in found:
+        found.extend(part.members)
+    return found
+
+
 def _hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | None, plain: list[object]) -> None:
     ledger = thread_ledger()
-    ledger.graphs_kept += let_graphs_out(entries, scope.graph, f"leaving {scope._called()}")
+    ledger.graphs_kept += _let_graphs_out(entries, scope.graph, f"leaving {scope._called()}")
     if scope._account is not None:
         for array in plain:
             HOOKS.memory.move(array, scope, target)

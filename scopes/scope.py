@@ -59,14 +59,14 @@ from .identity import (
 )
 from .keeping import (
     EscapedResources,
-    check_escapes_option,
     escaped_of,
     forget_block,
     keep_all,
     note_block,
     settle_survivors,
 )
-from .kinds import KINDS, check_graph_option, finder_of
+from .kinds import KINDS, finder_of
+from .options import check_escapes_option, check_graph_option
 from .ownership import hand_over, made_compact, owned_in, take_over
 from .process import install_imported, keep_pages, parse_budget, return_pages
 from .sites import mark_of
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
 
     from .compiled import Origin
     from .errors import EscapedError
-    from .keeping import EscapesOption
-    from .kinds import GraphOption
+    from .options import EscapesOption, GraphOption
 
 __all__ = [
     "DisposeScope",

@@ -33,7 +33,7 @@ from ..planner.plan import Plan, plan
 from ..planner.table import Table, write_table
 from ..scopes.errors import ScopeNestingError, WorkspaceError
 from ..scopes.framework import FRAMEWORKS
-from ..scopes.keeping import EscapesOption
+from ..scopes.options import EscapesOption
 from ..scopes.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.scope import DisposeScope
 from ..scopes.sites import Mark

@@ -15,8 +15,8 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.parameter import Parameter
 
 from ...scopes.errors import GraphRetainedError
-from ...scopes.identity import LIVE, Entry, story_of
-from ...scopes.kinds import Kind, Layout, mro_of, space_of
+from ...scopes.identity import LIVE, story_of
+from ...scopes.kinds import Kind, Layout, kind_of, mro_of, space_of
 from ...scopes.ownership import compose_of
 from ...scopes.process import PATCHES, bytes_text
 from ...scopes.sites import mark_of, site_of
@@ -63,11 +63,13 @@ class TorchGraphs:
         with _Undisturbed():
             return resource.requires_grad and not resource.is_leaf
 
-    def refusal(self, entry: Entry, leaving: str, option: str, /) -> GraphRetainedError:
+    def refusal(self, resource: Tensor, leaving: str, option: str, /) -> GraphRetainedError:
         """Return the error that names the tensor, the bytes, the nodes, the ops and the line."""
-        tensor = entry()
-        described = entry.kind.describe(tensor)
-        graph = walk_graph([tensor])
+        entry = LIVE.get(id(resource))
+        kind = kind_of(resource)
+        assert kind is not None  # its graphs are asked
+        described = kind.describe(resource)
+        graph = walk_graph([resource])
         summary = summarise(graph, with_modules=False)
         born = next((site for node in graph.ends if (site := site_of_node(node)) is not None), None)
         story = story_of(entry) or ("" if born is None else f" (born at {born})")
