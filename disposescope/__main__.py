@@ -100,7 +100,8 @@ def plan_file(file: Path, output: Path | None, time_limit: float) -> int:
     except KeyboardInterrupt:
         return _refuse("interrupted; nothing was written")
     best = "no plan is lower" if found.is_optimal else f"{found.ratio:.4f} times the lower bound {found.lower_bound:,}"
-    print(f"{len(table.ids):,} buffers in {found.height:,} bytes: {best}")
+    count = len(table.ids)
+    print(f"{count:,} {'buffer' if count == 1 else 'buffers'} in {found.height:,} bytes: {best}")
     return 0
 
 
@@ -110,7 +111,10 @@ def _refuse(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number of seconds, 0 or more, not {text!r}")
     return seconds

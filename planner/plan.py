@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import compiled
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "plan", "seconds_of"]
 
 _COLUMNS: Final = ("lower", "upper", "size")
 _BYTES_AT_MOST: Final = 2**62
@@ -89,7 +89,7 @@ def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float =
     ([0, 64, 0], 96, True)
     """
     rows = _rows_of(buffers)
-    seconds = _seconds_of(time_limit)
+    seconds = seconds_of(time_limit)
     offsets = np.zeros(len(rows), np.int64)
     sized = np.flatnonzero(rows[:, 2])
     lower, upper, sizes = (np.ascontiguousarray(rows[sized, column]) for column in range(3))
@@ -134,7 +134,8 @@ def _rows_of(buffers: Any) -> NDArray[np.int64]:
     return rows
 
 
-def _seconds_of(time_limit: object) -> float:
+def seconds_of(time_limit: object) -> float:
+    """Return a time limit; an error that names it where it is no number of seconds."""
     if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)):
         raise TypeError(f"plan: time_limit is a number of seconds, not {time_limit!r}")
     if math.isnan(time_limit) or time_limit < 0:

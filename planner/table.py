@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +57,7 @@ def read_table(path: Path) -> Table:
     """
     ids: dict[str, None] = {}
     rows: list[tuple[int, int, int]] = []
+    at = 1
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.DictReader(file, strict=True)
@@ -65,6 +68,7 @@ def read_table(path: Path) -> Table:
             if missing:
                 raise TableError(f"{path}: line 1: no column {', '.join(missing)}; expected {','.join(_COLUMNS)}")
             for line in lines:
+                at = lines.line_num + 1
                 where = f"{path}: line {lines.line_num}"
                 if None in line:
                     count = len(lines.fieldnames or ())
@@ -79,23 +83,35 @@ def read_table(path: Path) -> Table:
                     raise TableError(f"{where}: buffer {name}: {wrong}")
                 rows.append((lower, upper, size))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise TableError(f"{path}: no file of comma-separated values: {error}") from None
+        raise TableError(f"{path}: line {at}: no comma-separated values: {error}") from None
     return Table(tuple(ids), np.array(rows, np.int64).reshape(-1, 3))
 
 
 def write_table(path: Path, table: Table, plan: Plan) -> None:
-    """Write buffers with the offsets of a plan.
+    """Write buffers with the offsets of a plan: a whole file or none. A pipe or terminal is written to directly.
 
     Raises
     ------
     OSError
         The file cannot be written.
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow((*_COLUMNS, "offset"))
-        for name, buffer, offset in zip(table.ids, table.buffers.tolist(), plan.offsets.tolist(), strict=True):
-            writer.writerow((name, *buffer, offset))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((*_COLUMNS, "offset"))
+    for name, buffer, offset in zip(table.ids, table.buffers.tolist(), plan.offsets.tolist(), strict=True):
+        writer.writerow((name, *buffer, offset))
+    if path.exists() and not path.is_file():
+        path.write_text(text.getvalue(), encoding="utf-8", newline="")
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
+        raise
 
 
 def _integer(text: str | None, column: str, where: str) -> int:

@@ -591,7 +591,7 @@ _WRITTEN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNO
 _POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_budget(budget: object) -> int:
+def parse_budget(budget: object, option: str = "budget") -> int:
     """Return the bytes of a budget.
 
     Parameters
@@ -599,6 +599,8 @@ def parse_budget(budget: object) -> int:
     budget : int or str
         Bytes, or a number with a unit: ``"512MiB"`` (1024 to a KiB), ``"1.5 GB"`` (1000 to a kB),
         ``"64k"``.
+    option : str, default "budget"
+        What it was given as, for messages.
 
     Raises
     ------
@@ -611,12 +613,12 @@ def parse_budget(budget: object) -> int:
     (536870912, 1500, 10)
     """
     if isinstance(budget, bool) or not isinstance(budget, (int, str)):
-        raise TypeError(f'budget must be a number of bytes or a string such as "512MiB", not {budget!r}')
+        raise TypeError(f'{option} must be a number of bytes or a string such as "512MiB", not {budget!r}')
     nbytes: int
     if isinstance(budget, str):
         found = _WRITTEN.fullmatch(budget)
         if found is None:
-            raise ValueError(f'budget {budget!r} is not a number with a unit, such as "512MiB" or "2 GB"')
+            raise ValueError(f'{option} {budget!r} is not a number with a unit, such as "512MiB" or "2 GB"')
         number, power, binary = found.groups()
         base = 1024 if binary else 1000
         whole, _, fraction = number.partition(".")
@@ -625,7 +627,7 @@ def parse_budget(budget: object) -> int:
     else:
         nbytes = budget
     if nbytes <= 0:
-        raise ValueError(f"budget must be positive, not {budget!r}")
+        raise ValueError(f"{option} must be positive, not {budget!r}")
     return min(nbytes, (1 << 62))
 
 

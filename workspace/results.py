@@ -111,5 +111,5 @@ class Peak:
     advice: tuple[Advice, ...]
 
     def __str__(self) -> str:
-        of = "" if self.key is None else f" of passes with key {self.key!r}"
+        of = "" if self.key is None else f" of passes with key {self.key!r}:"
         return "\n".join(peak_lines(f"{of} {bytes_text(self.nbytes)}", self.line, self.living, self.advice))

@@ -19,9 +19,11 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
+from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, ParamSpec, SupportsIndex, TypeVar, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -29,7 +31,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..leaks.peaks.advice import advise
 from ..leaks.peaks.recording import Birth, Outcome, Recording, line_of_birth, line_text, living_rows
 from ..leaks.report.peak import LinePeak
-from ..planner.plan import Plan, plan
+from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
 from ..scopes.errors import ScopeNestingError, WorkspaceError
 from ..scopes.framework import FRAMEWORKS
@@ -52,9 +54,25 @@ _ALIGNMENT: Final = 64
 _SPREAD_FROM: Final = 32 << 10
 _SPREAD: Final = 9 * _ALIGNMENT
 
+_NO_SLAB: Final = "there was no memory for the slab"
+
 _LOCK: Final = threading.RLock()
 hold_across_forks(_LOCK, 8)
 _WORKSPACES: Final[weakref.WeakSet[Workspace]] = weakref.WeakSet()
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _in_no_scope(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function whose arrays are no births of the scope around its call, nor of the pass that is open there."""
+
+    @wraps(function)
+    def outside(*args: P.args, **kwargs: P.kwargs) -> R:
+        return contextvars.Context().run(function, *args, **kwargs)
+
+    return outside
 
 
 @final
@@ -149,6 +167,7 @@ class _Course:
             slots.append(_Slot(number, nbytes, birth.places, escapes))
         recording = Recording(births)
         if self.recording is None:
+            # Where it cannot be planned for, its peak is known all the same.
             self.recording = recording
         self.observe(recording, noted)
         self._plan(recording, slots, time_limit)
@@ -240,11 +259,35 @@ class _Thread:
             self.slab = None
 
 
+class _Ended(NamedTuple):
+    """A pass that has ended: how many blocks of the slab live on, whether it came to its end, and what served it."""
+
+    thread: _Thread
+    course: _Course
+    served: Any
+    escaped_slab: int
+    is_whole: bool
+    works: bool
+    has_no_slab: bool
+
+
 @final
 class Run:
     """A pass of a workspace, as a context manager; entering it gives the scope."""
 
-    __slots__ = ("_course", "_escapes", "_key", "_pass", "_scope", "_stops", "_thread", "_works", "_workspace")
+    __slots__ = (
+        "_course",
+        "_escapes",
+        "_has_no_slab",
+        "_is_forgotten",
+        "_key",
+        "_pass",
+        "_scope",
+        "_stops",
+        "_thread",
+        "_works",
+        "_workspace",
+    )
 
     def __init__(self, workspace: Workspace, key: Hashable, escapes: EscapesOption) -> None:
         self._workspace = workspace
@@ -255,7 +298,10 @@ class Run:
         self._course: _Course | None = None
         self._pass: Any = None
         self._stops: list[Callable[[], object]] = []
+        # Of the passes that a thread has open at once, one is served from the slab.
         self._works = False
+        self._has_no_slab = False
+        self._is_forgotten = False
 
     def __enter__(self) -> DisposeScope:
         if self._scope is not None:
@@ -316,14 +362,15 @@ class Run:
             raise MemoryError(course.refusal)
         self._pass = ARENA.Pass()
         self._works = thread.open is None
+        self._has_no_slab = False
         if self._works:
             thread.open = self
         if self._works and course.served is not None:
             try:
                 self._pass = ARENA.Pass(course.served, thread.slab_for(course))
             except MemoryError:
-                # No memory for a slab: the pool serves.
-                course.served = None
+                # The pool serves this pass.
+                self._has_no_slab = True
 
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
@@ -331,15 +378,17 @@ class Run:
         assert thread is not None
         assert course is not None
         escaped_slab = served.end()
-        if not self._works:
+        if self._is_forgotten:
             return None
-        self._works = False
-        thread.open = None
-        return self._workspace._ended(thread, course, served, escaped_slab, is_whole)
+        works, self._works = self._works, False
+        if works:
+            thread.open = None
+        ended = _Ended(thread, course, served, escaped_slab, is_whole, works, self._has_no_slab)
+        return self._workspace._ended(ended)
 
     def forget(self) -> None:
         """End the recording, and the service from the slab; the scope stays open."""
-        self._works = False
+        self._is_forgotten = True
         self._pass.end()
 
 
@@ -398,7 +447,7 @@ class Workspace:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise TypeError(f"Workspace: name must be a str, not {name!r}")
         self.name: Final = name
-        self.limit: Final = None if limit is None else parse_budget(limit)
+        self.limit: Final = None if limit is None else parse_budget(limit, "Workspace: limit")
         self.strict: Final = strict
         self.verify: Final = bool(verify or ARENA.debug)
         self._persistent: dict[str, NDArray[Any]] = {}
@@ -409,7 +458,9 @@ class Workspace:
     def _begin(self) -> None:
         self._here = threading.local()
         self._threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
+        # The latest that was recorded, and for each key: that of a thread that has ended, too.
         self._last: _Course | None = None
+        self._recorded: dict[Hashable, _Course] = {}
         self._passes = self._hits = self._misses = self._escapes = 0
         self._reasons: Counter[str] = Counter()
         self._replans: list[Replan] = []
@@ -439,7 +490,9 @@ class Workspace:
         hash(key)
         return Run(self, key, escapes)
 
-    def persistent(self, name: str, shape: int | Sequence[int], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    def persistent(
+        self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = np.float64
+    ) -> NDArray[Any]:
         """Return an array of zeros that lives as long as the workspace, and that is in no pass and in no plan.
 
         The second call with a name returns the same array.
@@ -449,13 +502,13 @@ class Workspace:
         ValueError
             The array of that name has another shape or dtype.
         """
+        expected = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
         with _LOCK:
             array = self._persistent.get(name)
             if array is None:
                 # Without a scope, and with NumPy's own allocator.
-                array = contextvars.Context().run(np.zeros, shape, dtype)
+                array = contextvars.Context().run(np.zeros, expected, dtype)
                 self._persistent[name] = array
-        expected = (shape,) if isinstance(shape, int) else tuple(shape)
         if array.shape != expected or array.dtype != np.dtype(dtype):
             raise ValueError(
                 f"persistent: {name!r} is an array of shape {array.shape} and dtype {array.dtype}, "
@@ -463,6 +516,7 @@ class Workspace:
             )
         return array
 
+    @_in_no_scope
     def plan(self, *, time_limit: float = 10.0) -> WorkspaceStatistics:
         """Look for better plans, for each key of this thread; the slab is made anew where that makes it smaller.
 
@@ -473,20 +527,24 @@ class Workspace:
 
         Raises
         ------
+        TypeError, ValueError
+            The time limit is no number of seconds, 0 or more.
         RuntimeError
             A pass is open on this thread.
         """
+        seconds = seconds_of(time_limit)
         thread = self._thread()
         if thread.open is not None:
             raise RuntimeError(f"plan: a pass of workspace {self.name!r} is open; plan between passes")
         courses = [course for course in thread.courses.values() if course.found is not None]
         for course in courses:
-            course.improve(time_limit / len(courses))
+            course.improve(seconds / len(courses))
         heights = [course.served.height for course in courses if course.served is not None]
         if thread.slab is not None and heights and thread.slab.nbytes > -(-max(heights) // 4096) * 4096:
             thread.give_up_slab()
         return self.statistics()
 
+    @_in_no_scope
     def statistics(self) -> WorkspaceStatistics:
         """Return the figures of all passes so far."""
         with _LOCK:
@@ -508,6 +566,7 @@ class Workspace:
                 replans=tuple(self._replans),
             )
 
+    @_in_no_scope
     def peak(self, key: Hashable = None) -> Peak:
         """Return the peak of the passes with a key, as they were recorded, and what would lower it.
 
@@ -520,6 +579,7 @@ class Workspace:
         """
         return self._peak_of(self._course(key))
 
+    @_in_no_scope
     def save(self, path: str | Path, key: Hashable = None) -> None:
         """Write what the slab holds, and where, to a file of comma-separated values: id,lower,upper,size,offset.
 
@@ -555,10 +615,9 @@ class Workspace:
     def _course(self, key: Hashable) -> _Course:
         course = self._last
         if key is not None:
-            with _LOCK:
-                threads = [self._thread(), *self._threads]
-            courses = (thread.courses.get(key) for thread in threads)
-            course = next((each for each in courses if each is not None and each.recording is not None), None)
+            course = self._thread().courses.get(key)
+            if course is None or course.recording is None:
+                course = self._recorded.get(key)
         if course is None or course.recording is None:
             of = "" if key is None else f" with key {key!r}"
             raise LookupError(f"workspace {self.name!r} has recorded no pass{of}")
@@ -583,31 +642,32 @@ class Workspace:
             advice=advise(recording, fixed),
         )
 
-    def _ended(
-        self, thread: _Thread, course: _Course, served: Any, escaped_slab: int, is_whole: bool
-    ) -> WorkspaceError | None:
-        """Count a pass that has ended, and plan where that is due. Returns what is wrong with it."""
-        fault = None if thread.slab is None else thread.slab.fault
-        missed: list[str] = []
+    @_in_no_scope
+    def _ended(self, ended: _Ended) -> WorkspaceError | None:
+        """Count a pass that has ended, judge it, and plan where that is due. Returns what is wrong with it."""
+        thread, course, served = ended.thread, ended.course, ended.served
+        fault = thread.slab.fault if ended.works and thread.slab is not None else None
+        lacking = [_NO_SLAB] if ended.has_no_slab else []
         with _LOCK:
             self._passes += 1
             self._hits += served.hits
-            self._misses += served.misses
+            self._misses += served.misses + len(lacking)
             self._escapes += served.escaped
+            self._reasons.update(lacking)
             number = self._passes
-        noted = is_whole and course.wants_notes
-        if is_whole and course.recording is None:
+        noted = ended.is_whole and ended.works and course.wants_notes
+        missed: list[str] = []
+        if ended.is_whole and course.found is None:
             self._plan(course, course.read(served), noted)
-        elif course.recording is not None and (served.misses or escaped_slab or noted):
+        elif served.misses or ended.escaped_slab or noted:
             births = course.read(served)
             if noted:
                 course.observe(Recording(births), noted)
-                self._judge(course)
             missed = [_reason(birth, course) for birth in births if birth.is_miss]
             with _LOCK:
                 self._reasons.update(missed)
-            if is_whole:
-                self._learn(thread, course, births, missed, noted, number)
+            self._learn(ended, births, missed, noted, number)
+        self._judge(course, served)
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault
@@ -615,6 +675,7 @@ class Workspace:
                 f"pass {number} of workspace {self.name!r}: {what}, {offset} bytes from the beginning of the slab"
                 f"{_born_there(course, offset)}"
             )
+        missed += lacking
         if self.strict and missed:
             rows = [f"\n  {count} times {reason}" for reason, count in Counter(missed).items()]
             return WorkspaceError(
@@ -622,39 +683,44 @@ class Workspace:
             )
         return None
 
-    def _learn(
-        self, thread: _Thread, course: _Course, births: list[Birth], missed: list[str], noted: bool, number: int
-    ) -> None:
-        """Plan anew for a pass that was not as planned, once for each reason."""
+    def _learn(self, ended: _Ended, births: list[Birth], missed: list[str], noted: bool, number: int) -> None:
+        """Give up a slab in which something lives on, and plan anew for what was not as planned: once for a reason."""
+        course = ended.course
         escaped = [birth for birth in births if birth.outcome is Outcome.SERVED and birth.died is None]
+        if escaped:
+            ended.thread.give_up_slab()
+        if not ended.is_whole:
+            # What an exception keeps is planned again for the next pass.
+            return
+        course.exclude([birth.slot for birth in escaped if birth.slot is not None])
         reasons = [*missed, *(f"{line_of_birth(birth.places)}: escaped" for birth in escaped)]
         fresh = [reason for reason in dict.fromkeys(reasons) if reason not in course.reasons]
-        course.reasons.update(fresh)
-        if escaped:
-            course.exclude([birth.slot for birth in escaped if birth.slot is not None])
-            thread.give_up_slab()
-        if fresh and course.plans < _PLANS_AT_MOST and self._plan(course, births, noted):
-            with _LOCK:
-                self._replans.append(Replan(number, course.key, fresh[0]))
+        if fresh and course.plans < _PLANS_AT_MOST:
+            is_planned = self._plan(course, births, noted)
+            # Not before: an interrupt leaves them for the next pass.
+            course.reasons.update(fresh)
+            if is_planned:
+                with _LOCK:
+                    self._replans.append(Replan(number, course.key, fresh[0]))
 
     def _plan(self, course: _Course, births: list[Birth], noted: bool) -> bool:
-        """Plan for a pass, and judge it. Return whether there was memory for that: if not, the plan before goes on."""
+        """Plan for a pass. Return whether there was memory for that: if not, the plan before goes on."""
         try:
             course.learn(births, noted, _FIRST_LIMIT_S)
         except MemoryError:
             return False
         finally:
-            self._last = course
-        self._judge(course)
+            if course.recording is not None:
+                self._last = self._recorded[course.key] = course
         return True
 
-    def _judge(self, course: _Course) -> None:
+    def _judge(self, course: _Course, served: Any) -> None:
         """Refuse further passes with a key whose peak exceeds the limit."""
-        if self.limit is None:
+        if self.limit is None or course.refusal is not None:
             return
-        assert course.observed is not None
-        nbytes = course.observed.peak()[1] + self._persistent_nbytes()
-        if nbytes > self.limit:
+        fixed = self._persistent_nbytes()
+        if served.peak_nbytes + fixed > self.limit:
+            course.observed = Recording(course.read(served))
             course.refusal = (
                 f"workspace {self.name!r} has a limit of {bytes_text(self.limit)}, which a pass exceeds: "
                 f"{self._peak_of(course)}"

@@ -1,17 +1,19 @@
 """What would lower the peak of a pass, found by replaying its recording with some lives changed.
 
 A recording says when memory is born and freed; it does not say when it is used last. That is read in
-the code: the instruction after the birth binds a variable, and the last instruction that loads this
-variable, before it is bound again or the function ends, is its last use. The time of a line is that of
-the next birth in the same function below it. So the advice is about variables of functions and modules;
-what attributes and containers hold is in the list of what lives at the peak, without advice.
+the code: the instruction after the birth binds a variable, and the last of the instructions that load
+it, on any way on from there to where it is bound again, is its last use. The time of a line is that of
+the next birth in the same function below it. So the advice is about variables of functions and modules.
+What attributes, containers, other variables and views hold is in the list of what lives at the peak,
+without advice.
 
 Each candidate is replayed: the lives that it changes are changed in all births of that line, and the peak
 of the result is what is told. The changes are
 
 * ``del x`` after the line of its last use: the life ends there;
-* in place: something of the same size dies at the next birth after this one, and so lived beside it for
-  nothing: ``out=``, or an operator such as ``+=``, has one block for both;
+* in place: what an operator or a ufunc makes, where something of the same size dies before the next
+  birth, and so lived beside it for nothing: ``out=``, or an operator such as ``+=``, has one block for
+  both;
 * recompute: the variable is used early, and once more after the peak: its life is cut in two.
 """
 
@@ -23,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,24 @@ _LEAST_SHARE: Final = 100
 _STORES: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST_CHECK")
 _RETURNS: Final = ("RETURN_VALUE",)
+_ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
+"""What does not go on to the next instruction, beside jumps back."""
+# Functions and attributes that give out a view of an array, and methods that keep what they are given.
+_VIEWS: Final = frozenset(
+    {
+        *("T", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d", "base"),
+        *("broadcast_to", "diagonal", "expand_dims", "flat", "imag", "mT", "moveaxis", "ravel", "real", "reshape"),
+        *("rollaxis", "split", "squeeze", "swapaxes", "transpose", "view"),
+    }
+)
+_KEEPERS: Final = frozenset(
+    {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "update"}
+)
+_ELEMENTWISE: Final = frozenset({"around", "clip", "round"})
+"""Beside ufuncs, what takes ``out=`` and makes an array of the same size."""
+_COMPUTES: Final = ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE")
+_HOLDS: Final = (*_STORES, "STORE_ATTR", "STORE_SUBSCR", "LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND")
+_NAMES: Final = ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
 @final
@@ -52,6 +72,7 @@ class _Code:
         self.instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
         self.offsets = [each.offset for each in self.instructions]
         self.positions = {each.offset: number for number, each in enumerate(self.instructions)}
+        self._next = self._ways()
 
     def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
         """Return the variable that the value made at an offset is bound to, and where; None where it is another use."""
@@ -76,38 +97,90 @@ class _Code:
         return number if number < len(self.instructions) else None
 
     def uses_of(self, name: str, bound: int) -> list[int] | None:
-        """Return the lines that load a variable after it was bound, in the order of the code.
+        """Return the lines that load a variable after it was bound, in their order.
 
         Ends where it is bound again. What a loop loads over and over has the last line of the loop. None
-        where nothing can be said: a closure has the variable, or the next round of a loop uses it.
+        where nothing can be said: a closure, a container, another variable or a view may have it too, or
+        the next round of a loop uses it.
         """
         if name in self.code.co_cellvars:
             return None
-        lines: list[int] = []
-        for number in range(bound + 1, len(self.instructions)):
+        loads: list[int] = []
+        pending, seen = [bound + 1], {bound}
+        while pending:
+            number = pending.pop()
+            if number in seen or number >= len(self.instructions):
+                continue
+            seen.add(number)
             instruction = self.instructions[number]
-            if instruction.opname in _STORES and instruction.argval == name:
-                break
-            if instruction.opname in _LOADS and instruction.argval == name:
-                lines.append(self._line(self._end_of_loop(number, bound)))
-            start = self._start_of_loop(number)
-            if start is not None and start <= bound and self._is_loaded_first(name, start, bound):
-                return None
-        return lines
+            if instruction.argval == name and instruction.opname in _STORES:
+                if not self._is_the_same(number):
+                    continue
+            elif instruction.argval == name and instruction.opname in _LOADS:
+                if number < bound or self._may_be_held(number):
+                    return None
+                loads.append(number)
+            pending.extend(self._next[number])
+        return sorted(self._line(self._end_of_loop(number, bound)) for number in loads)
+
+    def _is_the_same(self, store: int) -> bool:
+        """Return whether a variable is bound to what an operator such as ``+=`` gives back: the same array."""
+        before = self.instructions[store - 1]
+        return before.opname == "BINARY_OP" and before.argrepr.endswith("=")
+
+    def _may_be_held(self, load: int) -> bool:
+        """Return whether the line of a load may give the value, or a view of it, to something else that keeps it."""
+        line = self.on_line(self._line(load))
+        names = [each.argval for each in line if each.opname in _NAMES]
+        known = sum(name in _VIEWS or name in _KEEPERS for name in names)
+        calls = sum(each.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") for each in line)
+        if calls > known or any(each.opname in _COMPUTES and each.argrepr != "[]" for each in line):
+            # Something else is made of it.
+            return False
+        return any(each.opname in _HOLDS for each in line) or any(name in _KEEPERS for name in names)
+
+    def on_line(self, line: int) -> list[dis.Instruction]:
+        """Return the instructions of a line."""
+        return [each for number, each in enumerate(self.instructions) if self._line(number) == line]
+
+    def returns_on(self, line: int) -> bool:
+        """Return whether the function ends on a line."""
+        return any(each.opname in _RETURNS for each in self.on_line(line))
+
+    def is_elementwise(self, offset: int) -> bool:
+        """Return whether what an instruction makes is of the size of its operands, and could be made in one of them."""
+        number = bisect_right(self.offsets, offset) - 1
+        instruction = self.instructions[number]
+        if instruction.opname in ("UNARY_NEGATIVE", "UNARY_INVERT"):
+            return True
+        if instruction.opname == "BINARY_OP":
+            return instruction.argrepr.rstrip("=") not in ("@", "[]")
+        names = [each.argval for each in self.on_line(self._line(number)) if each.opname in _NAMES]
+        return any(name in _ELEMENTWISE or isinstance(vars(np).get(name), np.ufunc) for name in names)
+
+    def _ways(self) -> list[list[int]]:
+        """Return for each instruction those that may follow it, handlers of exceptions included."""
+        ways: list[list[int]] = []
+        for number, each in enumerate(self.instructions):
+            is_always = "JUMP_BACKWARD" in each.opname and "_IF_" not in each.opname
+            goes_on = each.opname not in _ENDS and not is_always
+            ways.append([number + 1] if goes_on else [])
+            if "JUMP" in each.opname or each.opname in ("FOR_ITER", "SEND"):
+                target = self.positions.get(each.argval)
+                ways[-1].extend([] if target is None else [target])
+        bytecode: Any = dis.Bytecode(self.code)
+        for entry in bytecode.exception_entries:
+            handler = self.positions.get(entry.target)
+            if handler is not None:
+                for number, each in enumerate(self.instructions):
+                    if entry.start <= each.offset < entry.end:
+                        ways[number].append(handler)
+        return ways
 
     def _start_of_loop(self, number: int) -> int | None:
         """Return the instruction to which a jump back leads; None for any other instruction."""
         instruction = self.instructions[number]
         return self.positions.get(instruction.argval) if "JUMP_BACKWARD" in instruction.opname else None
-
-    def _is_loaded_first(self, name: str, start: int, end: int) -> bool:
-        """Return whether a variable is loaded between two instructions, before it is bound there."""
-        for instruction in self.instructions[start : end + 1]:
-            if instruction.argval == name and instruction.opname in _LOADS:
-                return True
-            if instruction.argval == name and instruction.opname in _STORES:
-                return False
-        return False
 
     def _end_of_loop(self, load: int, bound: int) -> int:
         """Return the instruction after which a load is not run again: itself, or the jump back of its loop."""
@@ -232,9 +305,10 @@ class _Replay:
             # The function has returned, is below the line, or in another round of a loop.
             return self._next((lines < first) | (lines > line), births)
 
-        upper = recording.upper.copy()
-        upper[births] = np.minimum(upper[births], left(last))
-        yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
+        if not known.returns_on(last):
+            upper = recording.upper.copy()
+            upper[births] = np.minimum(upper[births], left(last))
+            yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
         earlier = [line for line in uses if line < last]
         if not earlier:
             return
@@ -257,6 +331,8 @@ class _Replay:
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
+        if not _code_of(code).is_elementwise(offset):
+            return
         births = self._births_of(lambda other: _is(self.places[other], place))
         ends: dict[int, list[int]] = defaultdict(list)
         for number, end in enumerate(recording.upper.tolist()):
@@ -264,7 +340,8 @@ class _Replay:
         upper = recording.upper.copy()
         changed = False
         for number in births.tolist():
-            for dying in ends.get(number + 1, ()):
+            # What is alive at the last birth may die with the pass, and be needed until then.
+            for dying in ends.get(number + 1, ()) if number + 1 < len(upper) else ():
                 if dying < number and recording.sizes[dying] == recording.sizes[number]:
                     upper[dying] = number
                     changed = True

@@ -83,7 +83,7 @@ class Birth:
     @property
     def is_miss(self) -> bool:
         """Return whether the slab should have served it, and has not."""
-        return self.outcome in _MISSES
+        return self.nbytes > 0 and self.outcome in _MISSES
 
     @property
     def is_planned(self) -> bool:

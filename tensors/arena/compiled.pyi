@@ -71,6 +71,10 @@ class Pass:
         """How many births are recorded; no more than `most_births`."""
 
     @property
+    def peak_nbytes(self) -> int:
+        """The most bytes of these births that were in use at once."""
+
+    @property
     def hits(self) -> int:
         """How many births the slab has served."""
 

@@ -53,7 +53,7 @@ def test_where_it_is_not_known_that_no_plan_is_lower_the_bound_is_told(
         ),
         ("id,lower,upper,size\na,1,1,8\n", "line 2: buffer a: its life ends before or when it begins"),
         ("id,lower,upper,size\na,0,1,-8\n", "line 2: buffer a: its size is negative"),
-        ('id,lower,upper,size\n"a,0,1,8\n', "no file of comma-separated values"),
+        ('id,lower,upper,size\n"a,0,1,8\n', "no comma-separated values"),
         ("id,lower,upper,size\na,0,1,8,9\n", "line 2: 5 values, and 4 columns"),
         ("id,lower,upper,size,size\na,0,1,8,9\n", "line 1: the column size is there twice"),
         ("id,lower,upper,size\na,0,1,1_000\n", "line 2: size is an integer, not '1_000'"),
@@ -96,7 +96,7 @@ def test_a_plan_that_cannot_be_written_is_refused_with_its_file(
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     given = tmp_path / "in.csv"
     given.write_bytes(b"id,lower,upper,size\n\xff,0,1,8\n")
-    with pytest.raises(TableError, match="no file of comma-separated values"):
+    with pytest.raises(TableError, match="no comma-separated values"):
         read_table(given)
 
 
@@ -157,3 +157,31 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
     assert errors == "python -m disposescope plan: error: interrupted; nothing was written\n"
     assert process.returncode == 2
     assert not planned.exists()
+
+
+def test_a_plan_that_cannot_be_written_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text("id,lower,upper,size\n" + "".join(f"{number},0,1,8\n" for number in range(1000)))
+    before = given.read_text()
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 4; exec "$@"', "_", sys.executable, "-m", "disposescope", "plan", given, "-o", given],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (2, f"python -m disposescope plan: error: {given}: File too large\n")
+    assert given.read_text() == before
+    assert list(tmp_path.iterdir()) == [given]
+
+
+def test_a_time_limit_that_is_no_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "in.csv", "--time-limit", "soon"])
+    assert "expected a number of seconds, 0 or more, not 'soon'" in capsys.readouterr().err
+
+
+def test_one_buffer_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text("id,lower,upper,size\na,0,1,8\n")
+    assert main(["plan", str(given)]) == 0
+    assert capsys.readouterr().out.startswith("1 buffer in 8 bytes")

@@ -226,3 +226,123 @@ def test_the_peak_names_the_lines_of_what_lives_there() -> None:
 def test_the_peak_of_nothing() -> None:
     peak = peak_of(lambda: None)
     assert (peak.nbytes, peak.line, peak.living, peak.advice) == (0, "<nothing>", (), ())
+
+
+# Programs whose advice would be wrong, if the code were read from the top to the bottom.
+
+
+def in_a_branch(flag: bool = True) -> float:
+    if flag:
+        used = np.ones(N)
+        unused = 1
+    else:
+        used = np.zeros(N)
+        unused = 2
+    other = np.ones(N)
+    return float((other + 1.0).sum() + used[0]) + unused
+
+
+def perhaps_bound_again(flag: bool = False) -> float:
+    used = np.ones(N)
+    if flag:
+        used = used + 1.0
+    other = np.ones(N)
+    return float((other + 1.0).sum() + used[0])
+
+
+def in_a_handler() -> float:
+    try:
+        used = np.ones(N)
+        int("none")
+    except ValueError:
+        other = np.ones(N)
+        return float((other + 1.0).sum() + used[0])
+    return 0.0
+
+
+def changed_in_place() -> float:
+    used = np.ones(N)
+    used += 1.0
+    other = np.ones(N)
+    return float((other + 1.0).sum() + used[0])
+
+
+def seen_through_a_view() -> float:
+    used = np.ones(N)
+    pairs = used.reshape(-1, 2)
+    other = np.ones(N)
+    return float((other + 1.0).sum() + pairs[0, 0])
+
+
+def under_another_name() -> float:
+    used = np.ones(N)
+    first = used
+    other = np.ones(N)
+    return float((other + 1.0).sum() + first[0])
+
+
+def in_a_dict() -> float:
+    used = np.ones(N)
+    cache = {"used": used}
+    other = np.ones(N)
+    return float((other + 1.0).sum() + cache["used"][0])
+
+
+def in_a_list() -> float:
+    rows: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
+    used = np.ones(N)
+    rows.append(used)
+    other = np.ones(N)
+    return float((other + 1.0).sum() + rows[0][0])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_a_branch,
+        perhaps_bound_again,
+        in_a_handler,
+        changed_in_place,
+        seen_through_a_view,
+        under_another_name,
+        in_a_dict,
+        in_a_list,
+    ],
+)
+def test_what_is_used_later_is_not_to_be_deleted(function: Callable[[], object]) -> None:
+    assert not [each for each in peak_of(function).advice if each.text.startswith("del used")]
+
+
+def test_what_is_changed_in_place_is_to_be_deleted_after_its_last_use() -> None:
+    def changed() -> float:
+        used = np.ones(N)
+        used += 1.0
+        total = float(used.sum())
+        other = np.ones(N)
+        return total + float((other + 1.0).sum())
+
+    [text] = [each.text for each in peak_of(changed).advice if each.text.startswith("del used")]
+    assert text.endswith(f":{changed.__code__.co_firstlineno + 3}")
+
+
+def both_are_needed_at_the_end() -> int:
+    rows = [np.ones(N) * k for k in range(4)]
+    return len(rows)
+
+
+def gathered() -> float:
+    numbers = np.arange(N)
+    values = np.ones(N)
+    values = values[numbers]
+    return float(values.sum())
+
+
+@pytest.mark.parametrize("function", [both_are_needed_at_the_end, gathered])
+def test_in_place_is_not_advised_where_it_cannot_be(function: Callable[[], object]) -> None:
+    line = function.__code__.co_firstlineno
+    wrong = [f":{line + 1}", f":{line + 3}"]
+    assert not [
+        each
+        for each in peak_of(function).advice
+        if each.text.startswith("in place") and each.text.endswith(tuple(wrong))
+    ]

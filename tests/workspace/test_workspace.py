@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -416,7 +417,8 @@ def test_a_pass_inside_a_pass_is_served_by_the_pool() -> None:
             with other.run():
                 step(np.ones((40, 20)))
             step(np.ones((50, 20)))
-    assert workspace.statistics().passes == 3
+    assert workspace.statistics().passes == 6
+    assert workspace.peak("inside").nbytes > 0
     assert other.statistics().hits > 0
     assert ds.current_scope() is None
 
@@ -635,6 +637,225 @@ def test_the_example_program_is_served_as_planned() -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "numpy_transformer.py"
     done = subprocess.run([sys.executable, example, "--passes", "9"], check=True, capture_output=True, text=True)
     assert ", 0 missed, 9 escapes\n" in done.stdout
-    assert "peak of passes with key 192 2.6 MB at " in done.stdout
+    assert "peak of passes with key 192: 2.6 MB at " in done.stdout
     refused = subprocess.run([sys.executable, example, "--limit", "2MB"], check=False, capture_output=True, text=True)
     assert "MemoryError: workspace 'inference' has a limit of 2.0 MB, which a pass exceeds: peak" in refused.stderr
+
+
+# The limit holds for every pass, however it differs from the one that was planned
+
+
+def several_new_sizes(workspace: ds.Workspace) -> None:
+    for number in range(1, 10):
+        with workspace.run():
+            np.ones(100 * number) + 1.0
+    with workspace.run():
+        np.ones(100_000) + 1.0
+
+
+def more_of_a_known_line(workspace: ds.Workspace) -> None:
+    for count in (1, 2, 3, 100):
+        with workspace.run():
+            [np.ones(1000) for _ in range(count)]
+
+
+def grown_block(workspace: ds.Workspace) -> None:
+    for count in (10, 10, 100_000):
+        with workspace.run():
+            np.fromiter((1.0 for _ in range(count)), float)
+
+
+def on_another_thread(workspace: ds.Workspace) -> None:
+    for count in (10, 10, 100_000):
+        with workspace.run():
+            run = contextvars.copy_context().run
+            thread = threading.Thread(target=run, args=(lambda n: float(np.ones(n).sum()), count))
+            thread.start()
+            thread.join()
+
+
+def inside_of_another_pass(workspace: ds.Workspace) -> None:
+    with workspace.run("outside"), workspace.run():
+        np.ones(100_000) + 1.0
+
+
+def ended_by_an_exception(workspace: ds.Workspace) -> None:
+    with contextlib.suppress(KeyError), workspace.run():
+        np.ones(100_000) + 1.0
+        raise KeyError
+
+
+@pytest.mark.parametrize(
+    "passes",
+    [
+        several_new_sizes,
+        more_of_a_known_line,
+        grown_block,
+        on_another_thread,
+        inside_of_another_pass,
+        ended_by_an_exception,
+    ],
+)
+def test_a_pass_that_exceeds_the_limit_is_the_last(passes: Callable[[ds.Workspace], None]) -> None:
+    workspace = ds.Workspace("limited", limit="100 kB")
+    passes(workspace)
+    with pytest.raises(MemoryError, match=r"limit of 100.0 kB, which a pass exceeds: peak [0-9.]+ [kM]B at"):
+        workspace.run().__enter__()
+    assert ds.current_scope() is None
+
+
+# Whatever happens while a pass ends, later ones are planned and served
+
+
+def test_an_interrupt_while_planning_leaves_it_to_the_next_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    workspace = ds.Workspace("interrupted", verify=True)
+    for rows in (100, 120):
+        with monkeypatch.context() as context:
+            context.setattr("disposescope.workspace.workspace.plan", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run_passes(workspace, 1, rows)
+        run_passes(workspace, 1, rows)
+        before = workspace.statistics()
+        run_passes(workspace, 3, rows)
+        after = workspace.statistics()
+        assert after.misses == before.misses
+        assert after.hits - before.hits >= 3 * 4
+
+
+def test_what_an_exception_keeps_costs_no_later_pass_its_slab() -> None:
+    workspace = ds.Workspace("kept", strict=True, verify=True)
+    kept: list[BaseException] = []
+
+    def work(fails: bool) -> float:
+        hidden = np.ones(3000)
+        result = hidden * 2.0
+        if fails:
+            raise KeyError
+        return float(result.sum())
+
+    for number in range(8):
+        try:
+            with workspace.run():
+                work(number == 3)
+        except KeyError as error:
+            kept.append(error)
+    assert workspace.statistics().misses == 0
+    traceback = kept[0].__traceback__
+    assert traceback is not None
+    assert traceback.tb_next is not None
+    # A plain array: its scope has ended, and its bytes are its own.
+    assert traceback.tb_next.tb_frame.f_locals["result"].sum() == 6000.0
+
+
+def test_a_pass_without_memory_for_the_slab_says_so_and_the_next_one_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from disposescope.workspace import workspace as room
+
+    def refuse(*_arguments: object) -> None:
+        raise MemoryError
+
+    workspace = ds.Workspace("lacking", strict=True)
+    run_passes(workspace, 1)
+    with monkeypatch.context() as context:
+        context.setattr(room._Thread, "slab_for", refuse)
+        with pytest.raises(ds.WorkspaceError, match="1 times there was no memory for the slab"):
+            run_passes(workspace, 1)
+    before = workspace.statistics()
+    assert before.reasons == {"there was no memory for the slab": 1}
+    run_passes(workspace, 2)
+    after = workspace.statistics()
+    assert (after.misses, after.hits > before.hits) == (1, True)
+
+
+def test_planning_takes_nothing_from_the_scope_around() -> None:
+    workspace = ds.Workspace("inner")
+    with ds.dispose_scope(budget="100 kB") as scope:
+        for _ in range(2):
+            with workspace.run():
+                for _ in range(10_000):
+                    np.ones(3)
+        workspace.plan(time_limit=0.01)
+        assert scope.arena is not None
+        assert scope.arena.peak_nbytes < 1000
+    assert workspace.statistics().hits > 0
+
+
+def test_passes_of_tasks_that_overlap_are_counted_and_recorded() -> None:
+    workspace = ds.Workspace("tasks")
+
+    async def work(key: int) -> None:
+        with workspace.run(key):
+            kept = np.ones(100 + key)
+            await asyncio.sleep(0)
+            assert float(kept.sum()) == 100 + key
+
+    async def main() -> None:
+        await asyncio.gather(*(work(key) for key in range(5)))
+
+    asyncio.run(main())
+    assert workspace.statistics().passes == 5
+    assert [workspace.peak(key).nbytes for key in range(5)] == [(100 + key) * 8 + 16 for key in range(5)]
+
+
+def test_the_peak_of_a_key_is_known_after_its_thread_has_ended() -> None:
+    workspace = ds.Workspace("ended")
+    thread = threading.Thread(target=run_passes, args=(workspace, 2, 100, "key"))
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    assert workspace.peak("key").nbytes > 0
+
+
+def test_bytes_behind_an_array_that_outlives_the_pass_are_looked_at() -> None:
+    import ctypes
+
+    workspace = ds.Workspace("verified", verify=True)
+    kept: list[Array] = []
+
+    def work(is_due: bool) -> None:
+        x = np.zeros(3000, np.uint8)
+        if is_due:
+            ctypes.memset(x.ctypes.data + 3000, 7, 1)
+            kept.append(x)
+
+    for _ in range(2):
+        with workspace.run():
+            work(False)
+    with pytest.raises(ds.WorkspaceError, match="past the end"), workspace.run():
+        work(True)
+    assert kept[0].sum() == 0
+
+
+def test_a_refused_allocation_is_no_miss() -> None:
+    workspace = ds.Workspace("refused", strict=True)
+    for number in range(3):
+        with workspace.run():
+            if number:
+                with pytest.raises(MemoryError):
+                    np.empty(1 << 50, np.uint8)
+            step(np.ones((10, 20)))
+    assert workspace.statistics().reasons == {}
+
+
+def test_numbers_of_numpy_are_shapes_of_persistent_arrays() -> None:
+    workspace = ds.Workspace("counts")
+    counts = workspace.persistent("counts", np.int64(4))
+    assert counts.shape == (4,)
+    assert workspace.persistent("counts", (np.int32(4),)) is counts
+    with pytest.raises(TypeError):
+        workspace.persistent("wrong", 1.5)  # type: ignore[arg-type]  # wrong on purpose
+    assert workspace.persistent("wrong", 3).shape == (3,)
+
+
+@pytest.mark.parametrize(("limit", "error"), [(None, TypeError), ("1", TypeError), (-1, ValueError), (True, TypeError)])
+def test_a_time_limit_that_is_none_is_refused_before_anything_is_planned(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"plan: time_limit is a number of seconds.*{limit!r}"):
+        ds.Workspace("step").plan(time_limit=limit)
+
+
+def test_a_limit_that_is_no_number_of_bytes_is_called_the_limit() -> None:
+    with pytest.raises(ValueError, match="Workspace: limit '1 XB' is not a number with a unit"):
+        ds.Workspace("step", limit="1 XB")

@@ -74,6 +74,7 @@ static PyObject *slab_get_live_nbytes(struct slab_object *self, void *closure)
 static PyObject *slab_get_fault(struct slab_object *self, void *closure)
 {
     (void)closure;
+    slab_check(self->slab);
     if (self->slab->fault == NULL) {
         Py_RETURN_NONE;
     }
@@ -393,6 +394,7 @@ struct pass {
     struct trace *traces;     /* a table with open addressing, half of it free; its room is a power of two, or 0 */
     uint32_t traces_count, traces_room;
     struct tracked *blocks; /* born in it and in use */
+    size_t live_nbytes, peak_nbytes;
     uint32_t hits, misses, escaped;
 };
 
@@ -589,6 +591,14 @@ static void unlink_block(struct tracked *tracked)
     tracked->pass = NULL;
 }
 
+static bool is_miss(uint8_t outcome) { return outcome == UNKNOWN || outcome == LARGER || outcome == IN_USE; }
+
+static void add_nbytes(struct pass *pass, size_t nbytes)
+{
+    pass->live_nbytes += nbytes;
+    pass->peak_nbytes = pass->live_nbytes > pass->peak_nbytes ? pass->live_nbytes : pass->peak_nbytes;
+}
+
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned)
 {
     *planned = NULL;
@@ -599,6 +609,7 @@ uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracke
     uint32_t number = pass->births_count++;
     struct birth *birth = &pass->births[number];
     *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT};
+    add_nbytes(pass, nbytes);
     if (PyThread_get_thread_ident() != pass->thread) {
         birth->outcome = ELSEWHERE;
     }
@@ -621,7 +632,7 @@ uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracke
         }
         birth->outcome = UNKNOWN;
     }
-    pass->misses += birth->outcome == UNKNOWN || birth->outcome == LARGER || birth->outcome == IN_USE;
+    pass->misses += is_miss(birth->outcome);
     record_places(pass, birth);
     return number;
 }
@@ -638,8 +649,11 @@ void pass_take_back(struct pass *pass, uint32_t birth)
 {
     if (birth != NO_BIRTH) {
         /* Its number stays taken: it has no bytes, and is dead at once. */
-        pass->births[birth].nbytes = 0;
-        pass->births[birth].died = birth + 1;
+        struct birth *refused = &pass->births[birth];
+        pass->live_nbytes -= refused->nbytes;
+        pass->misses -= is_miss(refused->outcome);
+        refused->nbytes = 0;
+        refused->died = birth + 1;
     }
 }
 
@@ -648,6 +662,7 @@ void pass_block_died(struct tracked *tracked)
     struct pass *pass = tracked->pass;
     if (pass != NULL) {
         pass->births[tracked->birth].died = pass->births_count;
+        pass->live_nbytes -= pass->births[tracked->birth].nbytes;
         if (tracked->slab != NULL) {
             const struct slot *slot = &pass->plan->slots[tracked->slot];
             spans_do(pass->plan, GIVE, slot->first, slot->spans);
@@ -661,7 +676,10 @@ void pass_block_resized(struct tracked *tracked, size_t nbytes)
 {
     if (tracked->pass != NULL) {
         struct birth *birth = &tracked->pass->births[tracked->birth];
-        birth->nbytes = nbytes > birth->nbytes ? nbytes : birth->nbytes;
+        if (nbytes > birth->nbytes) {
+            add_nbytes(tracked->pass, nbytes - birth->nbytes);
+            birth->nbytes = nbytes;
+        }
     }
 }
 
@@ -830,6 +848,7 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     struct birth *birth = &pass->births[pass->births_count];
     *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT, .outcome = NOTED};
     record_places(pass, birth);
+    add_nbytes(pass, nbytes);
     return PyLong_FromUnsignedLong(pass->births_count++);
 }
 
@@ -840,8 +859,10 @@ static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
     if (birth == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (pass->head.is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED) {
+    if (pass->head.is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED &&
+        pass->births[birth].died == ALIVE) {
         pass->births[birth].died = pass->births_count;
+        pass->live_nbytes -= pass->births[birth].nbytes;
     }
     Py_RETURN_NONE;
 }
@@ -906,6 +927,12 @@ static PyObject *pass_get_time(struct pass_object *self, void *closure)
     return PyLong_FromUnsignedLong(self->pass->births_count);
 }
 
+static PyObject *pass_get_peak_nbytes(struct pass_object *self, void *closure)
+{
+    (void)closure;
+    return PyLong_FromSize_t(self->pass->peak_nbytes);
+}
+
 static PyObject *pass_get_hits(struct pass_object *self, void *closure)
 {
     (void)closure;
@@ -935,6 +962,7 @@ static PyMethodDef pass_methods[] = {
 
 static PyGetSetDef pass_fields[] = {
     {"time", (getter)pass_get_time, NULL, NULL, NULL},
+    {"peak_nbytes", (getter)pass_get_peak_nbytes, NULL, NULL, NULL},
     {"hits", (getter)pass_get_hits, NULL, NULL, NULL},
     {"misses", (getter)pass_get_misses, NULL, NULL, NULL},
     {"escaped", (getter)pass_get_escaped, NULL, NULL, NULL},

@@ -267,6 +267,14 @@ static void check_guard(struct tracked *tracked)
     }
 }
 
+void slab_check(struct slab *slab)
+{
+    for (struct tracked *tracked = slab->verified ? slab->blocks : NULL; tracked != NULL; tracked = tracked->next) {
+        check_guard(tracked);
+        HIDE((char *)tracked->address + tracked->block.nbytes, tracked->room - tracked->block.nbytes);
+    }
+}
+
 /* ------------------------------------------------------------------ blocks */
 
 struct tracked *slab_put(struct slab *slab, size_t offset, size_t nbytes)

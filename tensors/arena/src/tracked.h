@@ -61,6 +61,8 @@ void slab_release(struct slab *slab);
 /* Serve nothing from it any more, and give the pages in which no block is in use back to the
  * system. */
 void slab_abandon(struct slab *slab);
+/* Look at the guard bytes behind the blocks that are in use. */
+void slab_check(struct slab *slab);
 
 /* Put a block of nbytes at an offset, where every byte of its room is dead. NULL where there is no
  * memory for the table. */
