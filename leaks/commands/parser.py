@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verb.add_arguments(verb_parser)
         parsers[name] = verb, verb_parser
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] not in VERBS and os.path.isfile(words[0]):
+    if words and words[0] not in VERBS and (os.path.isfile(words[0]) or words[0].endswith(".json")):
         if words[0].endswith((".py", ".pyc", ".pyz")):
             parser.error(f"{words[0]!r} is a program; to run it: leak-report run {shlex.join(words)}")
         # The name of a report alone means `show`.

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Final, Literal, final
 
@@ -54,8 +54,10 @@ OBJECT_LIMIT: Final = 4_000_000
 TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tensor", "jax.Array")
 """The kinds of tensor that programs have without registering any."""
 
-Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "not run"]
-"""How a program ended; ``"running"`` where the report was made while it ran, ``"not run"`` where none of it ran."""
+Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "unfinished", "not run"]
+"""How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where ``leak-report`` made the
+report before the program ended, ``"not run"`` where none of it ran.
+"""
 
 Verdict = Literal["leaks", "suspects", "undecided", "clean"]
 """What a report says of a run as a whole: see `Report.verdict`."""
@@ -381,6 +383,8 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
     if report.program.ended == "not run":
         return [f"the program never ran{_because(report)}"]
     lines = [f"not watched: {text}" for text in report.unwatched]
+    if report.program.ended == "unfinished":
+        lines.insert(0, f"the program had not ended: this is what was known {_when(report.program)}")
     if report.settings.kinds is not None:
         there = {*TENSOR_KINDS, *(site.kind for site in report.sites)}
         unknown = [kind for kind in report.settings.kinds if kind not in there]
@@ -399,6 +403,11 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
         if those and (kinds is None or concerned is None or concerned in kinds):
             lines.append(question.format(_largest(those)))
     return lines
+
+
+def _when(program: ProgramFacts) -> str:
+    made = datetime.fromisoformat(program.started_at) + timedelta(seconds=program.duration_s)
+    return f"{program.duration_s:.0f} s after it began, at {made:%H:%M:%S} UTC"
 
 
 def _because(report: Report) -> str:

@@ -106,7 +106,7 @@ class Session:
         self._ticker: Ticker | None = None
         self._is_over = False
         self._inventory: Inventory | None = None
-        self._growing = Growing(lambda: self._own_report("running", _OBJECTS_WHILE_RUNNING))
+        self._growing = Growing(lambda: self._own_report("unfinished", _OBJECTS_WHILE_RUNNING))
         self._stop_looking: Callable[[], None] | None = None
         self._own_pages: OwnPages | None = None
         self._answer = SignalAnswer(self._report_now)
@@ -148,7 +148,7 @@ class Session:
         Parameters
         ----------
         ended : str
-            How the program ended; ``"running"`` while it runs.
+            How the program ended; ``"unfinished"`` while it runs.
         status : int or None
             Its exit status.
         error : str, optional
@@ -353,7 +353,7 @@ class Session:
 
     def _report_now(self) -> Report | None:
         output = None if self._folder is None else requested_output(self._folder)
-        report = self.report("running", None)
+        report = self.report("unfinished", None)
         if output is None:
             return report
         write_report(report, output)
@@ -365,8 +365,8 @@ class Session:
     def _written(self) -> Report:
         """Return the report of this process, which is written with what is known of others."""
         # The program waits meanwhile, so look for holders only near its variables.
-        own = self._own_report("running", _OBJECTS_WHILE_RUNNING)
-        self._write(self._with_others(own, "running", None, None))
+        own = self._own_report("unfinished", _OBJECTS_WHILE_RUNNING)
+        self._write(self._with_others(own, "unfinished", None, None))
         return own
 
     def _write(self, report: Report) -> None:

@@ -57,7 +57,7 @@ def reports_in(folder: Path | None) -> list[Report]:
 
 def _told_dead(report: Report) -> Report:
     """Return the report of a process that was killed, marked as such."""
-    if report.program.ended != "running" or _runs(report.program.pid):
+    if report.program.ended != "unfinished" or _runs(report.program.pid):
         return report
     return replace(
         report,

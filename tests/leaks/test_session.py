@@ -64,10 +64,37 @@ def test_a_program_that_is_killed_leaves_what_was_known(tmp_path: Path) -> None:
             time.sleep(0.05)
         process.kill()
     content = written(tmp_path)
-    assert (content["program"]["status"], content["program"]["ended"]) == (None, "running")
+    assert (content["program"]["status"], content["program"]["ended"]) == (None, "unfinished")
     assert told(content) == [("view", 1)]
     shown = report(tmp_path, "leaks.json")
     assert (shown.returncode, "1 leak" in shown.stdout) == (0, True)
+    assert "undecided: the program had not ended: this is what was known " in shown.stdout
+
+
+@POSIX
+def test_a_killed_program_without_a_finding_is_undecided(tmp_path: Path) -> None:
+    name = program(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(600)\n")
+    process = subprocess.Popen(
+        [*COMMANDS, "run", "-o", "leaks.json", name], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        deadline = time.monotonic() + 500
+        while not (tmp_path / "leaks.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+    shown = report(tmp_path, "leaks.json")
+    first, second = shown.stdout.splitlines()
+    assert first == "no leak found"
+    assert re.fullmatch(
+        r"undecided: the program had not ended: this is what was known \d+ s after it began, at \d\d:\d\d:\d\d UTC", second
+    )
+    checked = subprocess.run(
+        [*COMMANDS, "check", "leaks.json"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 4
 
 
 @POSIX
@@ -264,7 +291,7 @@ def test_a_running_program_is_asked_and_goes_on(tmp_path: Path) -> None:
         shown = report(tmp_path, "attach", "--timeout", "500", str(process.pid))
         assert (shown.returncode, "1 leak, 1 tensor" in shown.stdout) == (0, True), shown.stderr
         assert report(tmp_path, "attach", "--timeout", "500", str(process.pid), "-o", "leaks.json").returncode == 0
-        assert (written(tmp_path)["program"]["ended"], told(written(tmp_path))) == ("running", [("view", 1)])
+        assert (written(tmp_path)["program"]["ended"], told(written(tmp_path))) == ("unfinished", [("view", 1)])
         assert process.poll() is None
         process.kill()
         assert process.stderr is not None

@@ -2,7 +2,7 @@
 function drawSummary() {
   const { program } = report;
   const started = program.started_at === null ? null : new Date(program.started_at);
-  const ended = { exit: "ended", exception: "ended by an exception", interrupt: "interrupted", killed: "killed", "os._exit": "ended by os._exit", running: "still running", "not run": "never ran" }[program.ended] ?? program.ended;
+  const ended = { exit: "ended", exception: "ended by an exception", interrupt: "interrupted", killed: "killed", "os._exit": "ended by os._exit", running: "still running", unfinished: "had not ended", "not run": "never ran" }[program.ended] ?? program.ended;
   const facts = [
     started === null || Number.isNaN(started.valueOf()) ? null : `started ${started.toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}`,
     `${ended}${program.duration_s === null ? "" : ` after ${secondsText(program.duration_s)}`}${program.status ? `, status ${program.status}` : ""}`,
