@@ -55,8 +55,8 @@ TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tenso
 """The kinds of tensor that programs have without registering any."""
 
 Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "unfinished", "not run"]
-"""How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where ``leak-report`` made the
-report before the program ended, ``"not run"`` where none of it ran.
+"""How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where ``leak-report`` made
+the report before the program ended, ``"not run"`` where none of it ran.
 """
 
 Verdict = Literal["leaks", "suspects", "undecided", "clean"]

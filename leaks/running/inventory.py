@@ -119,9 +119,11 @@ class Growing:
     It looks at passes 16, 32, 64 and so on, which bounds what that costs; in a program without passes
     at those births, where a line has grown until then. What grew until the last passes of the
     run and was then freed because a function returned, or a thread ended, is reported; what a scope
-    gives back, what the program clears, and what an earlier phase freed is by design. A tensor whose
-    graph reaches over many passes, such as a sum of losses, is one tensor however long that is: it
-    counts as grown where the last look has found it.
+    gives back, what the program clears, and what an earlier phase freed is by design.
+
+    A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
+    design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
+    where each epoch frees its own, with what it keeps.
 
     Parameters
     ----------
@@ -134,6 +136,7 @@ class Growing:
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
         self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
+        # Tensors with such graphs, and what these keep, when that was most.
         self._graphs: dict[_Line, Leak] = {}
         self._last: dict[str, int] = {}
         self._is_looking = False
@@ -160,6 +163,7 @@ class Growing:
         While the main thread waits for others there is nothing else to look at.
         """
         in_scope = bool(OPENINGS.open_scopes())
+        is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
             is_given_back = in_scope and leak.scopes != (None,)
             # Where a function returns meanwhile, who holds it was met before, or will be.
@@ -167,15 +171,14 @@ class Growing:
                 continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
-            elif _has_long_graph(leak):
-                self._graphs[_line_of(leak)] = leak
+            if is_long and leak.kind == "graph":
+                known = self._graphs.get(_line_of(leak), leak)
+                self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
     def _look(self) -> None:
         self._is_looking = True
         try:
-            report = self._make()
-            self._graphs.clear()
-            self.look_at(report)
+            self.look_at(self._make())
         except Exception as error:
             # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks
             # again.
@@ -219,13 +222,11 @@ class Growing:
                 if retainer is not None:
                     retained.setdefault(retainer, []).append(found[-1])
                 break
-        if names and names != [None]:
-            known = reported.keys() | {_line_of(leak) for leak in found}
-            found += [
-                _told_freed_graph(leak, end)
-                for line, leak in self._graphs.items()
-                if line not in known and (end := _end_of(leak.holder)) is not None
-            ]
+        known = reported.keys() | {_line_of(leak) for leak in found}
+        for line, leak in self._graphs.items():
+            end = _end_of(leak.holder)
+            if line not in known and end is not None:
+                found.append(_told_freed_graph(leak, end))
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()]
 
 
@@ -294,8 +295,8 @@ def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak
 
 
 def _has_long_graph(leak: Leak) -> bool:
-    """Return whether the graph of a leak, which is a tensor that is kept, reaches over many passes."""
-    return leak.kind == "graph" and leak.sure == "certain"
+    """Return whether the graph of a leak, which is a tensor that is kept, reaches over many steps of an optimizer."""
+    return leak.kind == "graph" and leak.sure == "certain" and leak.trend is None
 
 
 def _told_freed_graph(leak: Leak, end: str) -> Leak:
@@ -304,7 +305,7 @@ def _told_freed_graph(leak: Leak, end: str) -> Leak:
         sure="likely",
         freed=end,
         holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
-        explanation=f"{leak.explanation} (It was freed at the end, {end}: a longer run needs more.)",
+        explanation=f"{leak.explanation} (It was freed {end}: more steps need more.)",
     )
 
 

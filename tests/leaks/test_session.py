@@ -89,7 +89,8 @@ def test_a_killed_program_without_a_finding_is_undecided(tmp_path: Path) -> None
     first, second = shown.stdout.splitlines()
     assert first == "no leak found"
     assert re.fullmatch(
-        r"undecided: the program had not ended: this is what was known \d+ s after it began, at \d\d:\d\d:\d\d UTC", second
+        r"undecided: the program had not ended: this is what was known \d+ s after it began, at \d\d:\d\d:\d\d UTC",
+        second,
     )
     checked = subprocess.run(
         [*COMMANDS, "check", "leaks.json"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
