@@ -495,8 +495,9 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(graph)
     def run(*args: Any) -> Any:
         here = thread_state()
-        # Without a scope inside of the compiled function its result is what is born.
-        return graph(*args) if here.stepping or runs_compiled(here) else in_scope(*args)
+        # Without a scope inside of the compiled function its result is what is born. Where its end is
+        # not seen and no scope is open, a detector sees what is made.
+        return graph(*args) if here.stepping or runs_compiled(here) or not here.scopes else in_scope(*args)
 
     return run
 
