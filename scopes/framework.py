@@ -459,6 +459,10 @@ class Framework:
         """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown."""
         return 0
 
+    def graph_nbytes_behind(self, tensor: Any, /) -> int:
+        """Return the bytes that a tensor's graph saved, each storage once; 0 where that is unknown."""
+        return 0
+
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
         """Return whether a graph is a model's that is in eval mode.
 

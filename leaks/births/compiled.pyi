@@ -196,7 +196,9 @@ class Log:
         """Return how many passes of each name there were."""
 
     def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
-        """Call a function at births 16, 32, 64 and so on from now, where the main thread runs Python code.
+        """Call a function at births 16, 20, 25 and so on from now, where the main thread runs Python code.
+
+        Each is a quarter further on than the one before.
 
         It returns whether it looked; where it did not, it is called again at the next birth. None ends that.
         """

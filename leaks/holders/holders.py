@@ -428,6 +428,12 @@ class Holders:
         newest = subjects[-_CHAINS:]
         return max((self._search.ways.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
+    def graph_nbytes_of(self, subjects: Sequence[Subject]) -> int:
+        """Return the bytes of the largest graph of some tensors, of which only the newest are examined."""
+        newest = subjects[-_CHAINS:]
+        ways = self._search.ways
+        return max((ways.graph_nbytes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
+
     def is_of_evaluation(self, subjects: Sequence[Subject]) -> bool:
         """Return whether the graph that holds some subjects is that of a model in eval mode."""
         ways = self._search.ways

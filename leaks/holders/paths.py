@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
 
-from ...scopes.framework import FRAMEWORKS
+from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
 from ...scopes.sites import shown
 from ...scopes.tree_walk import attributes_of, instance_dict_of
@@ -230,7 +230,7 @@ _CONTAINERS: Final[tuple[tuple[type, Callable[[Any, object], str]], ...]] = (
 def _function_step(_before: object, parent: types.FunctionType, child: object) -> str:
     if child is parent.__closure__:
         return ""
-    for name in ("__defaults__", "__kwdefaults__"):
+    for name in ("__defaults__", "__kwdefaults__", "__globals__"):
         if getattr(parent, name) is child:
             return f".{name}"
     return "" if parent.__dict__ is child else ".<function>"
@@ -388,11 +388,21 @@ class Ways:
 
     def passes_of(self, subject: Subject) -> int:
         """Return in how many passes of a loop the graph of a tensor was made; 0 without a graph."""
+        framework, tensor = self._tensor_of(subject)
+        return 0 if framework is None else framework.steps_behind(tensor)
+
+    def graph_nbytes_of(self, subject: Subject) -> int:
+        """Return the bytes that the graph of a tensor saved."""
+        framework, tensor = self._tensor_of(subject)
+        return 0 if framework is None else framework.graph_nbytes_behind(tensor)
+
+    def _tensor_of(self, subject: Subject) -> tuple[Framework | None, Any]:
+        """Return the tensor that a subject is, and its framework; None where it is another thing."""
         for _, chain, step in self.to(subject):
             known = None if step else framework_of(class_of(chain[-1]))
             if known is not None and known[1] == "tensor":
-                return known[0].steps_behind(chain[-1])
-        return 0
+                return known[0], chain[-1]
+        return None, None
 
     def is_of_evaluation(self, subject: Subject) -> bool:
         """Return whether the graph that holds a subject is that of a model in eval mode."""

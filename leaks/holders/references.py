@@ -267,7 +267,11 @@ def is_exception(node: object) -> bool:
 
 
 def _of_function(node: types.FunctionType) -> list[object]:
-    own = (node.__globals__, getattr(node, "__builtins__", None))
+    variables = node.__globals__
+    # Those of a module that is there are met there. Those of one that is not, such as a plugin that
+    # was executed from its file, are the function's.
+    module = sys.modules.get(str(variables.get("__name__")))
+    own = (variables if getattr(module, "__dict__", None) is variables else None, getattr(node, "__builtins__", None))
     return [child for child in referents(node) if not any(child is thing for thing in own)]
 
 

@@ -178,6 +178,9 @@ class Leak:
         The known leak of a library that it is; None where only the program holds it.
     rank : int or None
         The rank of its process, in a report of several processes; None where that has none.
+    graph_nbytes : int
+        For a kept tensor whose graph reaches over many steps of an optimizer, the bytes that this graph saved: other
+        lines made them. Otherwise 0.
     """
 
     kind: LeakKind
@@ -211,6 +214,7 @@ class Leak:
     remedy: str = ""
     known: KnownLeak | None = None
     rank: int | None = None
+    graph_nbytes: int = 0
 
     @property
     def holder(self) -> str:

@@ -25,6 +25,7 @@ from .timeline import Timeline
 
 __all__ = [
     "LOADED_AT_S",
+    "OBJECTS_WHILE_RUNNING",
     "OBJECT_LIMIT",
     "Ending",
     "Process",
@@ -50,6 +51,9 @@ __all__ = [
 
 OBJECT_LIMIT: Final = 4_000_000
 """How many objects a search for holders meets at most, where nothing else is asked for."""
+
+OBJECTS_WHILE_RUNNING: Final = 20_000
+"""The same for a report that is made while the program goes on, and waits for it."""
 
 TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tensor", "jax.Array")
 """The kinds of tensor that programs have without registering any."""
@@ -392,16 +396,22 @@ def undecided_of(report: Report, kinds: Collection[str] | None = None) -> list[s
             f"the filter by kinds names {kind!r}, and nothing of that kind was alive in the end" for kind in unknown
         ]
     limit = f"the search ended at {report.settings.object_limit:,} objects; {_TO_LOOK_ON}"
+    limit_of_killed = f"its process was killed, and the search before ended at {OBJECTS_WHILE_RUNNING:,} objects"
     rows = [leak for leak in (*report.leaks, *report.kept) if leak.unjudged is not None]
+    killed = {process.pid for process in report.processes if process.ended == "killed"}
     for unjudged, concerned, question in (
-        ("holder", None, f"who holds {{}} is not known: {limit}"),
-        ("view", "view", f"whether a view pins {{}} is not known: {limit}"),
+        ("holder", None, "who holds {} is not known: {limit}"),
+        ("view", "view", "whether a view pins {} is not known: {limit}"),
         ("growth", "growth", f"{{}}: {_TO_KNOW_GROWTH.format('they grow')}"),
         ("trend", "growth", f"whether {{}} grow is not known: {_TO_SAMPLE_MORE}"),
     ):
-        those = [leak for leak in rows if leak.unjudged == unjudged]
-        if those and (kinds is None or concerned is None or concerned in kinds):
-            lines.append(question.format(_largest(those)))
+        for found, why in (
+            ([leak for leak in rows if leak.pid not in killed], limit),
+            ([leak for leak in rows if leak.pid in killed], limit_of_killed),
+        ):
+            those = [leak for leak in found if leak.unjudged == unjudged]
+            if those and (kinds is None or concerned is None or concerned in kinds):
+                lines.append(question.format(_largest(those), limit=why))
     return lines
 
 
@@ -493,7 +503,7 @@ def _leaks_of(leaks: tuple[Leak, ...], kinds: tuple[str, ...]) -> tuple[Leak, ..
 
 def above(report: Report, threshold_nbytes: int) -> Report:
     """Return the report without leaks of fewer bytes."""
-    leaks = tuple(leak for leak in report.leaks if leak.nbytes >= threshold_nbytes)
+    leaks = tuple(leak for leak in report.leaks if leak.nbytes + leak.graph_nbytes >= threshold_nbytes)
     if len(leaks) == len(report.leaks):
         return report
     left_out = sum(leak.nbytes for leak in report.leaks) - sum(leak.nbytes for leak in leaks)
@@ -743,7 +753,8 @@ def _headline(leak: Leak) -> str:
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
-    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{state}"
+    graph = f" and a graph of {bytes_text(leak.graph_nbytes)}" if leak.graph_nbytes else ""
+    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{graph}{state}"
 
 
 def _sentence(leak: Leak) -> str:

@@ -116,10 +116,11 @@ class Inventory:
 class Growing:
     """What grew while a program ran, with its holders, in case it is freed in the end.
 
-    It looks at passes 16, 32, 64 and so on, which bounds what that costs; in a program without passes
-    at those births, where a line has grown until then. What grew until the last passes of the
-    run and was then freed because a function returned, or a thread ended, is reported; what a scope
-    gives back, what the program clears, and what an earlier phase freed is by design.
+    It looks at passes 16, 32, 64 and so on, which bounds what that costs. In a program without passes
+    it looks at births, each a quarter further on than the one before, where a line has grown until
+    then. What grew until the last passes of the run and was then freed because a function returned,
+    or a thread ended, is reported; what a scope gives back, what the program clears, and what an
+    earlier phase freed is by design.
 
     A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
     design: no ``backward()`` can go through it, as the parameters have changed. It is reported also

@@ -26,7 +26,7 @@ from ..detector.detector import LeakDetector
 from ..detector.own_pages import OwnPages
 from ..detector.recording import Ticker
 from ..detector.watching import count_handovers, look_at_passes
-from ..report.report import Ending, Report, Settings, above, of_kinds, of_worker, with_freed
+from ..report.report import OBJECTS_WHILE_RUNNING, Ending, Report, Settings, above, of_kinds, of_worker, with_freed
 from ..reporters.json_report import ReportFileError, report_from_json
 from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
@@ -54,7 +54,6 @@ __all__ = [
 
 
 _INTERVAL_S: Final = 2.0
-_OBJECTS_WHILE_RUNNING: Final = 20_000
 _SAMPLES_EVERY_S: Final = 0.05
 
 
@@ -106,7 +105,7 @@ class Session:
         self._ticker: Ticker | None = None
         self._is_over = False
         self._inventory: Inventory | None = None
-        self._growing = Growing(lambda: self._own_report("unfinished", _OBJECTS_WHILE_RUNNING))
+        self._growing = Growing(lambda: self._own_report("unfinished", OBJECTS_WHILE_RUNNING))
         self._stop_looking: Callable[[], None] | None = None
         self._own_pages: OwnPages | None = None
         self._answer = SignalAnswer(self._report_now)
@@ -365,7 +364,7 @@ class Session:
     def _written(self) -> Report:
         """Return the report of this process, which is written with what is known of others."""
         # The program waits meanwhile, so look for holders only near its variables.
-        own = self._own_report("unfinished", _OBJECTS_WHILE_RUNNING)
+        own = self._own_report("unfinished", OBJECTS_WHILE_RUNNING)
         self._write(self._with_others(own, "unfinished", None, None))
         return own
 

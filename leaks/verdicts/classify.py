@@ -372,6 +372,7 @@ class _Group:
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
             )
         )
+        has_graph = verdict.kind == "graph" and self.reason == "held"
         known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
         used = sum(record.used_nbytes for record in records)
         ages = [record.age_s for record in records if record.age_s is not None]
@@ -392,6 +393,7 @@ class _Group:
             scopes=tuple(dict.fromkeys(record.scope for record in records)),
             oldest_age_s=max(ages, default=None),
             newest_age_s=min(ages, default=None),
+            graph_nbytes=holders.graph_nbytes_of(subjects) if has_graph else 0,
             generation=oldest.generation,
             trend=trend,
             holders=chains,

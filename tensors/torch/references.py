@@ -16,7 +16,15 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.context import HOOKS
 from ...scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
 from .disposal import RECORDER, DisposedTorchTensor
-from .graph_walk import ACCUMULATE, beside_no_backward, guard_release, leaves_behind, read_of_graph, saved_under
+from .graph_walk import (
+    ACCUMULATE,
+    beside_no_backward,
+    guard_release,
+    leaves_behind,
+    read_of_graph,
+    saved_under,
+    walk_graph,
+)
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -346,6 +354,10 @@ class TorchReferences(Framework):
     def steps_behind(self, tensor: Any, /) -> int:
         """Return between how many steps of optimizers its graph was made."""
         return STEPS.reached(tensor)
+
+    def graph_nbytes_behind(self, tensor: Any, /) -> int:
+        """Return the bytes that its graph saved."""
+        return walk_graph([tensor]).nbytes
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
         """See to it that the graph can be released, however deep it is."""

@@ -144,6 +144,15 @@ def test_defaults_of_a_function_hold() -> None:
     assert holder_of(make) == f"{HERE}.BOX['hook'].__defaults__[0]"
 
 
+def test_variables_of_a_module_that_is_not_in_sys_modules_hold() -> None:
+    def make() -> None:
+        space: dict[str, Any] = {"__name__": "plugin", "CACHE": [tensor()]}
+        exec("def handle(): return CACHE", space)
+        BOX["handle"] = space["handle"]
+
+    assert holder_of(make) == f"{HERE}.BOX['handle'].__globals__['CACHE'][0]"
+
+
 def test_attributes_of_a_class_hold() -> None:
     def make() -> None:
         WithCache.CACHE["last"] = tensor()

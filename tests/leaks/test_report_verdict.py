@@ -260,6 +260,19 @@ def test_what_a_limit_left_open_is_undecided_and_the_text_names_the_option() -> 
     assert "no leak, alive" not in text
 
 
+def test_what_is_open_of_a_killed_process_is_not_said_to_be_lifted_by_the_option() -> None:
+    kept: list[object] = []
+    with LeakDetector() as detector:
+        kept.append(ds.zeros(1000))
+        report = detector.report(of_program=True)
+    [leak] = report.kept
+    killed = replace(leak, pid=4712, unjudged="holder")
+    process = replace(report.processes[0], pid=4712, role="worker", ended="killed")
+    [text] = replace(report, kept=(killed,), processes=(*report.processes, process)).undecided
+    assert text.startswith("who holds 1 × ")
+    assert text.endswith("is not known: its process was killed, and the search before ended at 20,000 objects")
+
+
 def test_a_view_that_could_not_be_judged_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     BOX["clutter"] = [[] for _ in range(50_000)]
 

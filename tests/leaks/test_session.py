@@ -98,6 +98,14 @@ def test_a_killed_program_without_a_finding_is_undecided(tmp_path: Path) -> None
     assert checked.returncode == 4
 
 
+def test_a_report_that_is_not_there_is_named(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        [*COMMANDS, "none.json"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 2
+    assert shown.stderr.endswith("error: cannot read 'none.json': No such file or directory\n")
+
+
 @POSIX
 def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: Path) -> None:
     # As a shell's foreground job: the tests themselves may run where the signal is ignored.

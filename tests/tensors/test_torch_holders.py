@@ -1,6 +1,7 @@
 """What PyTorch's graphs saved: the storage of a dead tensor is found in the graph of a kept one."""
 
 import gc
+import json
 import subprocess
 import sys
 import weakref
@@ -241,3 +242,28 @@ def test_a_tensor_is_found_as_the_holder_of_the_array_that_it_shows(
         [leak] = detector.report().leaks
     assert (leak.kind, leak.tensor_kind, leak.nbytes, leak.used_nbytes) == (kind, "numpy.ndarray", nbytes, used_nbytes)
     assert leak.holder == f"{HERE}['shown']"
+
+
+SUM_OF_LOSSES = """
+import torch
+
+weight = torch.ones(1000, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.01)
+total = torch.zeros(())
+for _ in range(40):
+    (weight * 2).sum().backward()
+    optimizer.step()
+    total = total + (weight * weight).sum()
+print(total.shape)
+"""
+
+
+def test_a_sum_of_losses_is_reported_with_the_bytes_of_its_graph(tmp_path):
+    program, output = tmp_path / "program.py", tmp_path / "leaks.json"
+    program.write_text(SUM_OF_LOSSES)
+    command = [sys.executable, "-m", "disposescope.leaks.commands", "run", "--threshold", "3kB", "-o", output, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    [leak] = [leak for leak in json.loads(output.read_text())["leaks"] if leak["graph_nbytes"]]
+    # The weight is saved by each step, and changed in place: it is one storage.
+    assert (leak["kind"], leak["nbytes"], leak["graph_nbytes"]) == ("graph", 4, 4000)
+    assert "1 × torch.Tensor, 4 bytes and a graph of 4.0 kB" in done.stderr

@@ -157,7 +157,7 @@ static int look_now(void *given)
     /* It looks later where it says so: at the next birth. */
     bool has_looked = looked == Py_True;
     while (has_looked && log->looks.next <= seen) {
-        log->looks.next *= 2;
+        log->looks.next += log->looks.next / 4;
     }
     log->looks.is_due = false;
     Py_XDECREF(looked);

@@ -147,7 +147,7 @@ struct sites {
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 16, 32, 64 and so on from now, where the main thread
+/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter further on, where the main thread
  * runs Python code. */
 struct looks {
     PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
