@@ -198,7 +198,7 @@ class Log:
     def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
         """Call a function at births 16, 20, 25 and so on from now, where the main thread runs Python code.
 
-        Each is a quarter further on than the one before.
+        Each is a quarter further on than the one before, and from some 16,000 on twice as far.
 
         It returns whether it looked; where it did not, it is called again at the next birth. None ends that.
         """

@@ -117,8 +117,8 @@ class Growing:
     """What grew while a program ran, with its holders, in case it is freed in the end.
 
     It looks at passes 16, 32, 64 and so on, which bounds what that costs. In a program without passes
-    it looks at births, each a quarter further on than the one before, where a line has grown until
-    then. What grew until the last passes of the run and was then freed because a function returned,
+    it looks at births, at first each a quarter further on than the one before, where a line has grown
+    until then. What grew until the last passes of the run and was then freed because a function returned,
     or a thread ended, is reported; what a scope gives back, what the program clears, and what an
     earlier phase freed is by design.
 

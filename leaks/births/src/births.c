@@ -132,7 +132,7 @@ static void resize(Log *log, struct birth *birth, size_t nbytes)
 
 /* ------------------------------------------------------------------ looks while the program runs */
 
-enum { FIRST_LOOK = 16 };
+enum { FIRST_LOOK = 16, MANY_BIRTHS = 16384 };
 
 static void ask_for_look(Log *log);
 
@@ -157,7 +157,7 @@ static int look_now(void *given)
     /* It looks later where it says so: at the next birth. */
     bool has_looked = looked == Py_True;
     while (has_looked && log->looks.next <= seen) {
-        log->looks.next += log->looks.next / 4;
+        log->looks.next += log->looks.next < MANY_BIRTHS ? log->looks.next / 4 : log->looks.next;
     }
     log->looks.is_due = false;
     Py_XDECREF(looked);

@@ -147,8 +147,9 @@ struct sites {
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter further on, where the main thread
- * runs Python code. */
+/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter further on,
+ * from some 16,000 on at twice as many, as a look takes longer then; where the main thread runs Python
+ * code. */
 struct looks {
     PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
     uint64_t after; /* the number of the last birth before */
