@@ -461,7 +461,8 @@ def with_freed(report: Report, freed: Sequence[Leak], retainers: Sequence[Retain
     lines = {(leak.site, leak.tensor_kind) for leak in freed}
     left_out = [leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind) in lines]
     others = [leak for leak in report.leaks if leak not in left_out]
-    leaks = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
+    # What grows besides tensors may be due to the others.
+    leaks = sorted((*others, *freed), key=lambda leak: (leak.kind == "native", -leak.nbytes))
     kept, leftovers = apart(leaks, report.kept, report.leftovers)
     kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)
     return replace(
@@ -717,7 +718,9 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
         grown = f"{_counted(leak.count, noun_of(leak.tensor_kind))} and {bytes_text(leak.nbytes)}"
         lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")
     if leak.trend is not None and leak.trend.over == "births":
-        of_line = f"{leak.count:,} of {leak.trend.passes:,} that this line made"
+        # An expression makes others on the way.
+        passing = " (temporaries included)" if leak.count < leak.trend.passes else ""
+        of_line = f"{leak.count:,} of {leak.trend.passes:,} that this line made{passing}"
         grown = f"grew to {bytes_text(leak.nbytes)}, {of_line}, freed {leak.freed}"
         lines.append(f"{_INDENT}{of_line} are alive" if leak.freed is None else f"{_INDENT}{grown}")
     elif leak.trend is not None:
