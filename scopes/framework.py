@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cas
 from warnings import warn
 
 from .context import HOOKS, innermost_scope
-from .kinds import Finder, Kind, add_kind, find_births_with, set_current_index
-from .process import PATCHES, await_module, hold_across_forks, install_at_import_while
+from .kinds import KINDS, Finder, Kind, add_kind, find_births_with, set_current_index
+from .process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
 from .scope import DisposeScope
 from .sites import Mark, Role, add_library, add_role_of_code
 from .tree_walk import add_keepers
@@ -668,3 +668,6 @@ def _install(framework: Framework) -> None:
 def _overrides(framework: Framework, method: str) -> bool:
     """Return whether a framework overrides a method; others are never called."""
     return method in vars(framework) or getattr(type(framework), method) is not getattr(Framework, method)
+
+
+KINDS.before_lookup = install_imported

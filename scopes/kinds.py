@@ -7,8 +7,6 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, Final, Protocol, TypeVar, final, overload
 
-from .process import install_imported
-
 __all__ = [
     "KINDS",
     "MAPPED",
@@ -306,6 +304,9 @@ class _Kinds:
     anchored : tuple of type
         The types of those that have an anchor: the paths of all others ask only whether there are
         any.
+    before_lookup : callable
+        Called before the kind of a type is looked for that was not asked for before: it installs
+        the frameworks whose libraries have been imported. See `framework`.
     registered : dict
         By type, those that were registered.
     by_type : dict
@@ -317,10 +318,11 @@ class _Kinds:
         As `by_type`, for `finders`.
     """
 
-    __slots__ = ("anchored", "by_type", "finder_by_type", "finders", "registered")
+    __slots__ = ("anchored", "before_lookup", "by_type", "finder_by_type", "finders", "registered")
 
     def __init__(self) -> None:
         self.anchored: tuple[type, ...] = ()
+        self.before_lookup: Callable[[], object] = lambda: None
         self.registered: dict[type, Kind] = {}
         self.by_type: dict[type, Kind | None] = {}
         self.finders: dict[type, Finder] = {}
@@ -342,7 +344,7 @@ def kind_of(resource: object) -> Kind | None:
 
 def kind_of_type(cls: type) -> Kind | None:
     """Return the kind of a type's instances: its own, its nearest base's, or that of types with ``dispose()``."""
-    install_imported()
+    KINDS.before_lookup()
     found = find_kind(cls)
     if len(KINDS.by_type) >= _REMEMBERED:
         # Types come and go (every mock has one of its own), and what is remembered lives on.
