@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -159,18 +161,20 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
     assert not planned.exists()
 
 
-def test_a_plan_that_cannot_be_written_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_written_leaves_the_file_that_was_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str, **_options: object) -> int:
+        path.write_bytes(text[:5].encode())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
     given = tmp_path / "in.csv"
-    given.write_text("id,lower,upper,size\n" + "".join(f"{number},0,1,8\n" for number in range(1000)))
-    before = given.read_text()
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 4; exec "$@"', "_", sys.executable, "-m", "disposescope", "plan", given, "-o", given],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (2, f"python -m disposescope plan: error: {given}: File too large\n")
-    assert given.read_text() == before
+    given.write_text(TABLE)
+    with monkeypatch.context() as context:
+        context.setattr(Path, "write_text", full)
+        assert main(["plan", str(given), "-o", str(given)]) == 2
+    assert capsys.readouterr().err == f"python -m disposescope plan: error: {given}: {os.strerror(errno.ENOSPC)}\n"
+    assert given.read_text() == TABLE
     assert list(tmp_path.iterdir()) == [given]
 
 
