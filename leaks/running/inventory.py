@@ -22,7 +22,7 @@ from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD
 from ..holders.roots import OF_A_TASK
-from ..report.leaks import Leak, Trend
+from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..verdicts.growth import BIRTHS_AT_LEAST, PASSES_AT_LEAST, trend_of
@@ -37,6 +37,7 @@ __all__ = [
 AFTER_THREADS: Final = "when its threads had ended"
 AFTER_EXIT: Final = "by exit functions"
 _OF_EXIT: Final = "not found: code of an extension, such as the arguments of atexit.register"
+_UNKNOWN_END: Final = "before the program ended"
 _PASSING: Final = ("scope", "suspended", "cycle")
 """Kinds of leak that are looked at again when more has run: a thread closes its scope, or the collector runs."""
 
@@ -120,7 +121,8 @@ class Growing:
     it looks at births, at first each a quarter further on than the one before, where a line has grown
     until then. What grew until the last passes of the run and was then freed because a function returned,
     or a thread ended, is reported; what a scope gives back, what the program clears, and what an
-    earlier phase freed is by design.
+    earlier phase freed is by design. Where the holder was not found, such as a finalizer of an object
+    that went, the program may have cleared it: that is possible growth.
 
     A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
     design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
@@ -167,8 +169,12 @@ class Growing:
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
             is_given_back = in_scope and leak.scopes != (None,)
-            # Where a function returns meanwhile, who holds it was met before, or will be.
-            if leak.kind not in _GROWING or is_given_back or leak.holder.startswith("not found"):
+            if leak.kind not in _GROWING or is_given_back:
+                continue
+            if leak.holder.startswith("not found"):
+                # Where a function returns meanwhile, who holds it was met before, or will be.
+                if leak.trend is not None:
+                    self._met.setdefault(_line_of(leak), (leak, None))
                 continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
@@ -266,6 +272,8 @@ def _numbers_of(line: _Line) -> list[int]:
 
 def _end_of(holder: str) -> str | None:
     """Return when a holder goes away by itself, as a report says it; None where it stays."""
+    if holder.startswith("not found"):
+        return _UNKNOWN_END
     if OF_A_THREAD in holder:
         return "when its thread ended"
     if _OF_A_TASK.match(holder):
@@ -280,9 +288,12 @@ def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"
+    sure: Sureness = "likely" if leak.sure == "certain" else leak.sure
     return replace(
         leak,
-        sure="likely" if leak.sure == "certain" else leak.sure,
+        # It may be by design, where the holder is not known; and nothing is left to look for.
+        sure="possible" if end == _UNKNOWN_END else sure,
+        unjudged=None if end == _UNKNOWN_END else leak.unjudged,
         count=count,
         nbytes=nbytes,
         used_nbytes=min(leak.used_nbytes, nbytes),
