@@ -210,7 +210,7 @@ class Growing:
         retained: dict[Retainer, list[Leak]] = {}
         for line, (leak, retainer) in self._met.items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
-            if end is None or not kinds <= {"cycle"}:
+            if end is None or not kinds <= ({"cycle"} if end != _UNKNOWN_END else set[str]()):
                 continue
             for number, name in itertools.product(_numbers_of(line), names):
                 series = LOG.series(number, name)
