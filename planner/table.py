@@ -6,6 +6,8 @@ import csv
 import io
 import os
 import re
+import shutil
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,13 +102,17 @@ def write_table(path: Path, table: Table, plan: Plan) -> None:
     writer.writerow((*_COLUMNS, "offset"))
     for name, buffer, offset in zip(table.ids, table.buffers.tolist(), plan.offsets.tolist(), strict=True):
         writer.writerow((name, *buffer, offset))
-    if path.exists() and not path.is_file():
+    # Where a link leads to.
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".plan.{os.getpid()}.{threading.get_ident()}")
+    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         path.write_text(text.getvalue(), encoding="utf-8", newline="")
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text.getvalue(), encoding="utf-8", newline="")
-        os.replace(temporary, path)
+        if target.exists():
+            shutil.copymode(target, temporary)
+        os.replace(temporary, target)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):

@@ -655,6 +655,8 @@ class Workspace:
             self._escapes += served.escaped
             self._reasons.update(lacking)
             number = self._passes
+        # Before another plan is made: births are read with the slots of the one that served them.
+        self._judge(course, served)
         noted = ended.is_whole and ended.works and course.wants_notes
         missed: list[str] = []
         if ended.is_whole and course.found is None:
@@ -667,7 +669,6 @@ class Workspace:
             with _LOCK:
                 self._reasons.update(missed)
             self._learn(ended, births, missed, noted, number)
-        self._judge(course, served)
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault

@@ -266,12 +266,18 @@ def is_exception(node: object) -> bool:
     return issubclass(type(node), BaseException)
 
 
+# Read from `ModuleType`: a module may be of a class whose attributes run code.
+_namespace_of: Final[Any] = vars(types.ModuleType)["__dict__"].__get__
+
+
 def _of_function(node: types.FunctionType) -> list[object]:
     variables = node.__globals__
     # Those of a module that is there are met there. Those of one that is not, such as a plugin that
     # was executed from its file, are the function's.
-    module = sys.modules.get(str(variables.get("__name__")))
-    own = (variables if getattr(module, "__dict__", None) is variables else None, getattr(node, "__builtins__", None))
+    name = variables.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    is_met = isinstance(module, types.ModuleType) and _namespace_of(module) is variables
+    own = (variables if is_met else None, getattr(node, "__builtins__", None))
     return [child for child in referents(node) if not any(child is thing for thing in own)]
 
 

@@ -20,12 +20,13 @@ of the result is what is told. The changes are
 from __future__ import annotations
 
 import dis
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ _LEAST_SHARE: Final = 100
 """Advice that saves less than one part in so many of the peak is not given."""
 _STORES: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST_CHECK")
+_FAST: Final = re.compile(r"(?:LOAD|STORE)_FAST")
 _RETURNS: Final = ("RETURN_VALUE",)
 _ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
 """What does not go on to the next instruction, beside jumps back."""
@@ -63,15 +65,39 @@ _HOLDS: Final = (*_STORES, "STORE_ATTR", "STORE_SUBSCR", "LIST_APPEND", "SET_ADD
 _NAMES: Final = ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
+class _Step(NamedTuple):
+    """An instruction that loads or stores one variable at most."""
+
+    opname: str
+    argval: Any
+    argrepr: str
+    offset: int
+
+
+def _steps_of(instruction: dis.Instruction) -> Iterator[_Step]:
+    """Yield the steps of an instruction: from Python 3.13 on one may load and store two variables."""
+    opname, argval = instruction.opname, instruction.argval
+    # 3.14 has loads of its own for what is used at once.
+    parts = _FAST.findall(opname) if isinstance(argval, tuple) else []
+    if len(parts) == 2:
+        for part, name in zip(parts, argval, strict=True):
+            yield _Step(part, name, str(name), instruction.offset)
+    elif opname != "CACHE":
+        yield _Step(opname.replace("_FAST_BORROW", "_FAST"), argval, instruction.argrepr, instruction.offset)
+
+
 @final
 class _Code:
     """The instructions of a code object, as far as advice needs them."""
 
     def __init__(self, code: CodeType) -> None:
         self.code = code
-        self.instructions = [each for each in dis.get_instructions(code) if each.opname != "CACHE"]
+        self.instructions = [step for each in dis.get_instructions(code) for step in _steps_of(each)]
         self.offsets = [each.offset for each in self.instructions]
-        self.positions = {each.offset: number for number, each in enumerate(self.instructions)}
+        self.lines = [line_of(code, offset) for offset in self.offsets]
+        self.positions: dict[int, int] = {}
+        for number, offset in enumerate(self.offsets):
+            self.positions.setdefault(offset, number)
         self._next = self._ways()
 
     def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
@@ -139,9 +165,9 @@ class _Code:
             return False
         return any(each.opname in _HOLDS for each in line) or any(name in _KEEPERS for name in names)
 
-    def on_line(self, line: int) -> list[dis.Instruction]:
+    def on_line(self, line: int) -> list[_Step]:
         """Return the instructions of a line."""
-        return [each for number, each in enumerate(self.instructions) if self._line(number) == line]
+        return [each for each, there in zip(self.instructions, self.lines, strict=True) if there == line]
 
     def returns_on(self, line: int) -> bool:
         """Return whether the function ends on a line."""
@@ -193,7 +219,7 @@ class _Code:
         return end
 
     def _line(self, number: int) -> int:
-        return line_of(self.code, self.instructions[number].offset)
+        return self.lines[number]
 
 
 _code_of: Final[Callable[[CodeType], _Code]] = lru_cache(maxsize=256)(_Code)

@@ -47,19 +47,12 @@ def read_between(begun: int, function: Callable[[Any], Any], argument: object, /
     The function must be compiled: no other thread runs between the question and the answer.
     """
 
-def begin_look() -> bool:
-    """Have backward passes of other threads wait before they begin, until `end_look`.
+def begin_look() -> object | None:
+    """Have backward passes of other threads wait before they begin, as long as what is returned lives.
 
-    Looks of this thread may lie in one another. Waits for the look of another thread.
-
-    Returns
-    -------
-    bool
-        Whether the look began. It does not inside of a backward pass of this thread.
+    It waits for the look of another thread, and belongs to this one. None inside of a backward pass or
+    of another look of this thread, where nothing has begun.
     """
-
-def end_look() -> None:
-    """End the innermost look of this thread."""
 
 def forget_backward() -> None:
     """Forget the backward passes and looks of other threads, after a fork."""

@@ -18,7 +18,7 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.errors import DisposedError
 from ...scopes.process import PATCHES
 from ..patches import TORCH_GRAPHS
-from .compiled import backward_elsewhere, begin_look, end_look, read_between
+from .compiled import backward_elsewhere, begin_look, read_between
 from .disposal import COUNTS_CPLUSPLUS
 from .storages import storage_of, storages_behind
 
@@ -305,7 +305,7 @@ class _InUse(threading.local):
 
 
 _IN_USE: Final = _InUse()
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.001
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
 
@@ -321,20 +321,24 @@ def _ends_of(root: Any) -> Iterator[Any]:
 def beside_no_backward() -> Generator[None]:
     """Keep backward passes of other threads from running in a block, where PyTorch needs that to be read.
 
-    Releases before 2.10 free a tensor beside Python code that has just found it. There this waits for passes that
-    are running, and passes wait before they begin. A pass whose hook waits for this thread is waited for in vain:
-    after `_PATIENCE_S` the block is entered beside it. Inside of a pass of this thread nothing waits.
+    Releases before 2.10 free a tensor beside Python code that has just found it. There this waits until no pass is
+    running, and then passes wait before they begin until the block is left. A pass that does not end is waited for
+    during `_PATIENCE_S`, and then the block is entered beside it. Inside of a pass of this thread nothing waits.
     """
-    if COUNTS_CPLUSPLUS or not begin_look():
-        yield
-        return
+    look = None
     try:
-        until = time.monotonic() + _PATIENCE_S
-        while backward_elsewhere()[1] and time.monotonic() < until:
-            time.sleep(_PAUSE_S)
+        if not COUNTS_CPLUSPLUS:
+            until = time.monotonic() + _PATIENCE_S
+            look = begin_look()
+            while look is not None and backward_elsewhere()[1] and time.monotonic() < until:
+                # Passes may begin meanwhile: that which is waited for may need another one.
+                look = None
+                time.sleep(_PAUSE_S)
+                look = begin_look()
         yield
     finally:
-        end_look()
+        # By name: a traceback keeps the frame.
+        look = None
 
 
 def read_of_graph(function: Callable[[Any], Any], argument: object, *things: object) -> Any:

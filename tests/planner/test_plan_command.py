@@ -189,3 +189,16 @@ def test_one_buffer_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     given.write_text("id,lower,upper,size\na,0,1,8\n")
     assert main(["plan", str(given)]) == 0
     assert capsys.readouterr().out.startswith("1 buffer in 8 bytes")
+
+
+def test_a_plan_goes_through_a_link_and_leaves_the_rights_of_a_file(tmp_path: Path) -> None:
+    given, planned, link = tmp_path / "in.csv", tmp_path / "out.csv", tmp_path / "link.csv"
+    given.write_text(TABLE)
+    planned.write_text("")
+    planned.chmod(0o640)
+    link.symlink_to(planned)
+    assert main(["plan", str(given), "-o", str(link)]) == 0
+    assert link.is_symlink()
+    assert planned.read_text().startswith("id,lower,upper,size,offset\n")
+    assert planned.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "link.csv", "out.csv"]

@@ -628,6 +628,48 @@ def test_a_look_waits_for_a_backward_pass_on_another_thread_and_not_for_its_own(
     assert order == ["in the pass", "pass", "look"]
 
 
+@pytest.mark.usefixtures("earlier")
+def test_a_pass_that_a_running_pass_waits_for_begins_before_a_look() -> None:
+    weight, inner = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    loss, inner_loss = (weight * weight).sum(), inner.sum()
+    begun, looking = threading.Event(), threading.Event()
+
+    def nest(_: object) -> None:
+        begun.set()
+        assert looking.wait(500)
+        nested = threading.Thread(target=inner_loss.backward)
+        nested.start()
+        nested.join()
+
+    def look() -> None:
+        looking.set()
+        with beside_no_backward():
+            seen.append(weight.grad is not None)
+
+    seen: list[bool] = []
+    loss.grad_fn.register_prehook(nest)
+    runner, looker = threading.Thread(target=loss.backward), threading.Thread(target=look)
+    runner.start()
+    assert begun.wait(500)
+    looker.start()
+    runner.join()
+    looker.join()
+    assert seen == [True]
+    assert inner.grad is not None
+
+
+@pytest.mark.usefixtures("earlier")
+def test_a_look_that_an_exception_ended_holds_no_pass() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with pytest.raises(KeyboardInterrupt) as raised, beside_no_backward():
+        raise KeyboardInterrupt
+    runner = threading.Thread(target=weight.sum().backward)
+    runner.start()
+    runner.join()
+    assert weight.grad is not None
+    assert raised.value.__traceback__ is not None
+
+
 FORKED_DURING_A_LOOK = """
 import os, threading
 import torch

@@ -859,3 +859,29 @@ def test_a_time_limit_that_is_none_is_refused_before_anything_is_planned(limit: 
 def test_a_limit_that_is_no_number_of_bytes_is_called_the_limit() -> None:
     with pytest.raises(ValueError, match="Workspace: limit '1 XB' is not a number with a unit"):
         ds.Workspace("step", limit="1 XB")
+
+
+def test_a_pass_that_misses_and_exceeds_the_limit_is_told_with_its_own_lines() -> None:
+    workspace = ds.Workspace("both", limit="100 kB")
+
+    def work(large: bool) -> None:
+        first = [np.ones(10) for _ in range(20)]
+        if large:
+            np.ones(100_000)
+        assert len(first) == 20
+
+    for large in (False, False, True):
+        with workspace.run():
+            work(large)
+    with pytest.raises(MemoryError, match=rf"peak 801.6 kB at .*:{work.__code__.co_firstlineno + 3} in "):
+        workspace.run().__enter__()
+
+
+def test_memory_that_was_refused_is_in_no_peak() -> None:
+    workspace = ds.Workspace("refused", limit="100 kB")
+    for _ in range(3):
+        with ds.dispose_scope(budget="1 MB"), workspace.run():
+            with pytest.raises(MemoryError):
+                np.empty(1 << 21, np.uint8)
+            step(np.ones((10, 20)))
+    assert workspace.statistics().passes == 3

@@ -565,6 +565,12 @@ static uint32_t find_slot(struct pass *pass, size_t nbytes, uint8_t *outcome)
     return too_small;
 }
 
+static void add_nbytes(struct pass *pass, size_t nbytes)
+{
+    pass->live_nbytes += nbytes;
+    pass->peak_nbytes = pass->live_nbytes > pass->peak_nbytes ? pass->live_nbytes : pass->peak_nbytes;
+}
+
 static void link_block(struct pass *pass, struct tracked *tracked, uint32_t birth)
 {
     tracked->pass = pass;
@@ -575,6 +581,7 @@ static void link_block(struct pass *pass, struct tracked *tracked, uint32_t birt
         pass->blocks->earlier = tracked;
     }
     pass->blocks = tracked;
+    add_nbytes(pass, pass->births[birth].nbytes);
 }
 
 static void unlink_block(struct tracked *tracked)
@@ -593,12 +600,6 @@ static void unlink_block(struct tracked *tracked)
 
 static bool is_miss(uint8_t outcome) { return outcome == UNKNOWN || outcome == LARGER || outcome == IN_USE; }
 
-static void add_nbytes(struct pass *pass, size_t nbytes)
-{
-    pass->live_nbytes += nbytes;
-    pass->peak_nbytes = pass->live_nbytes > pass->peak_nbytes ? pass->live_nbytes : pass->peak_nbytes;
-}
-
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned)
 {
     *planned = NULL;
@@ -609,7 +610,6 @@ uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracke
     uint32_t number = pass->births_count++;
     struct birth *birth = &pass->births[number];
     *birth = (struct birth){.nbytes = nbytes, .died = ALIVE, .slot = NO_SLOT};
-    add_nbytes(pass, nbytes);
     if (PyThread_get_thread_ident() != pass->thread) {
         birth->outcome = ELSEWHERE;
     }
@@ -650,7 +650,6 @@ void pass_take_back(struct pass *pass, uint32_t birth)
     if (birth != NO_BIRTH) {
         /* Its number stays taken: it has no bytes, and is dead at once. */
         struct birth *refused = &pass->births[birth];
-        pass->live_nbytes -= refused->nbytes;
         pass->misses -= is_miss(refused->outcome);
         refused->nbytes = 0;
         refused->died = birth + 1;

@@ -12,8 +12,8 @@ static struct backward_pass *running;
 static unsigned long long begun;
 /* Its address stands for a thread. */
 static _Thread_local char here;
-/* How many looks this thread is in, one inside the other. */
-static _Thread_local unsigned looks;
+/* Whether this thread is in a look. */
+static _Thread_local bool looks;
 /* Held by the thread that is in a look. NULL until there was one. */
 static PyThread_type_lock look;
 
@@ -38,7 +38,7 @@ static void take_look(void)
 void backward_begin(struct backward_pass *pass, PyObject *roots)
 {
     /* Inside of a look or of another pass it would wait for itself. */
-    if (look != NULL && looks == 0 && !runs_here()) {
+    if (look != NULL && !looks && !runs_here()) {
         take_look();
         PyThread_release_lock(look);
     }
@@ -63,31 +63,31 @@ void backward_end(struct backward_pass *pass)
     }
 }
 
+/* An object that an interrupt makes go: the look is over then too. */
+static void end_look(PyObject *capsule)
+{
+    if (PyCapsule_GetPointer(capsule, NULL) == &here && looks) {
+        looks = false;
+        PyThread_release_lock(look);
+    }
+}
+
 PyObject *compiled_begin_look(PyObject *module, PyObject *ignored)
 {
     (void)module;
     (void)ignored;
-    if (looks == 0) {
-        if (runs_here()) {
-            Py_RETURN_FALSE;
-        }
-        if (look == NULL && (look = PyThread_allocate_lock()) == NULL) {
-            return PyErr_NoMemory();
-        }
+    if (looks || runs_here()) {
+        Py_RETURN_NONE;
+    }
+    if (look == NULL && (look = PyThread_allocate_lock()) == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject *capsule = PyCapsule_New(&here, NULL, end_look);
+    if (capsule != NULL) {
         take_look();
+        looks = true;
     }
-    looks++;
-    Py_RETURN_TRUE;
-}
-
-PyObject *compiled_end_look(PyObject *module, PyObject *ignored)
-{
-    (void)module;
-    (void)ignored;
-    if (--looks == 0) {
-        PyThread_release_lock(look);
-    }
-    Py_RETURN_NONE;
+    return capsule;
 }
 
 PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
@@ -103,7 +103,7 @@ PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
         pass = before;
     }
     /* A thread that is not here was in a look. Its lock is left: it cannot be freed while it is held. */
-    if (look != NULL && looks == 0 && (look = PyThread_allocate_lock()) == NULL) {
+    if (look != NULL && !looks && (look = PyThread_allocate_lock()) == NULL) {
         return PyErr_NoMemory();
     }
     Py_RETURN_NONE;

@@ -184,10 +184,9 @@ struct backward_pass {
 void backward_begin(struct backward_pass *pass, PyObject *roots);
 void backward_end(struct backward_pass *pass);
 
-/* Begins a look of this thread: passes of other threads wait for its end before they begin. Returns whether
- * it began, which it does not inside of a pass. */
+/* Begins a look of this thread: passes of other threads wait before they begin, as long as what is returned
+ * lives. None inside of a pass or another look. */
 PyObject *compiled_begin_look(PyObject *module, PyObject *ignored);
-PyObject *compiled_end_look(PyObject *module, PyObject *ignored);
 /* Forgets the passes and looks of other threads: after a fork. */
 PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored);
 /* How many passes have begun, and the roots of those that are running on other threads. */

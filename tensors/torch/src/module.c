@@ -21,7 +21,6 @@ static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 static PyMethodDef functions[] = {
     {"backward_elsewhere", compiled_backward_elsewhere, METH_NOARGS, NULL},
     {"begin_look", compiled_begin_look, METH_NOARGS, NULL},
-    {"end_look", compiled_end_look, METH_NOARGS, NULL},
     {"forget_backward", compiled_forget_backward, METH_NOARGS, NULL},
     {"is_only_thread", is_only_thread, METH_NOARGS, NULL},
     {"read_between", (PyCFunction)(void (*)(void))compiled_read_between, METH_FASTCALL, NULL},
