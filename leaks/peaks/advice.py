@@ -76,12 +76,13 @@ class _Step(NamedTuple):
 
 def _steps_of(instruction: dis.Instruction) -> Iterator[_Step]:
     """Yield the steps of an instruction: from Python 3.13 on one may load and store two variables."""
-    opname, argval = instruction.opname, instruction.argval
+    opname: str = instruction.opname
+    argval: Any = instruction.argval
     # 3.14 has loads of its own for what is used at once.
-    parts = _FAST.findall(opname) if isinstance(argval, tuple) else []
+    parts: list[str] = _FAST.findall(opname)
     if len(parts) == 2:
-        for part, name in zip(parts, argval, strict=True):
-            yield _Step(part, name, str(name), instruction.offset)
+        for index, part in enumerate(parts):
+            yield _Step(part, argval[index], argval[index], instruction.offset)
     elif opname != "CACHE":
         yield _Step(opname.replace("_FAST_BORROW", "_FAST"), argval, instruction.argrepr, instruction.offset)
 
