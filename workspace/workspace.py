@@ -23,7 +23,7 @@ from functools import wraps
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, ParamSpec, SupportsIndex, TypeVar, final
+from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -259,18 +259,6 @@ class _Thread:
             self.slab = None
 
 
-class _Ended(NamedTuple):
-    """A pass that has ended: how many blocks of the slab live on, whether it came to its end, and what served it."""
-
-    thread: _Thread
-    course: _Course
-    served: Any
-    escaped_slab: int
-    is_whole: bool
-    works: bool
-    has_no_slab: bool
-
-
 @final
 class Run:
     """A pass of a workspace, as a context manager; entering it gives the scope."""
@@ -374,17 +362,13 @@ class Run:
 
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
-        thread, course, served = self._thread, self._course, self._pass
-        assert thread is not None
-        assert course is not None
-        escaped_slab = served.end()
+        escaped_slab = self._pass.end()
         if self._is_forgotten:
             return None
         works, self._works = self._works, False
-        if works:
-            thread.open = None
-        ended = _Ended(thread, course, served, escaped_slab, is_whole, works, self._has_no_slab)
-        return self._workspace._ended(ended)
+        if works and self._thread is not None:
+            self._thread.open = None
+        return self._workspace._ended(self, escaped_slab, is_whole=is_whole, works=works)
 
     def forget(self) -> None:
         """End the recording, and the service from the slab; the scope stays open."""
@@ -642,33 +626,29 @@ class Workspace:
             advice=advise(recording, fixed),
         )
 
-    @_in_no_scope
-    def _ended(self, ended: _Ended) -> WorkspaceError | None:
+    def _ended(self, run: Run, escaped_slab: int, *, is_whole: bool, works: bool) -> WorkspaceError | None:
         """Count a pass that has ended, judge it, and plan where that is due. Returns what is wrong with it."""
-        thread, course, served = ended.thread, ended.course, ended.served
-        fault = thread.slab.fault if ended.works and thread.slab is not None else None
-        lacking = [_NO_SLAB] if ended.has_no_slab else []
+        thread, course, served = run._thread, run._course, run._pass
+        assert thread is not None
+        assert course is not None
+        fault = thread.slab.fault if works and thread.slab is not None else None
+        missed = [_NO_SLAB] if run._has_no_slab else []
         with _LOCK:
             self._passes += 1
             self._hits += served.hits
-            self._misses += served.misses + len(lacking)
+            self._misses += served.misses + len(missed)
             self._escapes += served.escaped
-            self._reasons.update(lacking)
-            number = self._passes
-        # Before another plan is made: births are read with the slots of the one that served them.
-        self._judge(course, served)
-        noted = ended.is_whole and ended.works and course.wants_notes
-        missed: list[str] = []
-        if ended.is_whole and course.found is None:
-            self._plan(course, course.read(served), noted)
-        elif served.misses or ended.escaped_slab or noted:
-            births = course.read(served)
-            if noted:
-                course.observe(Recording(births), noted)
-            missed = [_reason(birth, course) for birth in births if birth.is_miss]
-            with _LOCK:
+            if missed:
                 self._reasons.update(missed)
-            self._learn(ended, births, missed, noted, number)
+            number = self._passes
+        if self.limit is not None and course.refusal is None:
+            # Before another plan is made: births are read with the slots of the one that served them.
+            self._judge(course, served)
+        noted = is_whole and works and course.wants_notes
+        if is_whole and course.found is None:
+            self._plan(course, served, noted)
+        elif served.misses or escaped_slab or noted:
+            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, number=number)
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault
@@ -676,7 +656,6 @@ class Workspace:
                 f"pass {number} of workspace {self.name!r}: {what}, {offset} bytes from the beginning of the slab"
                 f"{_born_there(course, offset)}"
             )
-        missed += lacking
         if self.strict and missed:
             rows = [f"\n  {count} times {reason}" for reason, count in Counter(missed).items()]
             return WorkspaceError(
@@ -684,27 +663,44 @@ class Workspace:
             )
         return None
 
-    def _learn(self, ended: _Ended, births: list[Birth], missed: list[str], noted: bool, number: int) -> None:
-        """Give up a slab in which something lives on, and plan anew for what was not as planned: once for a reason."""
-        course = ended.course
+    @_in_no_scope
+    def _learn(
+        self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, number: int
+    ) -> list[str]:
+        """Give up a slab in which something lives on, and plan anew for what was not as planned: once for a reason.
+
+        Returns why births were missed.
+        """
+        births = course.read(served)
+        if noted:
+            course.observe(Recording(births), noted)
+        missed = [_reason(birth, course) for birth in births if birth.is_miss]
+        with _LOCK:
+            self._reasons.update(missed)
         escaped = [birth for birth in births if birth.outcome is Outcome.SERVED and birth.died is None]
         if escaped:
-            ended.thread.give_up_slab()
-        if not ended.is_whole:
+            thread.give_up_slab()
+        if not is_whole:
             # What an exception keeps is planned again for the next pass.
-            return
+            return missed
         course.exclude([birth.slot for birth in escaped if birth.slot is not None])
         reasons = [*missed, *(f"{line_of_birth(birth.places)}: escaped" for birth in escaped)]
         fresh = [reason for reason in dict.fromkeys(reasons) if reason not in course.reasons]
         if fresh and course.plans < _PLANS_AT_MOST:
-            is_planned = self._plan(course, births, noted)
+            is_planned = self._plan_for(course, births, noted)
             # Not before: an interrupt leaves them for the next pass.
             course.reasons.update(fresh)
             if is_planned:
                 with _LOCK:
                     self._replans.append(Replan(number, course.key, fresh[0]))
+        return missed
 
-    def _plan(self, course: _Course, births: list[Birth], noted: bool) -> bool:
+    @_in_no_scope
+    def _plan(self, course: _Course, served: Any, noted: bool) -> None:
+        """Plan for the first whole pass of a key."""
+        self._plan_for(course, course.read(served), noted)
+
+    def _plan_for(self, course: _Course, births: list[Birth], noted: bool) -> bool:
         """Plan for a pass. Return whether there was memory for that: if not, the plan before goes on."""
         try:
             course.learn(births, noted, _FIRST_LIMIT_S)
@@ -717,15 +713,16 @@ class Workspace:
 
     def _judge(self, course: _Course, served: Any) -> None:
         """Refuse further passes with a key whose peak exceeds the limit."""
-        if self.limit is None or course.refusal is not None:
-            return
-        fixed = self._persistent_nbytes()
-        if served.peak_nbytes + fixed > self.limit:
-            course.observed = Recording(course.read(served))
-            course.refusal = (
-                f"workspace {self.name!r} has a limit of {bytes_text(self.limit)}, which a pass exceeds: "
-                f"{self._peak_of(course)}"
-            )
+        assert self.limit is not None
+        if served.peak_nbytes + self._persistent_nbytes() > self.limit:
+            course.refusal = self._refusal(course, served, self.limit)
+
+    @_in_no_scope
+    def _refusal(self, course: _Course, served: Any, limit: int) -> str:
+        course.observed = Recording(course.read(served))
+        return (
+            f"workspace {self.name!r} has a limit of {bytes_text(limit)}, which a pass exceeds: {self._peak_of(course)}"
+        )
 
 
 def _room_of(nbytes: int, verified: bool) -> int:
