@@ -61,7 +61,7 @@ class WhyAlive(tuple[str, ...]):
 
 
 def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive:
-    """Return the shortest chains that hold an object, from the variables of the program on.
+    """Return the shortest chains that hold an object, from variables of the program and of libraries on.
 
     Of a module of PyTorch's (or of another library whose framework tells what a module has) also
     what holds a part of it: an optimizer its parameters, a saved ``state_dict`` their memory, a
@@ -326,11 +326,9 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             # pytest's assertions, ``@py_assert1``, are none of the program's.
             chains = dict.fromkeys(name for name, thing in user_roots() if id(thing) == entry.key and "'@" not in name)
             search.from_roots(user_roots(), libraries=False)
-            found = _chains_in(search, subjects)
-            if not search.stopped and not found:
+            if not search.stopped:
                 search.from_roots(library_roots(), libraries=True)
-                found = _chains_in(search, subjects)
-            chains |= found
+            chains |= _chains_in(search, subjects)
             thing = entry()
             if thing is not None and not chains and not search.stopped:
                 cycle = Garbage(search.ours, Allowance(object_limit)).cycle_around(thing)

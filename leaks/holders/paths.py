@@ -28,6 +28,7 @@ from .references import (
 )
 
 __all__ = [
+    "ALL_WAYS_KEPT",
     "OF_A_THREAD",
     "WAYS_KEPT",
     "Link",
@@ -335,9 +336,13 @@ def cache_on(chain: Sequence[object], start: str) -> str:
 
 
 WAYS_KEPT: Final = 3
+"""Of how many ways to one thing a search for the holders of many keeps account."""
 
-Link = tuple[int, str]
-"""An object by its ``id``, and the step from it where the chain of objects does not show it."""
+ALL_WAYS_KEPT: Final = 8
+"""The same of a search for all holders of one thing."""
+
+Link = tuple[int, str | int]
+"""An object by its ``id``, and the ``id`` of the one that it leads to, or the step where none is met."""
 
 
 @final
@@ -356,9 +361,11 @@ class Ways:
         For what was found, further ways to it.
     at : dict
         For memory that was found at a tensor that refers to nothing else, the ``id`` of the tensor.
+    kept : int
+        How many ways to one thing are shown at most.
     """
 
-    __slots__ = ("_at", "_links", "_met", "_others")
+    __slots__ = ("_at", "_links", "_met", "_others", "kept")
 
     def __init__(
         self,
@@ -366,14 +373,17 @@ class Ways:
         links: dict[int, int | str],
         others: dict[Subject, list[Link]],
         at: dict[Subject, int],
+        *,
+        kept: int,
     ) -> None:
+        self.kept: Final = kept
         self._at = at
         self._met = met
         self._links = links
         self._others = others
 
     def chains_of(self, subject: Subject) -> list[str]:
-        """Return how code reaches a subject: at most three chains, the shortest first."""
+        """Return how code reaches a subject: at most `kept` chains, the shortest first."""
         return [spelled(chain, start) + step + cache_on(chain, start) for start, chain, step in self.to(subject)]
 
     def carriers_of(self, subject: Subject) -> list[str]:
@@ -422,12 +432,13 @@ class Ways:
             found.append((*self._chain(subject.key), ""))
         if subject in self._at:
             found.append((*self._chain(self._at[subject]), ""))
-        for parent, step in self._others.get(subject, ()):
+        for parent, last in self._others.get(subject, ()):
             start, chain = self._chain(parent)
-            if isinstance(subject, Entry) and not step:
-                chain.append(self._met[subject.key])
-            found.append((start, chain, step))
-        return found[:WAYS_KEPT]
+            if isinstance(last, str):
+                found.append((start, chain, last))
+            else:
+                found.append((start, [*chain, self._met[last]], ""))
+        return found[: self.kept]
 
     def roots(self) -> list[int]:
         """Return the objects that were met as roots, by ``id``."""

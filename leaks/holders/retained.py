@@ -92,6 +92,7 @@ class _Graph:
         self.successors: list[Sequence[int]] = [()] * len(objects)
         roots = {numbers[id(thing)] for _, thing in user_roots() if id(thing) in numbers}
         roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
+        roots |= {numbers[key] for key in search.entered if key in numbers}
         self.successors[0] = list(roots)
         for number in range(1 + len(storages), len(objects)):
             thing = objects[number]

@@ -18,7 +18,7 @@ from ...scopes.identity import Entry
 from ..births.log import Subject
 from ..report.leaks import KnownLeak
 from .known import known_on
-from .paths import WAYS_KEPT, Link, Ways, called, spelled, steps
+from .paths import ALL_WAYS_KEPT, WAYS_KEPT, Link, Ways, called, spelled, steps
 from .references import (
     CLASS,
     EDGES_PLAIN,
@@ -93,6 +93,8 @@ class Search:
     reach : int
         How many objects had been met, of `ours` in its order, when the last walk ended that found
         something.
+    entered : set of int
+        Where `meets_all`: what libraries refer to, by ``id``, besides what they alone have.
     ways : Ways
         How it came to what has been found.
     """
@@ -128,7 +130,7 @@ class Search:
         self._bound = object_limit
         self._wanted: dict[int, Entry] = {}
         self._wanted_memory: dict[Hashable, tuple[Subject, ...]] = {}
-        self._found: dict[int, Entry] = {}
+        self._found: dict[int, Subject] = {}
         for subject in subjects:
             if subject() is None:
                 continue
@@ -139,10 +141,11 @@ class Search:
                 self._wanted[subject.key] = subject
         self._met: dict[int, object] = {}
         self.reach = 0
+        self.entered: set[int] = set()
         # For each object met, the one that led to it, or the text of a root.
         self._links: dict[int, int | str] = {}
         self._others: dict[Subject, list[Link]] = {}
-        self.ways = Ways(self._met, self._links, self._others, self.at)
+        self.ways = Ways(self._met, self._links, self._others, self.at, kept=ALL_WAYS_KEPT if finds_all else WAYS_KEPT)
         self._named: dict[Entry, str] = {}
         self._nodes: dict[int, Any] = {}
         self._node_edges: dict[int, list[int]] = {}
@@ -230,13 +233,14 @@ class Search:
         self._bound = bound = self.object_limit
         complete = False
         meets_all = self._meets_all and stage == EDGES_PLAIN
+        entered = self.entered if self._meets_all and libraries else None
         while pending:
             node = pending.popleft()
             if not (complete or wanted or wanted_memory or meets_all):
                 # Everything is found: look for further holders only a little further.
                 complete = True
                 self._bound = bound = min(bound, max(len(met), looked_at // REFERENCES_PER_OBJECT) + _AFTER_THE_LAST)
-            if (len(met) > bound or looked_at > bound * REFERENCES_PER_OBJECT) and self._ends(stage):
+            if (len(met) > bound or looked_at > bound * REFERENCES_PER_OBJECT) and self._ends(stage, libraries):
                 self._looked_at = looked_at
                 return
             bound = self._bound
@@ -277,11 +281,15 @@ class Search:
                     entry = found[key] = wanted.pop(key)
                     self.stages[entry] = stage
                 elif key in met:
+                    if entered is not None:
+                        entered.add(key)
                     if key in self._bases and (known is None or known[1] == "module"):
                         self._bases.discard(key)
                         self._count_use(child)
+                    if self._finds_all and its_framework is not None and its_framework[1] == "tensor":
+                        self._note_memory(child, its_framework[0].memory_of(child), False, stage)
                     if key in found:
-                        self._add_other(found[key], parent, "", stage)
+                        self._add_other(found[key], parent, key, stage)
                     continue
                 elif action == CLASS and not libraries and self._is_library_class(child):
                     continue
@@ -301,7 +309,7 @@ class Search:
                         if sizes and identity in sizes:
                             self._note_lone(child, identity, its_framework[0])
                         if len(met) > bound:
-                            if self._ends(stage):
+                            if self._ends(stage, libraries):
                                 self._looked_at = looked_at
                                 return
                             bound = self._bound
@@ -309,14 +317,14 @@ class Search:
                 self._pending[action if action > stage else stage].append(child)
         self._looked_at = looked_at
 
-    def _ends(self, stage: int) -> bool:
+    def _ends(self, stage: int, libraries: bool) -> bool:
         """Return whether a walk that has met its bound has to end, and drop what is pending if so."""
         if not self._wanted and not self._wanted_memory and self._bound < self.object_limit and self._may_be_pinned():
             # The bytes that views use are known only when all views have been met.
             self._bound = self.object_limit
             return False
         self.stopped = self.stopped or bool(self._wanted or self._wanted_memory)
-        self.cut_short = self.cut_short or stage == EDGES_PLAIN
+        self.cut_short = self.cut_short or (stage == EDGES_PLAIN and not libraries)
         self.may_be_pinned = self.may_be_pinned or (stage == EDGES_PLAIN and self._may_be_pinned())
         self._clear()
         return True
@@ -339,7 +347,11 @@ class Search:
             if self._finds_all and identity in self._wanted_memory:
                 for subject in self._wanted_memory[identity]:
                     self.stages.setdefault(subject, stage)
-                    self._others.setdefault(subject, []).append((id(node), step))
+                    ways = self._others.setdefault(subject, [])
+                    if (id(node), step) not in ways:
+                        ways.append((id(node), step))
+                    if not step:
+                        self._found.setdefault(id(node), subject)
                 continue
             for subject in self._wanted_memory.pop(identity, ()):
                 self.stages[subject] = stage
@@ -367,15 +379,15 @@ class Search:
                 if identity in self._sizes:
                     self.used[identity] = self.used.get(identity, 0) + used_nbytes
 
-    def _add_other(self, entry: Subject, parent: int, step: str, stage: int) -> None:
+    def _add_other(self, entry: Subject, parent: int, child: int, stage: int) -> None:
         others = self._others.get(entry)
         if self.stages[entry] != stage:
             return
         if others is None:
             if len(self._others) < _OTHERS:
-                self._others[entry] = [(parent, step)]
-        elif len(others) < WAYS_KEPT - 1 and (parent, step) not in others:
-            others.append((parent, step))
+                self._others[entry] = [(parent, child)]
+        elif len(others) < self.ways.kept - 1 and (parent, child) not in others:
+            others.append((parent, child))
 
     def _want_what_graphs_saved(self) -> None:
         """Begin to look, by their storages, for tensors that no Python object holds."""

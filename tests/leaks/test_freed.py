@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import importlib
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,18 @@ def test_an_object_without_weak_references_may_be_asked_about() -> None:
     BOX["list"] = [1]
     BOX["text"] = {"of": BOX["list"]}
     assert ds.why_alive(BOX["list"]) == (f"{HERE}['list']", f"{HERE}['text']['of']")
+
+
+def test_what_only_a_library_holds_is_told_beside_what_the_program_holds() -> None:
+    BOX["thing"] = Thing()
+    vars(logging.getLogger(__name__))["thing"] = BOX["thing"]
+    try:
+        assert ds.why_alive(BOX["thing"]) == (
+            f"{HERE}['thing']",
+            f"module logging.Logger.manager.loggerDict['{__name__}'].thing",
+        )
+    finally:
+        del vars(logging.getLogger(__name__))["thing"]
 
 
 def test_chains_that_differ_by_an_index_are_one() -> None:
@@ -179,6 +192,17 @@ def test_the_optimizer_that_holds_the_parameters_is_a_holder_of_the_model(torch:
     assert "Sequential is gone, and parts of it are there with 288 bytes: [0].weight, [0].bias\n" in text
     assert f"held by {HERE}['optimizer'].param_groups[0]['params'][0] (its [0].weight)" in text
     assert caught.value.nbytes == 288
+
+
+def test_every_optimizer_that_holds_the_parameters_is_told(torch: Any) -> None:
+    def hold(model: Any) -> None:
+        BOX["optimizer"] = torch.optim.Adam(model.parameters())
+        BOX["trainer"] = {"optimizer": torch.optim.SGD(model.parameters())}
+
+    with pytest.raises(ds.LeakError) as caught:
+        freed_model(torch, hold).check()
+    for name in ("['optimizer']", "['trainer']['optimizer']"):
+        assert f"{HERE}{name}.param_groups[0]['params'][0] (its [0].weight)" in str(caught.value)
 
 
 def test_a_state_dict_that_shares_memory_is_a_holder_and_a_copy_is_none(torch: Any) -> None:

@@ -166,6 +166,18 @@ def test_a_storage_counts_once_and_what_two_hold_is_retained_by_neither(tmp_path
     assert [row.grown_at for row in rows] == [None, None]
 
 
+def test_what_a_library_holds_too_is_retained_by_neither(tmp_path: Path) -> None:
+    rows = run(
+        tmp_path,
+        "import logging\nimport numpy as np\nmine = [np.ones(1000) for _ in range(5)]\n"
+        "logging.getLogger('trainer').last = mine[0]\n",
+    ).retainers
+    assert {row.holder: row.nbytes for row in rows} == {
+        "module __main__.mine": 4 * 8000,
+        "several holders together": 8_000,
+    }
+
+
 def test_memory_that_a_variable_names_too_is_not_retained_by_its_list(tmp_path: Path) -> None:
     rows = run(
         tmp_path,
