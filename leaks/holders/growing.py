@@ -12,6 +12,7 @@ from typing import Final
 
 from ...scopes.sites import Site
 from .references import class_of, is_module, named_in
+from .roots import is_of_library
 
 __all__ = [
     "adding_lines",
@@ -115,7 +116,8 @@ def _binds(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
 
 
 def _file_of(module: object) -> str | None:
-    found = sys.modules.get(module) if type(module) is str else None
+    # A line of a library, such as that of a queue, is not where the program adds.
+    found = sys.modules.get(module) if type(module) is str and not is_of_library(module) else None
     file = named_in(found, "__file__") if found is not None and is_module(found) else None
     return file if type(file) is str else None
 

@@ -16,7 +16,7 @@ from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ...scopes.process import install_imported
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
-from .known import known_on
+from .known import known_on, remedy_on
 from .paths import spelled
 from .references import (
     EDGES_PLAIN,
@@ -416,6 +416,22 @@ class Holders:
         asked = _spread(subjects)
         found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
         return found[0] if found and len(found) >= _MOST * len(asked) else None
+
+    def remedy_of(self, subjects: Sequence[Subject]) -> str:
+        """Return what ends the holders of some subjects, where it is the same and known of their kind; or nothing."""
+        remedies: dict[str, int] = {}
+        asked = _spread(subjects)
+        for subject in asked:
+            answer = self._held_by.get(subject)
+            if answer is not None:
+                found = set[str]() if answer.cycle is None else {remedy_on((), answer.cycle.loop)}
+            else:
+                ways = self._search.ways.to(self._anchors.get(subject, subject))
+                found = {remedy_on(chain, spelled(chain, start) + step) for start, chain, step in ways}
+            if len(found) == 1:
+                [remedy] = found
+                remedies[remedy] = remedies.get(remedy, 0) + 1
+        return next((remedy for remedy, times in remedies.items() if times >= _MOST * len(asked)), "")
 
     def _known_of_one(self, subject: Subject) -> KnownLeak | None:
         answer = self._held_by.get(subject)

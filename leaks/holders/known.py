@@ -1,4 +1,8 @@
-"""Known leaks of libraries: which chain of holders is one of those in ``known.toml``."""
+"""What is known of holders: which chain is one of those in ``known.toml``.
+
+Some are known leaks of libraries. Others are the program's own, of a kind for which it is known what
+ends them, such as a hook or a default argument.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from ..report.leaks import KnownLeak
 from .paths import steps
 from .references import class_of, named_in, qualified_name_of
 
-__all__ = ["Row", "known_on", "rows"]
+__all__ = ["Row", "known_on", "remedy_on", "rows"]
 
 _ENDS: Final = 40
 """How many objects of a long chain, such as a graph's, are looked at from each end."""
@@ -26,14 +30,48 @@ _BOUND: Final = re.compile(r"(<=|>=|<|>)(\d+(?:\.\d+)*)")
 
 @final
 @dataclass(frozen=True, slots=True)
+class _Pattern:
+    """Which chains a row is about."""
+
+    chain: re.Pattern[str] | None
+    through: re.Pattern[str] | None
+
+    def matches(self, found: _Chain) -> bool:
+        """Return whether a chain is one of them."""
+        if self.chain is not None and self.chain.search(found.text) is not None:
+            return True
+        through = self.through
+        return through is not None and any(through.fullmatch(step) for step in found.steps_of_classes())
+
+
+@final
+class _Chain:
+    """A chain of holders, and each step of it with the classes of the object that it leaves."""
+
+    __slots__ = ("_objects", "_steps", "text")
+
+    def __init__(self, objects: Sequence[object], text: str) -> None:
+        self._objects = objects
+        self.text = text
+        self._steps: list[str] | None = None
+
+    def steps_of_classes(self) -> list[str]:
+        if self._steps is None:
+            chain = self._objects
+            ends = list(chain) if len(chain) <= 2 * _ENDS else [*chain[:_ENDS], *chain[-_ENDS:]]
+            self._steps = list(_steps_of_classes(ends))
+        return self._steps
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the file, and the pattern of the chains that it is about."""
+    """A known leak of a library."""
 
     library: str
     versions: tuple[tuple[str, tuple[int, ...]], ...]
     condition: str | None
-    chain: re.Pattern[str] | None
-    through: re.Pattern[str] | None
+    pattern: _Pattern
     what: str
     remedy: str
     link: str
@@ -63,19 +101,23 @@ def known_on(chain: Sequence[object], text: str) -> KnownLeak | None:
     text : str
         The chain as a report shows it.
     """
-    through: list[str] | None = None
+    found = _Chain(chain, text)
     for row in rows():
-        if not row.is_met():
-            continue
-        is_found = row.chain is not None and row.chain.search(text) is not None
-        if row.through is not None and not is_found:
-            if through is None:
-                ends = list(chain) if len(chain) <= 2 * _ENDS else [*chain[:_ENDS], *chain[-_ENDS:]]
-                through = list(_steps_of_classes(ends))
-            is_found = any(row.through.fullmatch(step) for step in through)
-        if is_found:
+        if row.is_met() and row.pattern.matches(found):
             return KnownLeak(row.library, row.version(), row.what, row.remedy, row.link)
     return None
+
+
+def remedy_on(chain: Sequence[object], text: str) -> str:
+    """Return what ends a holder that a chain leads through, where that is known of its kind; or nothing.
+
+    Parameters
+    ----------
+    chain, text : sequence of object, str
+        As `known_on` takes them.
+    """
+    found = _Chain(chain, text)
+    return next((remedy for pattern, remedy in _remedies() if pattern.matches(found)), "")
 
 
 def _steps_of_classes(chain: list[object]) -> Iterator[str]:
@@ -97,22 +139,37 @@ def _steps_of_classes(chain: list[object]) -> Iterator[str]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Return the rows of the file."""
+    """Return the known leaks of the file."""
+    return tuple(_row(fields) for fields in _file()["known"])
+
+
+@cache
+def _remedies() -> tuple[tuple[_Pattern, str], ...]:
+    return tuple((_pattern(fields), fields["remedy"]) for fields in _file()["holder"])
+
+
+@cache
+def _file() -> dict[str, list[dict[str, str]]]:
     text = (files(__name__.rpartition(".")[0]) / "known.toml").read_text(encoding="utf-8")
-    return tuple(_row(fields) for fields in cast("list[dict[str, str]]", tomllib.loads(text)["known"]))
+    return cast("dict[str, list[dict[str, str]]]", tomllib.loads(text))
 
 
 def _row(fields: dict[str, str]) -> Row:
-    chain, through = fields.get("chain"), fields.get("through")
     return Row(
         library=fields["library"],
         condition=fields.get("while"),
         versions=tuple((sign, _numbers_of(bound)) for sign, bound in _BOUND.findall(fields.get("versions", ""))),
-        chain=None if chain is None else re.compile(chain),
-        through=None if through is None else re.compile(through),
+        pattern=_pattern(fields),
         what=fields["what"],
         remedy=fields["remedy"],
         link=fields["link"],
+    )
+
+
+def _pattern(fields: dict[str, str]) -> _Pattern:
+    chain, through = (fields.get(name) for name in ("chain", "through"))
+    return _Pattern(
+        chain=None if chain is None else re.compile(chain), through=None if through is None else re.compile(through)
     )
 
 

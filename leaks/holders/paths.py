@@ -22,6 +22,8 @@ from .references import (
     framework_of,
     is_exception,
     is_thread_local,
+    is_weak_keyed,
+    items_of_weak_keyed,
     locals_of,
     namespace_of,
     qualified_name_of,
@@ -30,6 +32,7 @@ from .references import (
 __all__ = [
     "ALL_WAYS_KEPT",
     "OF_A_THREAD",
+    "OF_ITS_KEY",
     "WAYS_KEPT",
     "Link",
     "Ways",
@@ -40,6 +43,9 @@ __all__ = [
 
 OF_A_THREAD: Final = " (of a thread)"
 """What follows the name of an object that holds something for each thread."""
+
+OF_ITS_KEY: Final = " (as long as this key lives)"
+"""What follows the place of a value in a `weakref.WeakKeyDictionary`."""
 
 _TEXT_LIMIT: Final = 40
 _STEPS_SHOWN: Final = 40
@@ -127,6 +133,10 @@ def _step(before: object, parent: Any, child: object) -> str:
         return step(before, parent, child)
     if is_thread_local(parent):
         return OF_A_THREAD
+    if is_weak_keyed(parent):
+        found = _item(items_of_weak_keyed(parent), child)
+        if found:
+            return f"{found}{OF_ITS_KEY}"
     known = framework_of(cls)
     if known is not None:
         for text, value in known[0].references(parent):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from _thread import _local as _thread_local
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from ...scopes.compiled import referents
 from ...scopes.framework import FRAMEWORKS, Framework, Part
 from ...scopes.identity import Entry, HeldEntry, StrongEntry
 from ...scopes.scope import DisposeScope
-from ...scopes.tree_walk import LEAF_TYPES, children_found_by_frameworks
+from ...scopes.tree_walk import LEAF_TYPES, children_found_by_frameworks, instance_dict_of
 
 __all__ = [
     "CLASS",
@@ -33,6 +34,8 @@ __all__ = [
     "is_namespace",
     "is_static",
     "is_thread_local",
+    "is_weak_keyed",
+    "items_of_weak_keyed",
     "locals_of",
     "classes_of",
     "named_in",
@@ -162,6 +165,8 @@ def referents_of(node: Any) -> list[object]:
         return list(namespace_of(node).values())
     if issubclass(cls, _thread_local):
         return _of_thread_local(node)
+    if issubclass(cls, weakref.WeakKeyDictionary):
+        return _of_weak_keyed(node)
     found = referents(node)
     known = framework_of(cls)
     if known is not None:
@@ -261,6 +266,20 @@ def is_thread_local(node: object) -> bool:
     return issubclass(type(node), _thread_local)
 
 
+def is_weak_keyed(node: object) -> bool:
+    """Return whether an object is a `weakref.WeakKeyDictionary`, each of whose values lives as long as its key."""
+    return issubclass(type(node), weakref.WeakKeyDictionary)
+
+
+def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
+    """Return the keys that are there, and the values, of a `weakref.WeakKeyDictionary`; none if it was never filled."""
+    items = (instance_dict_of(node) or {}).get("data")
+    if type(items) is not dict:
+        return []
+    copied = cast("dict[Any, object]", items).copy()
+    return [(key(), value) for key, value in copied.items() if type(key) is weakref.ref]
+
+
 def is_exception(node: object) -> bool:
     """Return whether an object is an exception, by its real type."""
     return issubclass(type(node), BaseException)
@@ -292,6 +311,12 @@ def _of_thread_local(node: object) -> list[object]:
         if type(child) is dict:
             found += [held for held in cast("dict[object, object]", child).values() if type(held) is dict]
     return found
+
+
+def _of_weak_keyed(node: object) -> list[object]:
+    attributes = dict(instance_dict_of(node) or {})
+    attributes.pop("data", None)
+    return [class_of(node), *attributes.values(), *(value for _, value in items_of_weak_keyed(node))]
 
 
 def _of_traceback(node: types.TracebackType) -> list[object]:

@@ -8,6 +8,7 @@ it: of those that dominate it, the container with the most items, which is where
 from __future__ import annotations
 
 import re
+import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ __all__ = [
     "retained_by",
 ]
 
-_CONTAINERS: Final = (list, dict, set, deque)
+_CONTAINERS: Final = (list, dict, set, deque, weakref.WeakKeyDictionary)
 _KEYS: Final = re.compile(r"\[[^\[\]]*\]")
 _MANY: Final = 2
 

@@ -33,6 +33,7 @@ __all__ = [
     "OF_A_TASK",
     "count_names",
     "is_library_class",
+    "is_of_library",
     "library_roots",
     "typed_roots",
     "user_roots",

@@ -560,7 +560,7 @@ class Garbage:
                 first = next((index for index, thing in enumerate(loop) if type(thing) not in _SILENT), 0)
                 loop = [*loop[first:-1], *loop[: first + 1]]
                 hold = None if loop[0] is target else _path(loop[0], target, is_member, allowance)
-                held = "" if hold is None else spelled(hold, "").removeprefix(", ")
+                held = "" if hold is None else spelled(hold, "").removeprefix(", ").lstrip()
                 text = _spelled_loop(loop)
                 known = known_on(loop, text)
                 # References from variables here would count as those of an extension.
@@ -671,7 +671,10 @@ def _path(
 def _spelled_loop(loop: list[object]) -> str:
     text = called(loop[0])
     for step, thing in zip(steps(loop), loop[1:], strict=True):
+        if step.startswith(" frame "):
+            # The step says which frame it is.
+            text = text.removesuffix("frame").removesuffix(" ")
         text += step
         if type(thing) not in _SILENT or thing is loop[0]:
             text += f" -> {called(thing)}"
-    return text
+    return text.removeprefix(" ")

@@ -20,7 +20,7 @@ from ...scopes.sites import Site, is_inside, site_of
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
-from ..holders.paths import OF_A_THREAD
+from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
 from ..holders.roots import OF_A_TASK
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
@@ -276,6 +276,8 @@ def _end_of(holder: str) -> str | None:
         return _UNKNOWN_END
     if OF_A_THREAD in holder:
         return "when its thread ended"
+    if OF_ITS_KEY in holder:
+        return "when its keys went"
     if _OF_A_TASK.match(holder):
         return "when its task ended"
     function = _FRAME.match(holder)

@@ -370,6 +370,7 @@ class _Group:
                 is_model=is_model,
                 is_added=is_added,
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
+                remedy=holders.remedy_of(subjects),
             )
         )
         has_graph = verdict.kind == "graph" and self.reason == "held"

@@ -70,6 +70,8 @@ class Facts:
         Whether they are parts of a model that were added to it after it was made.
     is_apart : bool
         Whether the program did other work between the births of one and the next.
+    remedy : str
+        What ends what holds them, where that is known of its kind; empty where it is not.
     """
 
     oldest: Record
@@ -90,6 +92,7 @@ class Facts:
     is_model: bool = False
     is_added: bool = False
     is_apart: bool = False
+    remedy: str = ""
 
 
 @final
@@ -153,15 +156,15 @@ def verdict_of(facts: Facts) -> Verdict:
                 "possible",
                 f"{facts.count:,} of {trend.passes:,} that this line made are alive, from the beginning of the run to "
                 "its end",
-                "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; clear or "
-                "bound the holder if it does",
+                "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; if it does, "
+                + (facts.remedy or "clear or bound the holder"),
             )
         return Verdict(
             "growth",
             "likely",
             f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
             "holder collects them",
-            "clear the holder, bound it, or keep less (a number instead of a tensor)",
+            facts.remedy or "clear the holder, bound it, or keep less (a number instead of a tensor)",
         )
     if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
         return Verdict(
@@ -169,7 +172,7 @@ def verdict_of(facts: Facts) -> Verdict:
             "possible",
             f"{facts.count} of them were made in different passes and all are held; if the holder goes on to collect "
             "them, it grows without end",
-            "clear the holder, or bound it",
+            facts.remedy or "clear the holder, or bound it",
         )
     if facts.pinned_times > 2:
         return _pinned(facts, "possible")
@@ -185,7 +188,8 @@ def verdict_of(facts: Facts) -> Verdict:
 
 
 def _model(facts: Facts) -> Verdict:
-    todo = "let the holders of those that are no longer used go; disposescope.why_alive(model) lists them"
+    todo = facts.remedy or "let the holders of those that are no longer used go"
+    todo = f"{todo}; disposescope.why_alive(model) lists what holds it"
     trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
@@ -229,7 +233,11 @@ def _escaped(facts: Facts) -> Verdict:
     what = "Its scope has ended, and it was not moved out" if due else "Its tensor was disposed, and this is an alias"
     if facts.is_left:
         return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it")
-    remedy = "let the holder go, or say that it is meant with move_to_outer" if due else "keep a copy, or move it out"
+    remedy = (
+        f"{facts.remedy or 'let the holder go'}, or say that it is meant with move_to_outer"
+        if due
+        else "keep a copy, or move it out"
+    )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         return Verdict(
             "escaped",
@@ -249,13 +257,13 @@ def _in_a_cycle(facts: Facts) -> Verdict:
             "cycle",
             "certain",
             "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph",
-            "refer weakly to tensors in hooks and functions of a graph",
+            facts.remedy or "refer weakly to tensors in hooks and functions of a graph",
         )
     return Verdict(
         "cycle",
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
-        "break the cycle, for example with weakref.ref",
+        facts.remedy or "break the cycle, for example with weakref.ref",
         # Most programs have some garbage that was not collected yet, and many models are in cycles
         # with their hooks.
         is_leak=facts.count > 1 if facts.is_model else facts.count >= _REPEATED or facts.nbytes >= WORTH_NBYTES,
@@ -270,9 +278,11 @@ def _in_an_exception(facts: Facts) -> Verdict:
             "The exception that is being handled, or that ended the program, keeps the frames of its traceback",
             is_leak=False,
         )
+    collects = facts.trend is not None or facts.generations >= _REPEATED
     return Verdict(
         "exception",
-        "certain",
+        # The program may have the last error on purpose, and not know what it keeps.
+        "certain" if collects else "likely",
         "A kept exception keeps the frames of its traceback with all their variables",
         "keep its text, or call traceback.clear_frames()",
     )

@@ -186,6 +186,15 @@ def test_memory_that_a_variable_names_too_is_not_retained_by_its_list(tmp_path: 
     assert sum(row.nbytes for row in rows if row.holder == "module __main__.mine") == 16_000
 
 
+def test_the_line_of_a_library_is_not_where_the_program_adds(tmp_path: Path) -> None:
+    [row] = run(
+        tmp_path,
+        "import queue\nimport numpy as np\nwaiting = queue.Queue()\n"
+        "for _ in range(5):\n    waiting.put(np.ones(1000))\n",
+    ).retainers
+    assert (row.holder, row.grown_at) == ("module __main__.waiting.queue", None)
+
+
 def test_holders_that_differ_by_a_key_are_one_row(tmp_path: Path) -> None:
     rows = run(
         tmp_path,

@@ -1,0 +1,208 @@
+"""What to do about a holder is said for its kind, where that is known: a hook, a cache, a default argument."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import functools
+import gc
+import logging
+import logging.handlers
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import disposescope as ds
+
+PASSES = 20
+KEPT: list[Any] = []
+Hold = Callable[[Any], object]
+
+
+@pytest.fixture(autouse=True)
+def _let_go() -> Iterator[None]:
+    yield
+    KEPT.clear()
+
+
+class Key:
+    """A key of a dictionary with weak keys."""
+
+
+def by_weak_keys() -> Hold:
+    values: Any = weakref.WeakKeyDictionary()
+    KEPT.append(values)
+    keys: list[Key] = []
+
+    def hold(array: Any) -> None:
+        keys.append(Key())
+        values[keys[-1]] = array
+
+    KEPT.append(hold)
+    return hold
+
+
+def by_a_cache() -> Hold:
+    turns = iter(range(1000))
+    arrays: list[Any] = []
+
+    @functools.lru_cache(maxsize=None)  # noqa: UP033 (as programs have it)
+    def cached(turn: int) -> Any:
+        return arrays.pop()
+
+    KEPT.append(cached)
+
+    def hold(array: Any) -> None:
+        arrays.append(array)
+        cached(next(turns))
+
+    return hold
+
+
+def by_a_default() -> Hold:
+    def added(array: Any, kept: list[Any] = []) -> None:  # noqa: B006 (the leak)
+        kept.append(array)
+
+    KEPT.append(added)
+    return added
+
+
+def by_a_finalizer() -> Hold:
+    def hold(array: Any) -> None:
+        key = Key()
+        KEPT.append(weakref.ref(key))
+        weakref.finalize(key, print, key, array).atexit = False
+
+    return hold
+
+
+def by_a_context_variable() -> Hold:
+    variable: contextvars.ContextVar[Any] = contextvars.ContextVar("steps", default=())
+    variable.set([])
+    return lambda array: variable.get().append(array)
+
+
+def by_records_of_a_log() -> Hold:
+    handler = logging.handlers.MemoryHandler(1000)
+    KEPT.append(handler)
+    return lambda array: handler.emit(logging.LogRecord("step", 10, "train.py", 1, "loss %s", (array,), None))
+
+
+def by_a_queue() -> Hold:
+    waiting: queue.Queue[Any] = queue.Queue()
+    KEPT.append(waiting)
+    return waiting.put
+
+
+def by_futures() -> Hold:
+    def hold(array: Any) -> None:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_result(array)
+        KEPT.append(future)
+
+    return hold
+
+
+def by_a_thread_local() -> Hold:
+    local = threading.local()
+    local.kept = []
+    KEPT.append(local)
+    return lambda array: local.kept.append(array)
+
+
+@pytest.mark.parametrize(
+    ("holder", "remedy"),
+    [
+        (by_weak_keys, "let the keys go"),
+        (by_a_cache, "bound the cache with lru_cache"),
+        (by_a_default, "let the default be None"),
+        (by_a_finalizer, "give the finalizer nothing that leads to the object"),
+        (by_a_context_variable, "reset() the context variable"),
+        (by_records_of_a_log, "log numbers and text"),
+        (by_a_queue, "give the queue a maxsize"),
+        (by_futures, "drop the futures"),
+        (by_a_thread_local, "delete it from the thread's local storage"),
+    ],
+)
+def test_the_remedy_is_that_of_the_kind_of_holder(holder: Callable[[], Hold], remedy: str) -> None:
+    gc.collect()
+    with ds.LeakDetector() as detector:
+        hold = holder()
+        for _ in range(PASSES):
+            hold(np.zeros(5000))
+            detector.mark("step")
+        [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
+    assert (leak.kind, leak.count) == ("growth", PASSES)
+    assert leak.remedy.startswith(remedy), leak.holders
+    assert leak.explanation.endswith(f": {leak.remedy}.")
+
+
+def test_what_two_kinds_of_holders_have_gets_the_general_remedy() -> None:
+    hold = by_a_queue()
+    with ds.LeakDetector() as detector:
+        for _ in range(PASSES):
+            array = np.zeros(5000)
+            hold(array)
+            KEPT.append(array)
+            del array
+            detector.mark("step")
+        [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
+    assert leak.remedy.startswith("clear the holder")
+
+
+def test_a_hook_is_removed_by_its_handle() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+    KEPT.append(model)
+    with ds.LeakDetector() as detector:
+        for _ in range(PASSES):
+            array = torch.zeros(5000)
+            model.register_forward_hook(lambda *_given, array=array: array)
+            del array
+            detector.mark("step")
+        [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 20_000]
+    assert leak.remedy.startswith("keep the handle"), leak.holders
+
+
+def test_models_that_their_optimizers_keep_go_with_these() -> None:
+    torch = pytest.importorskip("torch")
+    with ds.LeakDetector() as detector:
+        for _ in range(PASSES):
+            model = torch.nn.Linear(100, 100)
+            KEPT.append(torch.optim.SGD(model.parameters()))
+            del model
+            detector.mark("step")
+        leaks = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
+    assert leaks
+    assert {leak.remedy.partition(":")[0] for leak in leaks} == {"let the optimizer go with its model"}
+
+
+def keeps_its_own_exception() -> None:
+    batch = np.zeros(50_000)
+    try:
+        raise ValueError(len(batch))
+    except ValueError as raised:
+        KEPT[:] = [raised.args]
+        error = raised
+    assert error.__traceback__ is not None
+
+
+def test_a_frame_that_keeps_its_own_exception_lets_it_go_at_the_end_of_the_handler() -> None:
+    gc.disable()
+    try:
+        with ds.LeakDetector() as detector:
+            for _ in range(3):
+                keeps_its_own_exception()
+            [leak] = [leak for leak in detector.report().leaks if leak.kind == "cycle"]
+    finally:
+        gc.enable()
+    assert leak.remedy.startswith("delete the variable that has the exception")
+    [holder] = leak.holders
+    # The frame is named once each time.
+    assert holder.count("frame ") == holder.count("keeps_its_own_exception()")
+    assert "  " not in holder
