@@ -232,7 +232,7 @@ class Search:
         looked_at = self._looked_at
         self._bound = bound = self.object_limit
         complete = False
-        meets_all = self._meets_all and stage == EDGES_PLAIN
+        meets_all = (self._meets_all or self._finds_all) and stage == EDGES_PLAIN
         entered = self.entered if self._meets_all and libraries else None
         while pending:
             node = pending.popleft()

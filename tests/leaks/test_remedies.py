@@ -35,7 +35,7 @@ class Key:
 
 
 def by_weak_keys() -> Hold:
-    values: Any = weakref.WeakKeyDictionary()
+    values: weakref.WeakKeyDictionary[Key, Any] = weakref.WeakKeyDictionary()
     KEPT.append(values)
     keys: list[Key] = []
 
@@ -155,15 +155,17 @@ def test_what_two_kinds_of_holders_have_gets_the_general_remedy() -> None:
     assert leak.remedy.startswith("clear the holder")
 
 
+def hook(_kept: Any, *_given: Any) -> None:
+    """A forward hook that keeps something."""
+
+
 def test_a_hook_is_removed_by_its_handle() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 2)
     KEPT.append(model)
     with ds.LeakDetector() as detector:
         for _ in range(PASSES):
-            array = torch.zeros(5000)
-            model.register_forward_hook(lambda *_given, array=array: array)
-            del array
+            model.register_forward_hook(functools.partial(hook, torch.zeros(5000)))
             detector.mark("step")
         [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 20_000]
     assert leak.remedy.startswith("keep the handle"), leak.holders
