@@ -67,12 +67,12 @@ NUMPY_BUFFERS: Final = Patch(
     unseen="arrays over memory that NumPy did not make: of pickles, numpy.frombuffer and numpy.memmap",
 )
 
-_of_jax: Final = partial(Patch, library="jax", tested="0.10", guard=_THERE)
+_of_jax: Final = partial(Patch, library="jax", tested="0.5 to 0.10", guard=_THERE)
 _of_torch: Final = partial(Patch, library="torch", tested="2.13", guard=_THERE)
 
 _FOUND_LATER: Final = "its results are found when a scope is left, or somebody counts"
 JAX_HOOK: Final = _of_jax(
-    name="jax._src.api._post_hook_state",
+    name="jax._src.api._post_hook_state (before 0.8, the states of jax_jit there)",
     why="what a call of compiled code returns is born in the current scope",
     otherwise=_FOUND_LATER,
     warns=False,
@@ -84,7 +84,7 @@ JAX_CALLS: Final = _of_jax(
     warns=False,
 )
 JAX_TRANSFERS: Final = _of_jax(
-    name="jax._src.dispatch._batched_device_put_impl",
+    name="jax._src.dispatch._batched_device_put_impl (before 0.8, also device_put_p.impl)",
     why="what is put on a device is born in the current scope",
     otherwise=_FOUND_LATER,
     warns=False,

@@ -308,6 +308,60 @@ class _HookState:
         return getattr(self._place, name)
 
 
+@final
+class _OfStates:
+    """The place of the hook before JAX 0.8: an attribute of what `jax_jit` has for the process and for each thread."""
+
+    __slots__ = ("_jit",)
+
+    def __init__(self, jit: Any) -> None:
+        self._jit = jit
+
+    def get_global(self) -> Any:
+        return self._jit.global_state().post_hook
+
+    def set_global(self, hook: Any) -> None:
+        self._jit.global_state().post_hook = hook
+
+    def get_local(self) -> Any:
+        return self._jit.thread_local_state().post_hook
+
+    def set_local(self, hook: Any) -> None:
+        self._jit.thread_local_state().post_hook = None if hook is _config.config_ext.unset else hook
+
+
+@final
+class _Jit:
+    """What the checks for NaNs of such a JAX write their hook by, in the place of `jax_jit`."""
+
+    def __init__(self, jit: Any, place: _HookState) -> None:
+        self._jit = jit
+        self._place = place
+
+    def global_state(self) -> _Writes:
+        return _Writes(self._place.set_global)
+
+    def thread_local_state(self) -> _Writes:
+        return _Writes(self._place.set_local)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jit, name)
+
+
+@final
+class _Writes:
+    __slots__ = ("_set",)
+
+    def __init__(self, write: Callable[[Any], None]) -> None:
+        self._set = write
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "post_hook":
+            self._set(value)
+        else:
+            object.__setattr__(self, name, value)
+
+
 _PLACES: Final[list[_HookState]] = []
 
 
@@ -322,12 +376,22 @@ def _install_hook() -> bool:
     if place is not None:
         _PLACES.append(_HookState(place))
         _api._post_hook_state = _PLACES[0]
-    return place is not None
+        return True
+    jit = getattr(_api, "jax_jit", None)
+    if jit is None or not hasattr(jit.global_state(), "post_hook"):
+        return False
+    _PLACES.append(_HookState(_OfStates(jit)))
+    _api.jax_jit = _Jit(jit, _PLACES[0])
+    return True
 
 
 def _take_out() -> None:
     if _PLACES:
-        _api._post_hook_state = _PLACES.pop().take_out()
+        place = _PLACES.pop().take_out()
+        if isinstance(place, _OfStates):
+            _api.jax_jit = place._jit
+        else:
+            _api._post_hook_state = place
 
 
 def _refusal_of(arrays: list[Any]) -> MemoryError | None:
@@ -429,6 +493,10 @@ def wrap_calls_and_transfers() -> None:
     """Wrap first calls and transfers, if this version of JAX has these functions."""
     _wrap_way(JAX_CALLS, "jax._src.interpreters.pxla", "ExecuteReplicated.__call__", _telling_of_calls)
     _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "_batched_device_put_impl", _telling_of_transfers)
+    transfers: Any = getattr(import_module("jax._src.dispatch"), "device_put_p", None)
+    if getattr(getattr(transfers, "impl", None), "__name__", "") == "_batched_device_put_impl":
+        # Before JAX 0.8 the primitive has the function itself, and does not look for its name.
+        _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "device_put_p.impl", _telling_of_transfers)
 
 
 def _wrap_way(patch: Patch, module: str, path: str, wrap: Callable[[Any], Any]) -> None:

@@ -287,6 +287,8 @@ def test_a_class_that_torch_jit_keeps_is_named_with_the_call_that_empties_it(tor
 
 def test_a_static_argument_that_jax_keeps_is_named_with_the_call_that_empties_it() -> None:
     jax = pytest.importorskip("jax")
+    if hasattr(importlib.import_module("jax._src.pjit"), "_seen_attrs"):
+        pytest.skip("this JAX keeps static arguments in a table besides that nothing empties")
 
     class Model:
         @functools.partial(jax.jit, static_argnums=0)
