@@ -459,8 +459,8 @@ class Framework:
         """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown."""
         return 0
 
-    def graph_nbytes_behind(self, tensor: Any, /) -> int:
-        """Return the bytes that a tensor's graph saved, each storage once; 0 where that is unknown."""
+    def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
+        """Return the bytes that the graphs of some tensors saved, each storage once; 0 where that is unknown."""
         return 0
 
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:

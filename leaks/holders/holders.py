@@ -8,10 +8,12 @@ from __future__ import annotations
 import gc
 import re
 import sys
+from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Self, final
+from typing import Final, Literal, Self, cast, final
 
+from ...scopes.framework import Framework
 from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ...scopes.process import install_imported
 from ..births.log import Row, Subject, UnheldMemory
@@ -417,6 +419,20 @@ class Holders:
         found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
+    def is_bounded(self, subjects: Sequence[Subject]) -> bool:
+        """Return whether one deque with a ``maxlen`` holds some subjects: it may be filling, and does not grow on."""
+        times: dict[int, int] = {}
+        asked = _spread(subjects)
+        for subject in asked:
+            for key in {
+                id(thing)
+                for _, chain, _ in self._search.ways.to(self._anchors.get(subject, subject))
+                for thing in chain
+                if issubclass(class_of(thing), deque) and cast("deque[object]", thing).maxlen is not None
+            }:
+                times[key] = times.get(key, 0) + 1
+        return max(times.values(), default=0) >= _MOST * len(asked)
+
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of some subjects, where it is the same and known of their kind; or nothing."""
         remedies: dict[str, int] = {}
@@ -454,6 +470,19 @@ class Holders:
         newest = subjects[-_CHAINS:]
         ways = self._search.ways
         return max((ways.graph_nbytes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
+
+    def roots_of_graphs(self, subjects: Sequence[Subject]) -> dict[int, object]:
+        """Return the tensors whose graphs hold some subjects, by ``id``."""
+        return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
+
+    def graph_nbytes_behind(self, tensors: Sequence[object]) -> int:
+        """Return the bytes that the graphs of some tensors saved, each storage once."""
+        by_framework: dict[Framework, list[object]] = {}
+        for tensor in tensors:
+            known = framework_of(class_of(tensor))
+            if known is not None:
+                by_framework.setdefault(known[0], []).append(tensor)
+        return sum(framework.graph_nbytes_behind(those) for framework, those in by_framework.items())
 
     def is_of_evaluation(self, subjects: Sequence[Subject]) -> bool:
         """Return whether the graph that holds some subjects is that of a model in eval mode."""

@@ -259,6 +259,8 @@ def _tuple_step(before: object, parent: tuple[object, ...], child: object) -> st
 
 def _frame_text(frame: types.FrameType, line: int, child: object) -> str:
     where = f" frame {shown(frame.f_code.co_filename)}:{line} {frame.f_code.co_qualname}()"
+    if child is frame.f_back:
+        return f"{where}.f_back"
     for name, value in locals_of(frame).items():
         if value is child:
             return f"{where}: local {name!r}"
@@ -414,7 +416,29 @@ class Ways:
     def graph_nbytes_of(self, subject: Subject) -> int:
         """Return the bytes that the graph of a tensor saved."""
         framework, tensor = self._tensor_of(subject)
-        return 0 if framework is None else framework.graph_nbytes_behind(tensor)
+        return 0 if framework is None else framework.graph_nbytes_behind([tensor])
+
+    def roots_of_graphs(self, subjects: Iterable[Subject]) -> dict[int, object]:
+        """Return the tensors whose graphs hold some subjects, by ``id``."""
+        # For each node on a way, the tensor that leads to it: the ways of a long graph share most of their nodes.
+        found: dict[int, int] = {}
+        tensors: dict[int, object] = {}
+        for subject in subjects:
+            for parent, _ in self._others.get(subject, ())[:1]:
+                path: list[int] = []
+                key = parent
+                while key not in found and action_of(class_of(self._met[key])) == IN_GRAPH:
+                    path.append(key)
+                    link = self._links[key]
+                    if type(link) is not int:
+                        break
+                    key = link
+                key = found.get(key, key)
+                found.update(dict.fromkeys(path, key))
+                known = framework_of(class_of(self._met[key]))
+                if known is not None and known[1] == "tensor":
+                    tensors[key] = self._met[key]
+        return tensors
 
     def _tensor_of(self, subject: Subject) -> tuple[Framework | None, Any]:
         """Return the tensor that a subject is, and its framework; None where it is another thing."""

@@ -301,7 +301,25 @@ def _of_function(node: types.FunctionType) -> list[object]:
 
 
 def _of_frame(node: types.FrameType) -> list[object]:
-    return [] if runs_module(node) else list(locals_of(node).values())
+    found: list[object] = [] if runs_module(node) else list(locals_of(node).values())
+    # A frame whose function has returned, such as one of a kept traceback, keeps those of the callers.
+    # Of those that run each is a root.
+    caller = node.f_back
+    if caller is not None and not _runs(caller):
+        found.append(caller)
+    return found
+
+
+def _runs(frame: types.FrameType) -> bool:
+    """Return whether a frame is on the stack of a thread."""
+    above: types.FrameType | None
+    for innermost in sys._current_frames().values():
+        above = innermost
+        while above is not None:
+            if above is frame:
+                return True
+            above = above.f_back
+    return False
 
 
 def _of_thread_local(node: object) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import gc
+import inspect
 import os
 import sys
 import sysconfig
@@ -30,6 +31,7 @@ from .references import (
 )
 
 __all__ = [
+    "OF_A_COROUTINE",
     "OF_A_TASK",
     "count_names",
     "is_library_class",
@@ -41,6 +43,11 @@ __all__ = [
 
 Root = tuple[str, object]
 """How a person would write it, and the object."""
+
+OF_A_COROUTINE: Final = " of a coroutine"
+"""What follows the frame of a coroutine: it is not what waits for it, whose frame does not run meanwhile."""
+
+_OF_COROUTINES: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 OF_A_TASK: Final = " of task "
 """What follows the name of a context variable that holds something for one task."""
@@ -64,6 +71,8 @@ def user_roots() -> Iterator[Root]:
             yield from _variables(name, namespace)
     for thread, frame in _user_frames():
         where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+        if frame.f_code.co_flags & _OF_COROUTINES:
+            where += OF_A_COROUTINE
         if thread not in (threading.get_ident(), threading.main_thread().ident):
             where += f" on thread {_name_of_thread(thread)}"
         for name, value in locals_of(frame).items():

@@ -179,8 +179,8 @@ class Leak:
     rank : int or None
         The rank of its process, in a report of several processes; None where that has none.
     graph_nbytes : int
-        For a kept tensor whose graph reaches over many steps of an optimizer, the bytes that this graph saved: other
-        lines made them. Otherwise 0.
+        Of a graph, what it saved where that is more than the lines of the report made: for a kept tensor whose graph
+        reaches over many steps of an optimizer, and where code of an extension made most of it. Otherwise 0.
     """
 
     kind: LeakKind

@@ -452,11 +452,13 @@ def apart(leaks: Sequence[Leak], kept: Sequence[Leak], leftovers: Sequence[Leak]
     return others[0], others[1]
 
 
-def with_freed(report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer]) -> Report:
+def with_freed(
+    report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer], undecided: Sequence[Leak] = ()
+) -> Report:
     """Return the report with leaks that were freed in the end; what else is kept of their lines goes with them.
 
     A line whose rows were left in a cycle is reported as one that grew. `retainers` are what
-    retained the memory that was freed.
+    retained the memory that was freed, and `undecided` what may have grown.
     """
     lines = {(leak.site, leak.tensor_kind) for leak in freed}
     left_out = [leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind) in lines]
@@ -470,8 +472,8 @@ def with_freed(report: Report, freed: Sequence[Leak], retainers: Sequence[Retain
         leaks=tuple(leaks),
         count=report.count + sum(leak.count for leak in freed) - sum(leak.count for leak in left_out),
         nbytes=max(0, report.nbytes + sum(leak.nbytes for leak in freed) - sum(leak.nbytes for leak in left_out)),
-        kept=tuple(kept),
-        kept_nbytes=max(0, report.kept_nbytes - kept_out),
+        kept=tuple(sorted((*kept, *undecided), key=lambda leak: -leak.nbytes)),
+        kept_nbytes=max(0, report.kept_nbytes - kept_out) + sum(leak.nbytes for leak in undecided),
         leftovers=tuple(leftovers),
         retainers=tuple(sorted((*report.retainers, *retainers), key=lambda row: (-row.nbytes, row.holder))),
     )
@@ -519,6 +521,7 @@ def above(report: Report, threshold_nbytes: int) -> Report:
 _INDENT = " " * 5
 _WORTH_TELLING_NBYTES: Final = 1_000
 _AFTER_MEMORY_ERROR: Final = 5
+_SAID_AGAIN: Final = 60
 _ROWS: Final = 10
 _CAUSES: Final = 3
 _OF_MEMORY: Final = re.compile(r"[\w.]*(?:MemoryError|OutOfMemoryError)\b")
@@ -545,14 +548,20 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     lines += [f"undecided: {line}" for line in undecided_of(report) if in_headline is None or in_headline not in line]
     rows_of_all = (*report.leaks, *report.kept, *report.leftovers)
     has_scopes = any(leak.generation or any(name is not None for name in leak.scopes) for leak in rows_of_all)
+    told: dict[str, int] = {}
     for number, leak in enumerate(report.leaks, 1):
         lines += ["", *_leak_lines(number, leak, has_scopes=has_scopes)]
+        if leak.remedy:
+            # A long one is said once.
+            first = told.setdefault(leak.remedy, number)
+            as_before = first != number and len(leak.remedy) > _SAID_AGAIN
+            lines.append(f"{_INDENT}do: {f'as for {first}' if as_before else leak.remedy}")
     # A line stands in one list: where a part of what it made is undecided, all of it is.
     open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
     for title, by, rows in (
-        ("undecided, alive in the end:", "held by", undecided),
+        (f"undecided, {'held to' if _are_freed(undecided) else 'alive in'} the end:", "held by", undecided),
         ("no leak, alive and held by the program:", "kept by", kept),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
@@ -624,7 +633,12 @@ def headline_of(report: Report) -> str:
     rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_TELLING_NBYTES]
     small = len(rows) - 1 - len(rest)
     more = f" and {_counted(small, 'smaller line')}" if small else ""
-    return f"{head}; {size} alive in the end: {_largest([rows[0], *rest], are_all=is_all)}{more}{advice}"
+    there = "held to the end" if _are_freed(rows) else "alive in the end"
+    return f"{head}; {size} {there}: {_largest([rows[0], *rest], are_all=is_all)}{more}{advice}"
+
+
+def _are_freed(leaks: Sequence[Leak]) -> bool:
+    return bool(leaks) and all(leak.freed is not None for leak in leaks)
 
 
 def _freed_of(leaks: Sequence[Leak]) -> str:
@@ -742,7 +756,7 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     ]
     if leak.known is not None:
         lines.append(f"{_INDENT}{leak.known}")
-    return [*lines, f"{_INDENT}do: {leak.remedy}"] if leak.remedy else lines
+    return lines
 
 
 def _headline(leak: Leak) -> str:

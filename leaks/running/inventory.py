@@ -6,26 +6,25 @@ inventory is taken at once, and what came later is added: the work of threads th
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Final, final
 
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.process import bytes_text
-from ...scopes.sites import Site, is_inside, site_of
+from ...scopes.sites import Site, is_in_comprehension, is_inside, site_of
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
-from ..holders.roots import OF_A_TASK
+from ..holders.roots import OF_A_COROUTINE, OF_A_TASK
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
-from ..verdicts.growth import BIRTHS_AT_LEAST, PASSES_AT_LEAST, trend_of
+from ..verdicts.growth import BIRTHS_AT_LEAST, COMPREHENSIONS, PASSES_AT_LEAST, trend_of
 
 __all__ = [
     "AFTER_EXIT",
@@ -38,19 +37,24 @@ AFTER_THREADS: Final = "when its threads had ended"
 AFTER_EXIT: Final = "by exit functions"
 _OF_EXIT: Final = "not found: code of an extension, such as the arguments of atexit.register"
 _UNKNOWN_END: Final = "before the program ended"
-_PASSING: Final = ("scope", "suspended", "cycle")
-"""Kinds of leak that are looked at again when more has run: a thread closes its scope, or the collector runs."""
+_NOT_FOUND: Final = "not found"
+_PASSING: Final = ("scope", "suspended")
+"""Kinds of leak that are looked at again when more has run: a thread closes its scope."""
 
-_GROWING: Final = ("growth", "graph", "escaped")
+_GROWING: Final = ("growth", "graph", "escaped", "exception")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
-_FRAME: Final = re.compile(r"frame .*?:\d+ (\S+\(\))(?: on thread .*?)?: local ")
+_FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
 _OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
 _LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
 
-_Line = tuple[Site | None, str]
+_NEVER_RELEASED: Final = 0.9
+_STOPPED: Final = 0.5
+
+_Line = tuple[Site | None, str, str | None]
+"""Line, kind and call: what one line makes by two calls may go two ways."""
 
 
 @final
@@ -94,7 +98,10 @@ class Inventory:
             return
         self._births = births
         later = self._make()
-        freed = [leak for leak in leaks if leak.freed is not None and leak.kind not in _PASSING]
+        # A look that ends lets the collector run, so a cycle may have gone by that alone.
+        freed = [
+            leak for leak in leaks if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _PASSING)
+        ]
         others = _not_of({_line_of(leak) for leak in freed}, later.leaks)
         found = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
         lines = {_line_of(leak) for leak in found}
@@ -134,11 +141,13 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met")
+    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
         self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
+        # What may grow, which could not be judged.
+        self._open: dict[_Line, Leak] = {}
         # Tensors with such graphs, and what these keep, when that was most.
         self._graphs: dict[_Line, Leak] = {}
         self._last: dict[str, int] = {}
@@ -166,14 +175,16 @@ class Growing:
         While the main thread waits for others there is nothing else to look at.
         """
         in_scope = bool(OPENINGS.open_scopes())
+        self._open.update((_line_of(leak), leak) for leak in report.kept if leak.unjudged == "growth")
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
             is_given_back = in_scope and leak.scopes != (None,)
             if leak.kind not in _GROWING or is_given_back:
                 continue
-            if leak.holder.startswith("not found"):
-                # Where a function returns meanwhile, who holds it was met before, or will be.
-                if leak.trend is not None:
+            if leak.holder.startswith(_NOT_FOUND):
+                # Where a function returns meanwhile, who holds it was met before, or will be. A list that a
+                # comprehension is filling is no variable yet.
+                if leak.trend is not None and not _is_in_comprehension():
                     self._met.setdefault(_line_of(leak), (leak, None))
                 continue
             if leak.trend is not None:
@@ -193,8 +204,10 @@ class Growing:
             return
         self._is_looking = False
 
-    def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer]]:
+    def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
         """Return the lines that grew and were freed, but for those that are reported already, and what retained them.
+
+        The third is what may have grown: all that these lines had made was there until it was freed.
 
         What a cycle alone keeps until the next collection of garbage counts as freed: that it grew
         says more.
@@ -212,20 +225,15 @@ class Growing:
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= ({"cycle"} if end != _UNKNOWN_END else set[str]()):
                 continue
-            for number, name in itertools.product(_numbers_of(line), names):
-                series = LOG.series(number, name)
-                if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
-                    series.pop()
-                trend = trend_of(series)
-                if trend is None or (not kinds and 2 * live.get(line, 0.0) > series[-1][1]):
+            for name in names:
+                trends = [
+                    trend
+                    for number in _numbers_of(line)
+                    if (trend := _trend_until_the_end(number, name, 0.0 if kinds else live.get(line, 0.0))) is not None
+                ]
+                if not trends:
                     continue
-                if name is None:
-                    made = LOG.site(number)[4]
-                    _, count, nbytes = series[-1]
-                    trend = replace(
-                        trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made
-                    )
-                found.append(_told_grown(leak, trend, end, in_a_cycle=bool(kinds)))
+                found.append(_told_grown(leak, trends, end, in_a_cycle=bool(kinds)))
                 if retainer is not None:
                     retained.setdefault(retainer, []).append(found[-1])
                 break
@@ -234,7 +242,14 @@ class Growing:
             end = _end_of(leak.holder)
             if line not in known and end is not None:
                 found.append(_told_freed_graph(leak, end))
-        return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()]
+        known |= {_line_of(leak) for leak in found}
+        undecided = [
+            leak
+            for line, leak in self._open.items()
+            if line not in known and (end := _end_of(leak.holder)) is not None and end != _UNKNOWN_END
+            for leak in _told_open(line, leak, end, births, live.get(line, 0.0))
+        ]
+        return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()], undecided
 
 
 def _is_in_our_code() -> bool:
@@ -252,6 +267,16 @@ def _is_in_our_code() -> bool:
     return False
 
 
+def _is_in_comprehension() -> bool:
+    """Return whether a comprehension is running on this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in COMPREHENSIONS or is_in_comprehension(frame.f_code, frame.f_lasti):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def _grows() -> bool:
     """Return whether a line grows."""
     for number in range(LOG.site_count()):
@@ -264,15 +289,42 @@ def _grows() -> bool:
 def _numbers_of(line: _Line) -> list[int]:
     numbers: list[int] = []
     for number in range(LOG.site_count()):
-        kind, _, _, places, *_ = LOG.site(number)
-        if (site_of(places[0] if places else None), kind) == line:
+        kind, _, call, places, *_ = LOG.site(number)
+        if (kind, call) == line[1:] and site_of(places[0] if places else None) == line[0]:
             numbers.append(number)
     return numbers
 
 
+def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
+    """Return how a site grew over the passes of a name, or over births, until it was freed; None if it did not."""
+    series = LOG.series(number, name)
+    if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
+        series.pop()
+    trend = trend_of(series)
+    if trend is None or 2 * live > series[-1][1]:
+        return None
+    if name is not None:
+        return trend
+    made = LOG.site(number)[4]
+    _, count, nbytes = series[-1]
+    return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+
+
+def _told_open(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+    """Yield what a line had, where all that it made until the end was there, and was then freed."""
+    count = nbytes = made = latest = 0
+    for number in _numbers_of(line):
+        series = LOG.series(number, None)
+        highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
+        count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
+        made += LOG.site(number)[4]
+    if count >= _NEVER_RELEASED * made and latest > _STOPPED * births and 2 * live <= count:
+        yield replace(leak, count=count, nbytes=nbytes, used_nbytes=min(leak.used_nbytes, nbytes), freed=end)
+
+
 def _end_of(holder: str) -> str | None:
     """Return when a holder goes away by itself, as a report says it; None where it stays."""
-    if holder.startswith("not found"):
+    if holder.startswith(_NOT_FOUND):
         return _UNKNOWN_END
     if OF_A_THREAD in holder:
         return "when its thread ended"
@@ -281,12 +333,21 @@ def _end_of(holder: str) -> str | None:
     if _OF_A_TASK.match(holder):
         return "when its task ended"
     function = _FRAME.match(holder)
-    return None if function is None else f"when {function[1]} returned"
+    if function is None:
+        return None
+    # What holds it may be of the coroutine that waits for this one.
+    return _UNKNOWN_END if function[2] else f"when {function[1]} returned"
 
 
-def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak:
+def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bool) -> Leak:
     when = f"{end}, but for a cycle" if in_a_cycle else end
-    _, count, nbytes = max(trend.series, key=lambda point: point[1:])
+    highest = [max(trend.series, key=lambda point: point[1:]) for trend in trends]
+    count, nbytes = sum(point[1] for point in highest), sum(point[2] for point in highest)
+    trend = replace(
+        max(trends, key=lambda trend: trend.nbytes_per_pass),
+        count_per_pass=sum(trend.count_per_pass for trend in trends),
+        nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
+    )
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"
@@ -294,14 +355,15 @@ def _told_grown(leak: Leak, trend: Trend, end: str, *, in_a_cycle: bool) -> Leak
     return replace(
         leak,
         # It may be by design, where the holder is not known; and nothing is left to look for.
-        sure="possible" if end == _UNKNOWN_END else sure,
-        unjudged=None if end == _UNKNOWN_END else leak.unjudged,
+        sure="possible" if leak.holder.startswith(_NOT_FOUND) else sure,
+        unjudged=None if leak.holder.startswith(_NOT_FOUND) else leak.unjudged,
         count=count,
         nbytes=nbytes,
         used_nbytes=min(leak.used_nbytes, nbytes),
         trend=trend,
         freed=when,
         holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
+        carriers=tuple(carrier for carrier in leak.carriers if _end_of(carrier) == end),
         explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
         if trend.over == "passes"
         else f"It grew to {what}, freed {when}: {leak.remedy}.",
@@ -319,6 +381,7 @@ def _told_freed_graph(leak: Leak, end: str) -> Leak:
         sure="likely",
         freed=end,
         holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),
+        carriers=tuple(carrier for carrier in leak.carriers if _end_of(carrier) == end),
         explanation=f"{leak.explanation} (It was freed {end}: more steps need more.)",
     )
 
@@ -357,8 +420,8 @@ def _live_by_line() -> dict[_Line, float]:
     found: dict[_Line, float] = {}
     log = complete_log()
     for number in range(log.site_count()):
-        kind, _, _, places, _, live, *_ = log.site(number)
-        line = site_of(places[0] if places else None), kind
+        kind, _, call, places, _, live, *_ = log.site(number)
+        line = site_of(places[0] if places else None), kind, call
         found[line] = found.get(line, 0.0) + live
     return found
 
@@ -375,7 +438,7 @@ def _nbytes_of(leaks: Iterable[Leak]) -> int:
 
 
 def _line_of(leak: Leak) -> _Line:
-    return leak.site, leak.tensor_kind or ""
+    return leak.site, leak.tensor_kind or "", leak.op
 
 
 def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
@@ -385,11 +448,11 @@ def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
 def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
     """Return whether all lines that a row is of have gone; a line may make tensors of several kinds."""
     lines = {(site, kind) for site in row.sites for kind in row.kinds}
-    return not lines.isdisjoint(gone) and lines.isdisjoint(stay)
+    return any(line[:2] in lines for line in gone) and all(line[:2] not in lines for line in stay)
 
 
 def _told_freed(leak: Leak, when: str) -> Leak:
-    if leak.freed is not None or leak.kind in _PASSING:
+    if leak.freed is not None or leak.kind in (*_PASSING, "cycle"):
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, final
@@ -44,7 +44,9 @@ _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
 _NEVER_RELEASED: Final = 0.9
 _STOPPED: Final = 0.5
+_EPOCHS: Final = 3
 _PARTS: Final = 4
+_MUCH_MORE: Final = 2.0
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
 
 
@@ -117,6 +119,8 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
     kept: list[Leak] = []
     leftovers: list[Leak] = []
     places: dict[int, list[int]] = {}
+    # For each row that graphs hold, the tensors that have these.
+    graphs: dict[int, dict[int, object]] = {}
     with Holders(
         [[subjects[index] for index in indices] for indices in groups.values()],
         object_limit=object_limit,
@@ -138,6 +142,8 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
                 group = _Group(found, those, reason, escape, is_part_left, views)
                 leak, is_leak = group.leak(holders, evidence, of_program=of_program, died=died)
                 places[id(leak)] = those
+                if reason == "graph":
+                    graphs[id(leak)] = holders.roots_of_graphs([subjects[index] for index in those])
                 if is_part_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
@@ -145,6 +151,13 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
                         kept.append(leak)
                 else:
                     leaks.append(leak)
+        behind = _behind_rows(found, holders, [*leaks, *kept], graphs, places)
+        graphs.clear()
+        for rows in (leaks, kept):
+            for number, leak in enumerate(rows):
+                if id(leak) in behind:
+                    rows[number] = replace(leak, graph_nbytes=behind[id(leak)])
+                    places[id(rows[number])] = places[id(leak)]
         # A second walk over all that was met.
         retainers = _retainers(found, holders, [*leaks, *kept], places) if of_program else ()
     kept, leftovers = apart(leaks, kept, leftovers)
@@ -173,6 +186,40 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
         kept_nbytes=kept_nbytes,
         retainers=retainers,
     )
+
+
+def _behind_rows(
+    found: Inventory,
+    holders: Holders,
+    rows: Sequence[Leak],
+    graphs: Mapping[int, dict[int, object]],
+    places: Mapping[int, list[int]],
+) -> dict[int, int]:
+    """Return for rows, by ``id``, what their graphs saved, where that is much more than what the lines of rows made.
+
+    Operations that one call of a library makes in C++ save what no line of the program made. Of the rows
+    that share graphs the largest stands for them.
+    """
+    families: list[tuple[dict[int, object], list[Leak]]] = []
+    for leak in rows:
+        tensors = graphs.get(id(leak))
+        if not tensors:
+            continue
+        near = [family for family in families if not family[0].keys().isdisjoint(tensors)]
+        families = [family for family in families if family not in near]
+        families.append(
+            (
+                {key: tensor for those, _ in near for key, tensor in those.items()} | tensors,
+                [*(row for _, those in near for row in those), leak],
+            )
+        )
+    behind: dict[int, int] = {}
+    for tensors, those in families:
+        known = nbytes_of(found.records[index] for leak in those for index in places[id(leak)])
+        nbytes = holders.graph_nbytes_behind([*tensors.values()])
+        if nbytes >= _MUCH_MORE * known:
+            behind[id(max(those, key=lambda leak: leak.nbytes))] = nbytes
+    return behind
 
 
 def _retainers(
@@ -344,7 +391,7 @@ class _Group:
                 trend = None
         elif not self.is_left:
             trend = evidence.trend_of(births, [record.nbytes for record in records])
-        if trend is not None and not _accounts_for(trend, count, nbytes):
+        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.is_bounded(subjects)):
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
@@ -422,9 +469,18 @@ class _Group:
             return "view"
         if self.reason not in _MAY_GROW or len(self.places) < 2:
             return None
-        if evidence.watched_passes:
-            return "trend" if evidence.may_grow(births) else None
+        if holders.is_bounded([self.found.subjects[index] for index in self.places]):
+            return None
+        if evidence.watched_passes and evidence.may_grow(births):
+            return "trend"
+        if evidence.watched_loops:
+            return None
         numbers = births.numbers()
+        if evidence.watched_passes and not (
+            len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= _STOPPED * evidence.last
+        ):
+            # Only what stays with each of a few epochs grows at steps too few to be seen.
+            return None
         # What was filled once, before the program went on to other things, does not grow.
         goes_on = bool(numbers) and max(numbers) > _STOPPED * evidence.last and not evidence.is_in_a_row(births)
         # Of models, the parts that one line makes count too.
@@ -488,4 +544,9 @@ def _parts_at_most(subjects: Sequence[Subject]) -> int:
 
 def _badness(leak: Leak) -> tuple[int, int, str, int]:
     site = leak.site
-    return (-leak.nbytes, -leak.count, "" if site is None else site.file, 0 if site is None else site.line)
+    return (
+        -leak.nbytes - leak.graph_nbytes,
+        -leak.count,
+        "" if site is None else site.file,
+        0 if site is None else site.line,
+    )

@@ -15,6 +15,7 @@ from ..report.leaks import Trend
 
 __all__ = [
     "BIRTHS_AT_LEAST",
+    "COMPREHENSIONS",
     "HANDED_OVER",
     "PASSES_AT_LEAST",
     "STEP",
@@ -139,12 +140,12 @@ def trend_of_births(
     # A table is filled before the loop begins; what a loop keeps is made to the end.
     if numbers[-1] < _UNTIL_THE_END * last or spread < _FROM_THE_START * last:
         return None
-    if have_parts:
-        if in_a_row:
-            return None
-    elif spread < _OTHERS * count and (in_a_row or count < _ALONE_AT_LEAST):
-        return None
     gaps = [after - before for before, after in pairwise(numbers)]
+    # A comprehension that runs once makes the births around each of its results at even distances.
+    if in_a_row and (have_parts or max(gaps) <= _GAP * median(gaps)):
+        return None
+    if not have_parts and count < _ALONE_AT_LEAST and spread < _OTHERS * count:
+        return None
     # Where many are made, one gap that is many times the mean is still a small part of the run.
     if max(gaps) > spread * max(_GAP / (count - 1), _SMALL_PART):
         return None
@@ -263,7 +264,7 @@ HANDED_OVER: Final = "handed over to the parent"
 """The names of passes that nobody asked for: they count where there are no others."""
 
 _NAMES: Final = 8
-_COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
 @final
@@ -300,6 +301,11 @@ class Evidence:
         """Return whether there were enough passes to see growth over them."""
         return bool(self._names)
 
+    @property
+    def watched_loops(self) -> bool:
+        """Return whether the program itself says what a pass is: what stays with each epoch has few optimizer steps."""
+        return any(name not in (STEP, HANDED_OVER) for name in self._names)
+
     def watched(self, births: Births) -> bool:
         """Return whether scopes of these names were passed often enough to see growth."""
         return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
@@ -307,7 +313,7 @@ class Evidence:
     def is_in_a_row(self, births: Births) -> bool:
         """Return whether a comprehension makes them: a table, which is filled once."""
         mark = births.mark
-        return births.function.endswith(_COMPREHENSIONS) or (mark is not None and is_in_comprehension(*mark))
+        return births.function.endswith(COMPREHENSIONS) or (mark is not None and is_in_comprehension(*mark))
 
     def trend_of(self, births: Births, sizes: Sequence[int], *, have_parts: bool = False) -> Trend | None:
         """Return how a line grows, or None if it does not.

@@ -290,7 +290,7 @@ def _in_an_exception(facts: Facts) -> Verdict:
 
 def _in_a_graph(facts: Facts) -> Verdict:
     what = "The tensor is gone, but the graph of a kept one saved its memory for backward()"
-    remedy = "keep loss.item() or loss.detach() instead of the loss"
+    remedy = "keep loss.item() instead of the loss, and detach() a state that goes on to the next step"
     if facts.is_of_evaluation:
         what = "The tensor is gone, but a graph saved its memory for backward(), and the model is in eval mode"
         remedy = (

@@ -355,9 +355,9 @@ class TorchReferences(Framework):
         """Return between how many steps of optimizers its graph was made."""
         return STEPS.reached(tensor)
 
-    def graph_nbytes_behind(self, tensor: Any, /) -> int:
-        """Return the bytes that its graph saved."""
-        return walk_graph([tensor]).nbytes
+    def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
+        """Return the bytes that their graphs saved."""
+        return walk_graph([*tensors]).nbytes
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
         """See to it that the graph can be released, however deep it is."""

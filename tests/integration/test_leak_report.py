@@ -32,7 +32,7 @@ leak-report: 5 leaks, 9 tensors, 21.6 MB
      held by cycle: Trainer.on_step.__self__ -> Trainer, holds .batch, until the next gc.collect()
      do: break the cycle, for example with weakref.ref
 
-  4. exception (certain): 1 × Tensor float32 (300, 1000), 1.2 MB
+  4. exception (likely): 1 × Tensor float32 (300, 1000), 1.2 MB
      born at leaky.py:{exception} in fail_on_a_batch(), outside every scope, AGO
      held by module __main__.last_error.__traceback__ frame leaky.py:{fail} fail_on_a_batch(): local 'batch'
      do: keep its text, or call traceback.clear_frames()
