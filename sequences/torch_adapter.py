@@ -135,11 +135,19 @@ def _by_pytorch(name: str, given: tuple[Any, ...]) -> Any:
         # PyTorch's takes no list of lengths, and transposes what it is given in place.
         padded, lengths, batch_first = given
         counts = lengths if isinstance(lengths, Tensor) else torch.as_tensor(_own(lengths), device=padded.device)
+        _check_lengths(padded, counts, batch_first)
         return rnn.unpad_sequence(padded if batch_first else padded.transpose(0, 1), counts, True)
     if name == "pack_padded_sequence":
         padded, lengths, *options = given
         return rnn.pack_padded_sequence(padded, _own(lengths), *options)
     return getattr(rnn, name)(*given)
+
+
+def _check_lengths(padded: Any, counts: Tensor, batch_first: Any) -> None:
+    """Raise `ValueError` where there are not as many lengths as sequences; PyTorch 2.9 drops what is too many."""
+    with _C.DisableTorchFunction():
+        if padded.dim() > 1 and counts.dim() == 1 and len(counts) != (batch := padded.shape[0 if batch_first else 1]):
+            raise ValueError(f"unpad_sequence: got {len(counts)} lengths for {batch} sequences")
 
 
 def _own(given: Any) -> Any:

@@ -327,6 +327,15 @@ def test_the_padded_batch_is_not_transposed_in_place() -> None:
     assert padded.shape == (3, 2)
 
 
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 3]])
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("convert", [list, torch.tensor])
+def test_a_wrong_number_of_lengths_is_refused(lengths: list[int], batch_first: bool, convert: Any) -> None:
+    padded = torch.ones((2, 3) if batch_first else (3, 2))
+    with pytest.raises(ValueError, match=f"got {len(lengths)} lengths for 2 sequences"):
+        ds.unpad_sequence(padded, convert(lengths), batch_first)
+
+
 def test_unpacked_sequences_have_memory_of_their_own() -> None:
     packed = ds.pack_sequence([torch.ones(3), torch.ones(2)])
     storages = {sequence.untyped_storage().data_ptr() for sequence in ds.unpack_sequence(packed)}
