@@ -21,7 +21,16 @@ from ...scopes.ownership import compose_of
 from ...scopes.process import PATCHES, bytes_text
 from ...scopes.sites import mark_of, site_of
 from ..patches import TORCH_NESTED_TENSORS
-from .disposal import COUNTS_CPLUSPLUS, PENDING, DisposedTorchTensor, allow_swaps, drop, last_known, swap
+from .disposal import (
+    COUNTS_CPLUSPLUS,
+    PENDING,
+    DisposedTorchTensor,
+    allow_swaps,
+    drop,
+    is_owned_by_cplusplus,
+    last_known,
+    swap,
+)
 from .exclusions import (
     exclude_what_models_own,
     keep_fast_paths,
@@ -211,7 +220,7 @@ class TorchKind(Kind):
         # Asked past its class, which is that of a disposed one where another thread has been
         # faster.
         with _Undisturbed():
-            return int(COUNTS_CPLUSPLUS and _use_count(resource) > 1)
+            return int(_use_count(resource) > 1 if COUNTS_CPLUSPLUS else is_owned_by_cplusplus(resource))
 
     def copy_compact(self, resource: Any, /) -> object:
         """Give a view memory of its own."""

@@ -29,6 +29,7 @@ __all__ = [
     "allow_swaps",
     "can_be_disposed",
     "drop",
+    "is_owned_by_cplusplus",
     "last_known",
     "swap",
 ]
@@ -79,6 +80,17 @@ def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
 
 swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl if COUNTS_CPLUSPLUS else _swap_what_python_owns
 """Exchange the implementations of two tensors. `RuntimeError` where C++ refers weakly to one of them."""
+
+
+def is_owned_by_cplusplus(tensor: Tensor, /) -> bool:
+    """Return whether the caller has its object from C++, which owned it until now.
+
+    Only releases before 2.10 let C++ own one. What hands it to Python passes the reference of C++ on
+    to whoever asks, and makes a new one otherwise.
+    """
+    before = sys.getrefcount(tensor)
+    handed_over = _C._functorch.unwrap_if_dead(tensor)
+    return handed_over is tensor and sys.getrefcount(tensor) == before
 
 
 def _setter_of_versions() -> Callable[[Tensor, int], None]:

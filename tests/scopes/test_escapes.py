@@ -428,6 +428,22 @@ def test_a_graph_that_holds_nothing_of_python_s_does_not_count():
     assert w.grad.tolist() == [8, 8, 8]
 
 
+def test_what_a_graph_alone_holds_does_not_count():
+    torch = pytest.importorskip("torch")
+    w, losses = torch.ones(3, requires_grad=True), []
+
+    def step(x):
+        losses.append((x * w).square().sum())
+
+    with keeping() as scope:
+        step(torch.full((3,), 2.0))
+    assert scope.escaped == (losses[0],)
+    losses[0].backward()
+    assert w.grad.tolist() == [8, 8, 8]
+    with pytest.raises(ds.EscapedError, match="1 of the resources"), ds.dispose_scope(escapes="raise"):
+        step(torch.full((3,), 2.0))
+
+
 def test_packed_sequences_of_pytorch():
     torch = pytest.importorskip("torch")
     rnn = torch.nn.utils.rnn
