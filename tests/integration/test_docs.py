@@ -90,8 +90,13 @@ def test_the_readme_shows_the_loop_that_the_report_is_about() -> None:
 
 @pytest.mark.parametrize(("command", "output"), COMMANDS, ids=[command for command, _ in COMMANDS])
 def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path: Path) -> None:
+    unknown = ""
     if "growing_loop" in command:
         pytest.importorskip("torch", reason="this example is PyTorch's")
+        from disposescope.tensors.torch.graph_walk import SHOWS_SAVED
+
+        # Before 2.10 PyTorch does not show what was changed in place, here weights: that is said first.
+        unknown = "" if SHOWS_SAVED else r"^(/.*RuntimeWarning: torch .*\n  .*|undecided: not watched: torch .*)\n"
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
@@ -105,6 +110,9 @@ def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path:
     )
     # How long ago things were made differs; "..." stands for the rest.
     shown, told = (re.sub(r"\d+\.\d s( and| ago)", r"SOME s\1", text) for text in (output, done.stdout + done.stderr))
+    if unknown:
+        told, times = re.subn(unknown, "", told, flags=re.MULTILINE)
+        assert times == 2
     assert told.startswith(shown.removesuffix("...\n"))
 
 

@@ -283,10 +283,13 @@ def one_leak(site: Any, kind: str, device: str, count: int, nbytes: int) -> Leak
 
 
 VIEWER = """
-import runpy, sys, warnings
+import pathlib, runpy, sys, warnings
+import torch.cuda
 warnings.filterwarnings("ignore", category=RuntimeWarning)  # of runpy: torch has imported the module
+# PyTorch 2.9 has no such option.
+filters = "filter_freed" in pathlib.Path(torch.cuda.__file__).with_name("_memory_viz.py").read_text()
 for file in sys.argv[1:]:
-    for verb, *options in (["stats"], ["trace"], ["trace_plot", "--filter_freed"], ["segment_plot"]):
+    for verb, *options in (["stats"], ["trace"], ["trace_plot", *["--filter_freed"] * filters], ["segment_plot"]):
         output = ["-o", f"{file}.{verb}.html"] if verb.endswith("_plot") else []
         sys.argv = ["_memory_viz", verb, *options, file, *output]
         runpy.run_module("torch.cuda._memory_viz", run_name="__main__")
