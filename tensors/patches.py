@@ -153,7 +153,7 @@ TORCH_CONTEXTS: Final = _of_torch(
 )
 TORCH_TRACES: Final = _of_torch(
     name="the functions that trace programs in torch._dynamo, torch.export and torch.fx",
-    why="what is made while code is traced belongs to the program that is made",
+    why="what is made while code is traced belongs to the program, and disposed arguments raise DisposedError",
     otherwise="constants of programs that are traced in a scope are disposed with it",
 )
 TORCH_TRANSFORMS: Final = _of_torch(
@@ -174,7 +174,7 @@ TORCH_COMPILED_FUNCTIONS: Final = _of_torch(
     warns=False,
 )
 TORCH_GRAPH_BREAKS: Final = _of_torch(
-    name="torch._dynamo.trace_rules.add and BUILTIN_INLINE_WHEN_CALLED",
+    name="torch._dynamo.trace_rules.add, BUILTIN_INLINE_WHEN_CALLED and _disallowed_callable_ids",
     why="a compiled function that enters a scope breaks its graph there",
     otherwise="functions that enter a scope cannot be compiled",
 )

@@ -295,7 +295,6 @@ def _for_the_backward_pass(set_attribute: Callable[[Any, str, Any], None]) -> Ca
 
 
 _TRACERS: Final = (
-    ("torch._dynamo.convert_frame", "_compile"),
     ("torch.export._trace", "_export"),
     ("torch.export.exported_program", "ExportedProgram.module"),
     ("torch.export.exported_program", "ExportedProgram.run_decompositions"),
@@ -307,12 +306,35 @@ _TRACERS: Final = (
 
 def watch_traces() -> None:
     """Let no scope own what is made while code is traced, from now on."""
+    when_imported("torch._dynamo.convert_frame", _watch_dynamo)
     for module_name, name in _TRACERS:
         when_imported(module_name, functools.partial(_watch_tracer, name))
 
 
+def _watch_dynamo(module: Any) -> None:
+    PATCHES.replace(TORCH_TRACES, module, "_compile", lambda trace: _explaining_disposed(without_births(trace)))
+
+
 def _watch_tracer(name: str, module: Any) -> None:
     PATCHES.replace(TORCH_TRACES, module, name, without_births)
+
+
+def _explaining_disposed(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the same function, which raises what Dynamo wrapped when it looked at a disposed argument."""
+
+    @functools.wraps(trace)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return trace(*args, **kwargs)
+        except Exception as error:
+            cause: BaseException | None = error if type(error).__name__ == "InternalTorchDynamoError" else None
+            while cause is not None and not isinstance(cause, DisposedError):
+                cause = cause.__cause__ or cause.__context__
+            if cause is None:
+                raise
+            raise DisposedError(str(cause), resource=cause.resource) from None
+
+    return traced
 
 
 def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
@@ -464,7 +486,6 @@ def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
                     put_on()
                 if is_looked_at(here):
                     _hand_over_result(caller)
-            _explain_disposed(sys.exc_info()[1])
             return before
         # None is also what the callback is where compilation is switched off: the function runs as
         # it is then.
@@ -509,17 +530,6 @@ def _hand_over_result(frame: FrameType) -> None:
         refusal = births_in(result, args=local.get("args", ()), kwargs=local.get("kwargs"), frame=None)
         if refusal is not None:
             raise refusal
-
-
-def _explain_disposed(error: BaseException | None) -> None:
-    """Raise what Dynamo wrapped when it looked at a disposed argument, so that the caller sees what it was."""
-    if type(error).__name__ != "InternalTorchDynamoError":
-        return
-    cause = error
-    while cause is not None and not isinstance(cause, DisposedError):
-        cause = cause.__cause__ or cause.__context__
-    if cause is not None:
-        raise DisposedError(str(cause), resource=cause.resource) from None
 
 
 # Attention in eval mode takes its fused path in a scope as it does outside.
