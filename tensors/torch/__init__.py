@@ -15,6 +15,7 @@ from typing import Any
 
 from ...scopes.framework import Framework, register_lazily
 from ...scopes.process import PATCHES, when_imported
+from ...scopes.scope import DisposeScope
 from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS
 
 __all__ = [
@@ -50,6 +51,8 @@ def _break_graphs(trace_rules: Any) -> None:
     # none, those functions break the graph.
     folders: Callable[[], set[str]] = getattr(trace_rules, "get_mod_inlinelist", set[str])
     when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", None) or folders()
+    # Before 2.10 Dynamo traces into the making of a scope, and warns that it meets compiled code.
+    refused: Any = getattr(trace_rules, "_disallowed_callable_ids", None)
 
     def skip() -> bool:
         unskip()
@@ -61,6 +64,8 @@ def _break_graphs(trace_rules: Any) -> None:
             trace_rules.add(f"{package}.{room}")
         skipped[:] = trace_rules.SKIP_DIRS[before:]
         when_called.add(inlined)
+        if refused is not None:
+            refused.add(id(DisposeScope))
         return True
 
     def unskip() -> None:
@@ -70,6 +75,8 @@ def _break_graphs(trace_rules: Any) -> None:
             skipped.clear()
             trace_rules._recompile_re()
         when_called.discard(inlined)
+        if refused is not None:
+            refused.remove(id(DisposeScope))
 
     PATCHES.change(TORCH_GRAPH_BREAKS, skip, unskip)
 

@@ -58,6 +58,7 @@ __all__ = [
 _C: Final[Any] = torch._C
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _owners_of: Final[Callable[[int], int]] = _C._storage_Use_Count
+_set_eval_frame: Final[Callable[[Any], Any]] = _C._dynamo.eval_frame.set_eval_frame
 _NAME: Final = "torch.Tensor"
 _BELOW: Final = 3
 _OF_A_STORAGE: Final = 2
@@ -158,7 +159,12 @@ class TorchFramework(TorchReferences):
 
     def install(self) -> None:
         """See births, and leave what models own to them, from now on."""
-        install()
+        # The first scope may be inside of a compiled function, whose callees are compiled too.
+        callback = _set_eval_frame(None)
+        try:
+            install()
+        finally:
+            _set_eval_frame(callback)
         PATCHES.replace(TORCH_BUFFERS, torch, "frombuffer", self._telling)
         # Plain functions: on the path of every scope.
         self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]  # of this one instance
