@@ -19,6 +19,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.scopes.identity import DEAD, LIVE, SHARED
+from tests.patched import guard_fails
 from tests.scopes.toys import no_cyclic_garbage, recorded
 
 torch = pytest.importorskip("torch")
@@ -745,11 +746,20 @@ class TestWhereItIsMade:
 
         source = pack(UNSORTED)
         compiled = torch.compile(function, backend="eager", fullgraph=True)
+        try:
+            compiled(source)
+        except torch._dynamo.exc.Unsupported as error:
+            pytest.skip(f"this PyTorch compiles no function that makes one: {str(error).splitlines()[0]}")
         assert torch.equal(compiled(source).data, function(source).data)
         with ds.dispose_scope() as scope:
             packed = compiled(source)
             assert len(scope) == 1
-            assert same(scope.live[0], packed)
+            assert ds.owner_of(packed) is scope
+            # Where a scope is not given what compiled code returns, it has what this made: the data.
+            if guard_fails("_maybe_set_eval_frame"):
+                assert scope.live[0] is packed.data
+            else:
+                assert same(scope.live[0], packed)
         assert ds.is_disposed(packed)
 
     def test_of_a_budget_it_takes_what_its_members_take(self) -> None:
