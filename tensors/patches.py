@@ -142,7 +142,7 @@ TORCH_MODULES: Final = _of_torch(
     otherwise="a scope disposes tensors of models and optimizers that are loaded or unpickled in it",
 )
 TORCH_SAVED_TENSORS: Final = _of_torch(
-    name="torch.autograd.graph.saved_tensors_hooks.__enter__",
+    name="torch.autograd.graph: saved_tensors_hooks.__enter__ and _AllowMutationOnSavedContext.__init__",
     why="no scope owns what hooks on saved tensors keep for a backward pass",
     otherwise="a backward pass after the scope may raise DisposedError where such hooks are used",
 )

@@ -99,7 +99,6 @@ _CACHES: Final = frozenset(
     {
         ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
         ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
-        ("torch.autograd.graph", "maybe_clone"),
         ("torch.utils.checkpoint", "_detach_helper"),
         # Earlier releases: copies of what is kept, and the tensors of the node that saves the
         # inputs.

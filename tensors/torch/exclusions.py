@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any, Final, cast, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.function import BackwardCFunction
@@ -260,6 +261,35 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
         return __enter__
 
     PATCHES.replace(TORCH_SAVED_TENSORS, saved_tensors_hooks, "__enter__", wrap)
+    PATCHES.replace(TORCH_SAVED_TENSORS, torch.autograd.graph, "_AllowMutationOnSavedContext.__init__", _keeping_copies)
+
+
+def _keeping_copies(initialise: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the same method, for copies that are made of saved tensors before these are changed in place."""
+
+    @functools.wraps(initialise)
+    def __init__(self: Any) -> None:
+        initialise(self)
+        self.cloned = _Copies(self.cloned)
+
+    return __init__
+
+
+@final
+class _Copies(WeakKeyDictionary[Any, Any]):
+    """Copies by what stands for the original; no scope owns them."""
+
+    def __setitem__(self, key: Any, copy: Any) -> None:
+        super().__setitem__(key, copy)
+        _leave_to_the_pass(copy)
+
+
+def _leave_to_the_pass(tree: object) -> None:
+    """Let no scope own the tensors in a tree that is kept for a backward pass."""
+    for leaf in flattened(tree, 3):
+        entry = entry_of(leaf) if isinstance(leaf, torch.Tensor) else None
+        if entry is not None and entry.owner is not None:
+            leave_to_keepers(entry.owner, [entry])
 
 
 # So does what a function of the user's own keeps on its context beside that: ``ctx.mask = x > 0``.
@@ -276,12 +306,8 @@ def keep_what_contexts_hold() -> None:
 def _for_the_backward_pass(set_attribute: Callable[[Any, str, Any], None]) -> Callable[[Any, str, Any], None]:
     def __setattr__(self: Any, name: str, value: Any) -> None:
         set_attribute(self, name, value)
-        if name in _SAVED_BY_METHODS or CURRENT.get() is None:
-            return
-        for leaf in flattened(value, 3):
-            entry = entry_of(leaf) if isinstance(leaf, torch.Tensor) else None
-            if entry is not None and entry.owner is not None:
-                leave_to_keepers(entry.owner, [entry])
+        if name not in _SAVED_BY_METHODS and CURRENT.get() is not None:
+            _leave_to_the_pass(value)
 
     return __setattr__
 
@@ -299,6 +325,7 @@ _TRACERS: Final = (
     ("torch.export.exported_program", "ExportedProgram.module"),
     ("torch.export.exported_program", "ExportedProgram.run_decompositions"),
     ("torch.export.unflatten", "unflatten"),
+    ("torch._export.serde.serialize", "deserialize"),
     ("torch.export.pt2_archive._package", "load_pt2"),
     ("torch.fx.experimental.proxy_tensor", "_MakefxTracer.trace"),
 )
