@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import types
@@ -286,7 +287,7 @@ for _ in range(2):
         assert made in scope
         assert len(detector.take_snapshot()) == 1
 for row in process.PATCHES.rows():
-    assert not row.failures, row
+    assert not row.failures or any(name in row.patch.name for name in {known!r}), row
     assert row.is_installed or row.patch.library != {library!r} or "are called" in row.patch.name, row
 print(len(replaced))
 """
@@ -321,12 +322,22 @@ assert ds.is_disposed(born[-1]) and ds.is_disposed(packed)
 
 def test_every_patch_of_pytorch_is_put_back_and_made_again():
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    modules = ["torch._dynamo", "torch.export", "torch.export.pt2_archive._package", "torch.utils.data"]
-    program = MAKE_TENSORS + EVERY_PATCH.format(modules=modules, library="torch") + BIRTHS_OF_TORCH
+    from disposescope.tensors.torch.graph_walk import SHOWS_SAVED
+
+    modules = ["torch._dynamo", "torch.export", "torch.utils.data"]
+    # PyTorch 2.5 has no such archives.
+    modules += ["torch.export.pt2_archive._package"] * (
+        importlib.util.find_spec("torch.export.pt2_archive") is not None
+    )
+    # Before 2.10 PyTorch shows neither what its graphs saved, nor what compiled functions return.
+    known = [] if SHOWS_SAVED else ["_raw_saved_", "_maybe_set_eval_frame"]
+    program = MAKE_TENSORS + EVERY_PATCH.format(modules=modules, library="torch", known=known) + BIRTHS_OF_TORCH
     assert int(run_program(program)) >= 25
 
 
 def test_every_patch_of_jax_is_put_back_and_made_again():
     pytest.importorskip("jax", reason="JAX is not installed")
-    program = "import jax.numpy\ndef make(): return jax.numpy.ones(3)\n" + EVERY_PATCH.format(modules=[], library="jax")
+    program = "import jax.numpy\ndef make(): return jax.numpy.ones(3)\n" + EVERY_PATCH.format(
+        modules=[], library="jax", known=[]
+    )
     assert int(run_program(program)) >= 10

@@ -357,7 +357,7 @@ SEEN = {
     "asarray": lambda: torch.asarray(np.ones(3)),
     "tensor of an array": lambda: torch.tensor(np.ones(3)),
     "default_collate": lambda: torch.utils.data.default_collate([np.ones(3)]),
-    "load": lambda: torch.load(saved(torch.ones(3))),
+    "load": lambda: torch.load(saved(torch.ones(3)), weights_only=True),
     "unpickling": lambda: pickle.loads(pickle.dumps(torch.ones(3))),
     "copy": lambda: copy.copy(torch.ones(3)),
     "method new": lambda: torch.ones(3).new(3),

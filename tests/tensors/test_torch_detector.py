@@ -202,7 +202,7 @@ def test_what_torch_load_and_unpickling_make_is_seen():
     pickled = pickle.dumps(torch.ones(7))
     storage = torch.ones(5).untyped_storage()
     with LeakDetector() as detector:
-        state = torch.load(file)
+        state = torch.load(file, weights_only=True)
         line = line_above()
         tensor = pickle.loads(pickled)
         handed = torch.multiprocessing.reductions.rebuild_tensor(

@@ -325,7 +325,7 @@ def test_an_optimizer_that_is_restored_in_a_scope_goes_on_after_it(name, way):
         file = saved(optimizer.state_dict())
         with scope_if(scoped):
             if way == "load":
-                optimizer.load_state_dict(torch.load(file))
+                optimizer.load_state_dict(torch.load(file, weights_only=True))
             else:
                 both = model, optimizer
                 model, optimizer = pickle.loads(pickle.dumps(both)) if way == "pickle" else copy.deepcopy(both)

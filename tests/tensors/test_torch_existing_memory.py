@@ -55,7 +55,7 @@ def test_a_storage_that_nobody_has_is_born_with_its_first_tensor(old: Any, detec
     file = io.BytesIO()
     torch.save([old, old[1:]], file)
     file.seek(0)
-    kept = [torch.load(file), torch.Tensor(torch.UntypedStorage(64))]
+    kept = [torch.load(file, weights_only=True), torch.Tensor(torch.UntypedStorage(64))]
     assert [nbytes for _, nbytes in told(detector)] == [64, 96]
     assert len(kept) == 2
 

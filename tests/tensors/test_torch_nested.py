@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nested._internal import nested_tensor
+
 import disposescope as ds
 
 
@@ -96,7 +98,11 @@ def test_a_copy_is_one_too(scopes, copied):
     _, inner = scopes
     nested = jagged(3, 2)
     twin = copied(nested)
-    assert len(inner) == 2
+    # PyTorch 2.5 gives a copy what was computed of its rows when it has been made: resources of their own.
+    is_whole = hasattr(nested_tensor, "_rebuild_njt") or copied is torch.clone
+    assert len(inner) == (2 if is_whole else 4)
+    inner.move_to_outer(twin)
+    assert inner.live == (nested,)
     assert twin.values().sum() == 20
 
 
