@@ -560,6 +560,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
     open_lines = {(leak.site, leak.pid) for leak in report.kept if leak.unjudged is not None}
     undecided: list[Leak] = [leak for leak in report.kept if (leak.site, leak.pid) in open_lines]
     kept = [leak for leak in report.kept if (leak.site, leak.pid) not in open_lines]
+    workers = {process.pid for process in report.processes if process.role == "worker"}
     for title, by, rows in (
         (f"undecided, {'held to' if _are_freed(undecided) else 'alive in'} the end:", "held by", undecided),
         ("no leak, alive and held by the program:", "kept by", kept),
@@ -572,6 +573,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             lines += [
                 f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}, {_freed(leak)}"
                 f"{'holder' if leak.holder.startswith('not found') else by} {leak.holder}"
+                f"{' in a worker' if leak.pid in workers else ''}"
                 for leak in shown_rows
             ]
             if len(rows) > len(shown_rows):

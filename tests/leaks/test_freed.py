@@ -55,10 +55,10 @@ def test_what_only_a_library_holds_is_told_beside_what_the_program_holds() -> No
     BOX["thing"] = Thing()
     vars(logging.getLogger(__name__))["thing"] = BOX["thing"]
     try:
-        assert ds.why_alive(BOX["thing"]) == (
-            f"{HERE}['thing']",
-            f"module logging.Logger.manager.loggerDict['{__name__}'].thing",
-        )
+        # The table of all loggers is reached by whichever library has a logger.
+        first, second = ds.why_alive(BOX["thing"])
+        assert first == f"{HERE}['thing']"
+        assert second.endswith(f"loggerDict['{__name__}'].thing")
     finally:
         del vars(logging.getLogger(__name__))["thing"]
 

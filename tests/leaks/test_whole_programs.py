@@ -70,7 +70,9 @@ def test_what_main_filled_to_the_end_after_a_setup_is_undecided_and_said_to_be_f
 
 
 def test_what_main_let_go_before_its_end_is_not_undecided(tmp_path: Path) -> None:
-    source = SETUP.replace("    return len(tables)", "    cache.clear()\n    later = [np.zeros(100) for _ in range(400)]\n")
+    source = SETUP.replace(
+        "    return len(tables)", "    cache.clear()\n    later = [np.zeros(100) for _ in range(400)]\n"
+    )
     assert report_on(tmp_path, source).verdict == "clean"
 
 
