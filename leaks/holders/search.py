@@ -25,6 +25,7 @@ from .references import (
     HIDDEN_TYPES,
     IN_GRAPH,
     SKIPPED,
+    SUSPENDED,
     action_of,
     class_of,
     framework_of,
@@ -381,7 +382,8 @@ class Search:
 
     def _add_other(self, entry: Subject, parent: int, child: int, stage: int) -> None:
         others = self._others.get(entry)
-        if self.stages[entry] != stage:
+        if self.stages[entry] != stage and not (self._finds_all and stage == SUSPENDED):
+            # What a plainer holder has is not said to be held by others.
             return
         if others is None:
             if len(self._others) < _OTHERS:

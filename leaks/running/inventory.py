@@ -223,7 +223,7 @@ class Growing:
         retained: dict[Retainer, list[Leak]] = {}
         for line, (leak, retainer) in self._met.items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
-            if end is None or not kinds <= ({"cycle"} if end != _UNKNOWN_END else set[str]()):
+            if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
             for name in names:
                 trends = [

@@ -145,7 +145,7 @@ def test_an_exception_in_an_attribute_and_in_a_log_record_holds() -> None:
         BOX["job"] = job = Job()
         job.error = raised(tensor)
 
-    reason, [chain] = asked(tensor_in(place))
+    reason, [chain, *_] = asked(tensor_in(place))
     assert reason == "exception"
     assert chain.startswith(f"{HERE}['job'].error.__traceback__ frame ")
 
@@ -155,7 +155,7 @@ def test_an_exception_in_an_attribute_and_in_a_log_record_holds() -> None:
         error = raised(tensor)
         handler.emit(logging.LogRecord("x", 10, "x", 1, "x", (), (type(error), error, error.__traceback__)))
 
-    reason, [chain] = asked(tensor_in(log))
+    reason, [chain, *_] = asked(tensor_in(log))
     assert reason == "exception"
     assert chain.startswith(f"{HERE}['handler'].buffer[0].exc_info[2] frame ")
 

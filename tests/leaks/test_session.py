@@ -471,7 +471,9 @@ asyncio.run(serve(200))
 def test_what_grew_in_the_context_of_a_task_is_reported_although_it_was_freed_with_it(tmp_path: Path) -> None:
     report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, IN_A_TASK))
     [leak] = written(tmp_path)["leaks"]
-    assert (leak["kind"], leak["sure"], leak["freed"]) == ("growth", "possible", "when its task ended")
+    assert (leak["kind"], leak["sure"]) == ("growth", "possible")
+    # The collector may have run since, or not.
+    assert leak["freed"] in ("when its task ended", "when its task ended, but for a cycle")
     assert leak["holders"][0].startswith("context variable 'requests' of task 'Task-1'[")
 
 

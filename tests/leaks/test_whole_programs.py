@@ -224,7 +224,8 @@ asyncio.run(main())
 def test_a_coroutine_that_had_run_is_not_said_to_have_freed_what_another_has(tmp_path: Path) -> None:
     [leak] = report_on(tmp_path, TASKS).leaks
     assert leak.kind == "growth"
-    assert leak.freed == "before the program ended"
+    # The collector may have run since, or not.
+    assert leak.freed in ("before the program ended", "before the program ended, but for a cycle")
     assert " of a coroutine: local '" in leak.holder
 
 
