@@ -25,6 +25,7 @@ from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
 from ..verdicts.growth import BIRTHS_AT_LEAST, COMPREHENSIONS, PASSES_AT_LEAST, trend_of
+from ..verdicts.verdicts import WORTH_NBYTES
 
 __all__ = [
     "AFTER_EXIT",
@@ -318,7 +319,9 @@ def _told_open(line: _Line, leak: Leak, end: str, births: int, live: float) -> I
         highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
         made += LOG.site(number)[4]
-    if count >= _NEVER_RELEASED * made and latest > _STOPPED * births and 2 * live <= count:
+    if nbytes < WORTH_NBYTES or 2 * live > count:
+        return
+    if count >= _NEVER_RELEASED * made and latest > _STOPPED * births:
         yield replace(leak, count=count, nbytes=nbytes, used_nbytes=min(leak.used_nbytes, nbytes), freed=end)
 
 
