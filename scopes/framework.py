@@ -460,7 +460,7 @@ class Framework:
         return 0
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return the bytes that the graphs of some tensors saved, each storage once; 0 where that is unknown."""
+        """Return the bytes that graphs of tensors saved, each storage once; 0 where unknown."""
         return 0
 
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:

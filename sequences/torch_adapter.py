@@ -144,7 +144,7 @@ def _by_pytorch(name: str, given: tuple[Any, ...]) -> Any:
 
 
 def _check_lengths(padded: Any, counts: Tensor, batch_first: Any) -> None:
-    """Raise `ValueError` where there are not as many lengths as sequences; PyTorch 2.9 drops what is too many."""
+    """Raise `ValueError` for a wrong number of lengths: PyTorch 2.9 drops what is too many."""
     with _C.DisableTorchFunction():
         if padded.dim() > 1 and counts.dim() == 1 and len(counts) != (batch := padded.shape[0 if batch_first else 1]):
             raise ValueError(f"unpad_sequence: got {len(counts)} lengths for {batch} sequences")

@@ -1,4 +1,4 @@
-"""What the library could not change in the libraries that are installed, for tests that depend on it."""
+"""What could not be changed in the libraries that are installed, for tests."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from disposescope.scopes.process import PATCHES
 
 
 def guard_fails(name: str) -> bool:
-    """Return whether the guard of the patch of this name fails, of those that were tried: see the command doctor."""
+    """Return whether the guard of the patch of this name fails: see the command doctor."""
     return any(row.failures for row in PATCHES.rows() if name in row.patch.name)

@@ -61,7 +61,7 @@ class WhyAlive(tuple[str, ...]):
 
 
 def why_alive(thing: object, /, *, object_limit: int = OBJECT_LIMIT) -> WhyAlive:
-    """Return the shortest chains that hold an object, from variables of the program and of libraries on.
+    """Return the shortest chains that hold an object, from the variables that lead to it.
 
     Of a module of PyTorch's (or of another library whose framework tells what a module has) also
     what holds a part of it: an optimizer its parameters, a saved ``state_dict`` their memory, a

@@ -420,7 +420,7 @@ class Holders:
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
     def is_bounded(self, subjects: Sequence[Subject]) -> bool:
-        """Return whether one deque with a ``maxlen`` holds some subjects: it may be filling, and does not grow on."""
+        """Return whether one deque with a ``maxlen`` holds some subjects: it does not grow on."""
         times: dict[int, int] = {}
         asked = _spread(subjects)
         for subject in asked:
@@ -434,7 +434,7 @@ class Holders:
         return max(times.values(), default=0) >= _MOST * len(asked)
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
-        """Return what ends the holders of some subjects, where it is the same and known of their kind; or nothing."""
+        """Return what ends the holders of some subjects, if that is known; or nothing."""
         remedies: dict[str, int] = {}
         asked = _spread(subjects)
         for subject in asked:

@@ -109,7 +109,7 @@ def known_on(chain: Sequence[object], text: str) -> KnownLeak | None:
 
 
 def remedy_on(chain: Sequence[object], text: str) -> str:
-    """Return what ends a holder that a chain leads through, where that is known of its kind; or nothing.
+    """Return what ends a holder that a chain leads through, if that is known; or nothing.
 
     Parameters
     ----------

@@ -354,7 +354,7 @@ ALL_WAYS_KEPT: Final = 8
 """The same of a search for all holders of one thing."""
 
 Link = tuple[int, str | int]
-"""An object by its ``id``, and the ``id`` of the one that it leads to, or the step where none is met."""
+"""An object by its ``id``, and the ``id`` of the next one, or the step where none is met."""
 
 
 @final
@@ -420,7 +420,8 @@ class Ways:
 
     def roots_of_graphs(self, subjects: Iterable[Subject]) -> dict[int, object]:
         """Return the tensors whose graphs hold some subjects, by ``id``."""
-        # For each node on a way, the tensor that leads to it: the ways of a long graph share most of their nodes.
+        # For each node on a way, the tensor that leads to it: ways through a long graph share most
+        # of their nodes.
         found: dict[int, int] = {}
         tensors: dict[int, object] = {}
         for subject in subjects:

@@ -267,12 +267,12 @@ def is_thread_local(node: object) -> bool:
 
 
 def is_weak_keyed(node: object) -> bool:
-    """Return whether an object is a `weakref.WeakKeyDictionary`, each of whose values lives as long as its key."""
+    """Return whether an object is a dictionary whose values live as long as their keys."""
     return issubclass(type(node), weakref.WeakKeyDictionary)
 
 
 def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
-    """Return the keys that are there, and the values, of a `weakref.WeakKeyDictionary`; none if it was never filled."""
+    """Return the keys that are there, and the values, of a dictionary with weak keys."""
     items = (instance_dict_of(node) or {}).get("data")
     if type(items) is not dict:
         return []
@@ -302,8 +302,8 @@ def _of_function(node: types.FunctionType) -> list[object]:
 
 def _of_frame(node: types.FrameType) -> list[object]:
     found: list[object] = [] if runs_module(node) else list(locals_of(node).values())
-    # A frame whose function has returned, such as one of a kept traceback, keeps those of the callers.
-    # Of those that run each is a root.
+    # A frame whose function has returned, such as one of a kept traceback, keeps those of the
+    # callers. Of those that run each is a root.
     caller = node.f_back
     if caller is not None and not _runs(caller):
         found.append(caller)

@@ -45,7 +45,7 @@ Root = tuple[str, object]
 """How a person would write it, and the object."""
 
 OF_A_COROUTINE: Final = " of a coroutine"
-"""What follows the frame of a coroutine: it is not what waits for it, whose frame does not run meanwhile."""
+"""What follows the frame of a coroutine, for which another one may wait that holds as much."""
 
 _OF_COROUTINES: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 

@@ -183,8 +183,8 @@ class Growing:
             if leak.kind not in _GROWING or is_given_back:
                 continue
             if leak.holder.startswith(_NOT_FOUND):
-                # Where a function returns meanwhile, who holds it was met before, or will be. A list that a
-                # comprehension is filling is no variable yet.
+                # Where a function returns meanwhile, who holds it was met before, or will be. A list
+                # that a comprehension is filling is no variable yet.
                 if leak.trend is not None and not _is_in_comprehension():
                     self._met.setdefault(_line_of(leak), (leak, None))
                 continue
@@ -297,7 +297,7 @@ def _numbers_of(line: _Line) -> list[int]:
 
 
 def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
-    """Return how a site grew over the passes of a name, or over births, until it was freed; None if it did not."""
+    """Return how a site grew over passes, or over births, until it was freed; None if it did not."""
     series = LOG.series(number, name)
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()

@@ -195,7 +195,7 @@ def _behind_rows(
     graphs: Mapping[int, dict[int, object]],
     places: Mapping[int, list[int]],
 ) -> dict[int, int]:
-    """Return for rows, by ``id``, what their graphs saved, where that is much more than what the lines of rows made.
+    """Return for rows, by ``id``, what their graphs saved, where lines made little of it.
 
     Operations that one call of a library makes in C++ save what no line of the program made. Of the rows
     that share graphs the largest stands for them.

@@ -303,7 +303,7 @@ class Evidence:
 
     @property
     def watched_loops(self) -> bool:
-        """Return whether the program itself says what a pass is: what stays with each epoch has few optimizer steps."""
+        """Return whether the program itself says what a pass is. An epoch has many optimizer steps."""
         return any(name not in (STEP, HANDED_OVER) for name in self._names)
 
     def watched(self, births: Births) -> bool:

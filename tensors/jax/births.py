@@ -310,7 +310,7 @@ class _HookState:
 
 @final
 class _OfStates:
-    """The place of the hook before JAX 0.8: an attribute of what `jax_jit` has for the process and for each thread."""
+    """The place of the hook before JAX 0.8: an attribute of the states of `jax_jit`."""
 
     __slots__ = ("_jit",)
 

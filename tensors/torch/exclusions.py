@@ -265,7 +265,7 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
 
 
 def _keeping_copies(initialise: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the same method, for copies that are made of saved tensors before these are changed in place."""
+    """Return the same method, which leaves copies of saved tensors to the backward pass."""
 
     @functools.wraps(initialise)
     def __init__(self: Any) -> None:
@@ -347,7 +347,7 @@ def _watch_tracer(name: str, module: Any) -> None:
 
 
 def _explaining_disposed(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, which raises what Dynamo wrapped when it looked at a disposed argument."""
+    """Return the same function, which raises what Dynamo wrapped of a disposed argument."""
 
     @functools.wraps(trace)
     def traced(*args: Any, **kwargs: Any) -> Any:

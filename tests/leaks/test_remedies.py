@@ -1,4 +1,4 @@
-"""What to do about a holder is said for its kind, where that is known: a hook, a cache, a default argument."""
+"""What to do about a holder is said for its kind: a hook, a cache, a default argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of whole programs that keep something in ways of their own, and free it in the end."""
+"""What is said of whole programs that keep something, and free it in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dictionary with weak keys keeps a result for each session, and main() keeps the sessions until it returns.
+"""A dictionary with weak keys has a result for each session, and main() has the sessions.
 
 kind: growth, escaped
 holder: RESULTS[<Session>] (as long as this key lives)
