@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, Self, cast, final
 
 from ...scopes.framework import Framework
@@ -419,19 +420,26 @@ class Holders:
         found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
-    def is_bounded(self, subjects: Sequence[Subject]) -> bool:
-        """Return whether one deque with a ``maxlen`` holds some subjects: it does not grow on."""
-        times: dict[int, int] = {}
+    def are_in_a_bounded_deque(self, subjects: Sequence[Subject]) -> bool:
+        """Return whether some subjects are each an item of one deque with a ``maxlen``, or held by an item.
+
+        What one item collects may grow, and so may what something else has as well.
+        """
+        items: dict[int, set[int]] = {}
         asked = _spread(subjects)
         for subject in asked:
-            for key in {
-                id(thing)
-                for _, chain, _ in self._search.ways.to(self._anchors.get(subject, subject))
-                for thing in chain
-                if issubclass(class_of(thing), deque) and cast("deque[object]", thing).maxlen is not None
-            }:
-                times[key] = times.get(key, 0) + 1
-        return max(times.values(), default=0) >= _MOST * len(asked)
+            key = self._search.at.get(subject)
+            # One reference is the search's, one the argument's.
+            if key is not None and sys.getrefcount(self._search.ours[key]) - 2 > 1:
+                continue
+            ways = self._search.ways.to(self._anchors.get(subject, subject))
+            found = [_place_in_a_bounded_deque(chain) for _, chain, _ in ways]
+            if None in found:
+                continue
+            for place in found:
+                if place is not None:
+                    items.setdefault(place[0], set()).add(place[1])
+        return max(map(len, items.values()), default=0) >= _MOST * len(asked)
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of some subjects, if that is known; or nothing."""
@@ -536,6 +544,14 @@ class Holders:
                 # The others of the group are as unreachable as the first.
                 self._held_by[subject] = _HeldBy("cycle", cycle)
                 self._search.settle(subject)
+
+
+def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[int, int] | None:
+    """Return the first such deque that a chain leads through, and the item that it leads to, by ``id``."""
+    for thing, following in pairwise(chain):
+        if issubclass(class_of(thing), deque) and cast("deque[object]", thing).maxlen is not None:
+            return id(thing), id(following)
+    return None
 
 
 def unfinished_text(object_limit: int) -> str:

@@ -48,6 +48,8 @@ OF_ITS_KEY: Final = " (as long as this key lives)"
 """What follows the place of a value in a `weakref.WeakKeyDictionary`."""
 
 _TEXT_LIMIT: Final = 40
+# Frames of callers, of which the first is shown and what the last one has.
+_CALLERS: Final = re.compile(r"( frame [^:]*:\d+ [^ ]*\.f_back)(?:(?: …)* +frame [^:]*:\d+ [^ ]*\.f_back)+(?: …)*")
 _STEPS_SHOWN: Final = 40
 _ENDS: Final = 15
 _NODES_SHOWN: Final = 6
@@ -81,7 +83,7 @@ def spelled(chain: list[object], start: str) -> str:
         pieces = [*steps(chain[:_ENDS]), " … ", *steps(chain[-_ENDS:])]
     else:
         pieces = steps(chain)
-    return start + "".join(pieces)
+    return start + _CALLERS.sub(r"\1 …", "".join(pieces))
 
 
 def _nodes_in(chain: list[object]) -> tuple[int, int]:

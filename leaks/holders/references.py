@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 import weakref
 from _thread import _local as _thread_local
@@ -165,7 +166,7 @@ def referents_of(node: Any) -> list[object]:
         return list(namespace_of(node).values())
     if issubclass(cls, _thread_local):
         return _of_thread_local(node)
-    if issubclass(cls, weakref.WeakKeyDictionary):
+    if _is_weak_keyed(cls):
         return _of_weak_keyed(node)
     found = referents(node)
     known = framework_of(cls)
@@ -268,7 +269,13 @@ def is_thread_local(node: object) -> bool:
 
 def is_weak_keyed(node: object) -> bool:
     """Return whether an object is a dictionary whose values live as long as their keys."""
-    return issubclass(type(node), weakref.WeakKeyDictionary)
+    return _is_weak_keyed(type(node))
+
+
+def _is_weak_keyed(cls: type) -> bool:
+    # Not `issubclass`: that of an abstract class asks its metaclass, which keeps a reference to each
+    # class that it is asked of, and crashes at types that CPython 3.11 has not readied.
+    return type.__subclasscheck__(weakref.WeakKeyDictionary, cls)
 
 
 def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
@@ -277,7 +284,7 @@ def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:
     if type(items) is not dict:
         return []
     copied = cast("dict[Any, object]", items).copy()
-    return [(key(), value) for key, value in copied.items() if type(key) is weakref.ref]
+    return [(key(), value) for key, value in copied.items() if issubclass(type(key), weakref.ref)]
 
 
 def is_exception(node: object) -> bool:
@@ -312,8 +319,10 @@ def _of_frame(node: types.FrameType) -> list[object]:
 
 def _runs(frame: types.FrameType) -> bool:
     """Return whether a frame is on the stack of a thread."""
-    above: types.FrameType | None
-    for innermost in sys._current_frames().values():
+    frames = sys._current_frames()
+    # A frame that references itself is freed only by the garbage collector: not from this one on.
+    above: types.FrameType | None = frames.pop(threading.get_ident()).f_back
+    for innermost in (above, *frames.values()):
         above = innermost
         while above is not None:
             if above is frame:
@@ -332,9 +341,11 @@ def _of_thread_local(node: object) -> list[object]:
 
 
 def _of_weak_keyed(node: object) -> list[object]:
-    attributes = dict(instance_dict_of(node) or {})
-    attributes.pop("data", None)
-    return [class_of(node), *attributes.values(), *(value for _, value in items_of_weak_keyed(node))]
+    attributes = instance_dict_of(node)
+    items = None if attributes is None else attributes.get("data")
+    others = [child for child in referents(node) if child is not attributes and child is not items]
+    named = [] if attributes is None else [value for name, value in attributes.copy().items() if name != "data"]
+    return [*others, *named, *(value for _, value in items_of_weak_keyed(node))]
 
 
 def _of_traceback(node: types.TracebackType) -> list[object]:

@@ -20,7 +20,7 @@ from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, dominators_of
 from .growing import growing_line
-from .references import class_of, framework_of, is_namespace, qualified_name_of, referents_of
+from .references import class_of, framework_of, is_namespace, is_weak_keyed, qualified_name_of, referents_of
 from .roots import user_roots
 from .search import Search
 
@@ -30,7 +30,7 @@ __all__ = [
     "retained_by",
 ]
 
-_CONTAINERS: Final = (list, dict, set, deque, weakref.WeakKeyDictionary)
+_CONTAINERS: Final = (list, dict, set, deque)
 _KEYS: Final = re.compile(r"\[[^\[\]]*\]")
 _MANY: Final = 2
 
@@ -93,7 +93,7 @@ class _Graph:
         self.successors: list[Sequence[int]] = [()] * len(objects)
         roots = {numbers[id(thing)] for _, thing in user_roots() if id(thing) in numbers}
         roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
-        roots |= {numbers[key] for key in search.entered if key in numbers}
+        roots |= {numbers[key] for key in search.of_libraries if key in numbers}
         self.successors[0] = list(roots)
         for number in range(1 + len(storages), len(objects)):
             thing = objects[number]
@@ -161,11 +161,15 @@ def _is_better(graph: _Graph, fans: Sequence[int], node: int, above: int, parent
     if not above:
         return True
     is_container, is_above_container = (
-        issubclass(class_of(graph.objects[one]), _CONTAINERS) and fans[one] >= _MANY for one in (node, above)
+        _is_container(graph.objects[one]) and fans[one] >= _MANY for one in (node, above)
     )
     if is_container and is_above_container:
         return fans[node] >= fans[above]
     return is_container or not is_above_container
+
+
+def _is_container(thing: object) -> bool:
+    return issubclass(class_of(thing), _CONTAINERS) or is_weak_keyed(thing)
 
 
 def _is_inner(graph: _Graph, node: int, parents: Sequence[int]) -> bool:
@@ -188,8 +192,8 @@ def _row(search: Search, thing: object, places: Sequence[int]) -> Retained:
     start, chain, text = search.ways.way_to(id(thing))
     cls = class_of(thing)
     name = qualified_name_of(cls)
-    length = len(cast("Sized", thing)) if cls in _CONTAINERS else None
-    growing = growing_line(start, chain, text) if issubclass(cls, _CONTAINERS) else None
+    length = len(cast("Sized", thing)) if cls in _CONTAINERS or cls is weakref.WeakKeyDictionary else None
+    growing = growing_line(start, chain, text) if _is_container(thing) else None
     return Retained(text, name, length, tuple(places), growing)
 
 

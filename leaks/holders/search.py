@@ -94,8 +94,8 @@ class Search:
     reach : int
         How many objects had been met, of `ours` in its order, when the last walk ended that found
         something.
-    entered : set of int
-        Where `meets_all`: what libraries refer to, by ``id``, besides what they alone have.
+    of_libraries : set of int
+        Where `meets_all`: what libraries refer to of what had been met before, by ``id``.
     ways : Ways
         How it came to what has been found.
     """
@@ -142,7 +142,7 @@ class Search:
                 self._wanted[subject.key] = subject
         self._met: dict[int, object] = {}
         self.reach = 0
-        self.entered: set[int] = set()
+        self.of_libraries: set[int] = set()
         # For each object met, the one that led to it, or the text of a root.
         self._links: dict[int, int | str] = {}
         self._others: dict[Subject, list[Link]] = {}
@@ -234,7 +234,7 @@ class Search:
         self._bound = bound = self.object_limit
         complete = False
         meets_all = (self._meets_all or self._finds_all) and stage == EDGES_PLAIN
-        entered = self.entered if self._meets_all and libraries else None
+        entered = self.of_libraries if self._meets_all and libraries else None
         while pending:
             node = pending.popleft()
             if not (complete or wanted or wanted_memory or meets_all):

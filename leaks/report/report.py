@@ -460,8 +460,10 @@ def with_freed(
     A line whose rows were left in a cycle is reported as one that grew. `retainers` are what
     retained the memory that was freed, and `undecided` what may have grown.
     """
-    lines = {(leak.site, leak.tensor_kind) for leak in freed}
-    left_out = [leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind) in lines]
+    lines = {(leak.site, leak.tensor_kind, leak.op) for leak in freed}
+    left_out = [
+        leak for leak in report.leaks if leak.kind == "cycle" and (leak.site, leak.tensor_kind, leak.op) in lines
+    ]
     others = [leak for leak in report.leaks if leak not in left_out]
     # What grows besides tensors may be due to the others.
     leaks = sorted((*others, *freed), key=lambda leak: (leak.kind == "native", -leak.nbytes))
@@ -473,7 +475,7 @@ def with_freed(
         count=report.count + sum(leak.count for leak in freed) - sum(leak.count for leak in left_out),
         nbytes=max(0, report.nbytes + sum(leak.nbytes for leak in freed) - sum(leak.nbytes for leak in left_out)),
         kept=tuple(sorted((*kept, *undecided), key=lambda leak: -leak.nbytes)),
-        kept_nbytes=max(0, report.kept_nbytes - kept_out) + sum(leak.nbytes for leak in undecided),
+        kept_nbytes=max(0, report.kept_nbytes - kept_out),
         leftovers=tuple(leftovers),
         retainers=tuple(sorted((*report.retainers, *retainers), key=lambda row: (-row.nbytes, row.holder))),
     )
@@ -621,22 +623,35 @@ def headline_of(report: Report) -> str:
             f"{_counted(len(report.leaks), noun)}{of_tensors}{size}{_freed_of(report.leaks)}{_known_of(report.leaks)}"
         )
     head = "no leaks" if report.verdict == "clean" else "no leak found"
-    if report.kept_nbytes < _WORTH_TELLING_NBYTES:
+    freed = sorted((leak for leak in report.kept if leak.freed is not None and leak.unjudged == "growth"), key=_size_of)
+    rows = sorted((leak for leak in report.kept if leak not in freed), key=_size_of)
+    parts: list[str] = []
+    for there, those, nbytes in (
+        ("held to the end", freed, sum(leak.nbytes for leak in freed)),
+        ("alive in the end", rows, report.kept_nbytes),
+    ):
+        if those and nbytes >= _WORTH_TELLING_NBYTES:
+            parts.append(f"{bytes_text(nbytes)} {there}: {_kept_in_few_words(those, nbytes)}")
+    if not parts:
         return head
-    rows = sorted(report.kept, key=lambda leak: -leak.nbytes)
-    advice = ""
-    if any(leak.unjudged == "growth" for leak in rows):
-        # What could grow comes first.
-        rows.sort(key=lambda leak: leak.unjudged != "growth")
-        advice = f" ({_TO_KNOW_GROWTH.format('it grows')})"
-    size = bytes_text(report.kept_nbytes)
+    can_grow = any(leak.unjudged == "growth" for leak in report.kept)
+    advice = f" ({_TO_KNOW_GROWTH.format('it grows')})" if can_grow else ""
+    return f"{head}; {'; '.join(parts)}{advice}"
+
+
+def _size_of(leak: Leak) -> tuple[bool, int]:
+    # What could grow comes first.
+    return leak.unjudged != "growth", -leak.nbytes
+
+
+def _kept_in_few_words(rows: Sequence[Leak], nbytes: int) -> str:
+    size = bytes_text(nbytes)
     # Where the first row is as good as all, its size is said once.
     is_all = bytes_text(rows[0].nbytes) == size
     rest = [] if is_all else [leak for leak in rows[1:] if leak.nbytes >= _WORTH_TELLING_NBYTES]
     small = len(rows) - 1 - len(rest)
     more = f" and {_counted(small, 'smaller line')}" if small else ""
-    there = "held to the end" if _are_freed(rows) else "alive in the end"
-    return f"{head}; {size} {there}: {_largest([rows[0], *rest], are_all=is_all)}{more}{advice}"
+    return f"{_largest([rows[0], *rest], are_all=is_all)}{more}"
 
 
 def _are_freed(leaks: Sequence[Leak]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -24,7 +25,7 @@ from ..holders.roots import OF_A_COROUTINE, OF_A_TASK
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
-from ..verdicts.growth import BIRTHS_AT_LEAST, COMPREHENSIONS, PASSES_AT_LEAST, trend_of
+from ..verdicts.growth import BIRTHS_AT_LEAST, COMPREHENSIONS, PASSES_AT_LEAST, UNASKED, trend_of
 from ..verdicts.verdicts import WORTH_NBYTES
 
 __all__ = [
@@ -42,7 +43,7 @@ _NOT_FOUND: Final = "not found"
 _PASSING: Final = ("scope", "suspended")
 """Kinds of leak that are looked at again when more has run: a thread closes its scope."""
 
-_GROWING: Final = ("growth", "graph", "escaped", "exception")
+_GROWING: Final = ("growth", "graph", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
@@ -103,7 +104,8 @@ class Inventory:
         freed = [
             leak for leak in leaks if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _PASSING)
         ]
-        others = _not_of({_line_of(leak) for leak in freed}, later.leaks)
+        told = {(_line_of(leak), leak.kind == "cycle") for leak in freed}
+        others = [leak for leak in later.leaks if (_line_of(leak), leak.kind == "cycle") not in told]
         found = sorted((*others, *freed), key=lambda leak: -leak.nbytes)
         lines = {_line_of(leak) for leak in found}
         held = [leak for leak in _not_of(lines, kept) if leak.freed is not None]
@@ -176,7 +178,14 @@ class Growing:
         While the main thread waits for others there is nothing else to look at.
         """
         in_scope = bool(OPENINGS.open_scopes())
-        self._open.update((_line_of(leak), leak) for leak in report.kept if leak.unjudged == "growth")
+        self._open = {
+            _line_of(leak): leak
+            for leak in report.kept
+            if leak.unjudged == "growth"
+            and not leak.holder.startswith(_NOT_FOUND)
+            and not (in_scope and leak.scopes != (None,))
+        }
+        fills = _fills_a_comprehension()
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
             is_given_back = in_scope and leak.scopes != (None,)
@@ -185,7 +194,9 @@ class Growing:
             if leak.holder.startswith(_NOT_FOUND):
                 # Where a function returns meanwhile, who holds it was met before, or will be. A list
                 # that a comprehension is filling is no variable yet.
-                if leak.trend is not None and not _is_in_comprehension():
+                if leak.trend is not None and fills:
+                    self._open[_line_of(leak)] = replace(leak, unjudged="growth")
+                elif leak.trend is not None:
                     self._met.setdefault(_line_of(leak), (leak, None))
                 continue
             if leak.trend is not None:
@@ -218,7 +229,9 @@ class Growing:
         for leak in told:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
         names: list[str | None] = [name for name, last in self._last.items() if last >= _UNTIL_THE_END * births]
-        if not any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
+        often = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
+        names_are_no_loops = all(name in UNASKED for name in often)
+        if not often:
             names = [None]
         found: list[Leak] = []
         retained: dict[Retainer, list[Leak]] = {}
@@ -247,8 +260,8 @@ class Growing:
         undecided = [
             leak
             for line, leak in self._open.items()
-            if line not in known and (end := _end_of(leak.holder)) is not None and end != _UNKNOWN_END
-            for leak in _told_open(line, leak, end, births, live.get(line, 0.0))
+            if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
+            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0))
         ]
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()], undecided
 
@@ -268,13 +281,21 @@ def _is_in_our_code() -> bool:
     return False
 
 
-def _is_in_comprehension() -> bool:
-    """Return whether a comprehension is running on this thread."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name in COMPREHENSIONS or is_in_comprehension(frame.f_code, frame.f_lasti):
-            return True
-        frame = frame.f_back
+def _fills_a_comprehension() -> bool:
+    """Return whether a comprehension is running on a thread, whose list is no variable yet."""
+    frames = sys._current_frames()
+    # A frame that references itself is freed only by the garbage collector: not from this one on.
+    frame = frames.pop(threading.get_ident()).f_back
+    for innermost in (frame, *frames.values()):
+        frame = innermost
+        while frame is not None:
+            if frame.f_code.co_name in COMPREHENSIONS:
+                return True
+            # Since 3.12 it is a loop in the code around it.
+            if sys.version_info >= (3, 12) and not is_inside(frame):
+                if is_in_comprehension(frame.f_code, frame.f_lasti):
+                    return True
+            frame = frame.f_back
     return False
 
 
@@ -311,7 +332,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
 
 
-def _told_open(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+def _undecided_at_the_end(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
     """Yield what a line had, where all that it made until the end was there, and was then freed."""
     count = nbytes = made = latest = 0
     for number in _numbers_of(line):
@@ -319,6 +340,9 @@ def _told_open(line: _Line, leak: Leak, end: str, births: int, live: float) -> I
         highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
         made += LOG.site(number)[4]
+    if not nbytes:
+        # What the log counts as models has no bytes.
+        nbytes = round(leak.nbytes / leak.count * count)
     if nbytes < WORTH_NBYTES or 2 * live > count:
         return
     if count >= _NEVER_RELEASED * made and latest > _STOPPED * births:
@@ -351,6 +375,9 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
         count_per_pass=sum(trend.count_per_pass for trend in trends),
         nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
     )
+    if not nbytes and leak.trend is not None:
+        # What the log counts as models are also the modules in them, and have no bytes.
+        count, nbytes, trend = leak.count, leak.nbytes, leak.trend
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"

@@ -44,7 +44,7 @@ _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
 _NEVER_RELEASED: Final = 0.9
 _STOPPED: Final = 0.5
-_EPOCHS: Final = 3
+_EPOCHS: Final = 6
 _PARTS: Final = 4
 _MUCH_MORE: Final = 2.0
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
@@ -142,8 +142,9 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
                 group = _Group(found, those, reason, escape, is_part_left, views)
                 leak, is_leak = group.leak(holders, evidence, of_program=of_program, died=died)
                 places[id(leak)] = those
-                if reason == "graph":
-                    graphs[id(leak)] = holders.roots_of_graphs([subjects[index] for index in those])
+                graphs[id(leak)] = (
+                    holders.roots_of_graphs([subjects[index] for index in those]) if reason == "graph" else {}
+                )
                 if is_part_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
@@ -151,7 +152,7 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
                         kept.append(leak)
                 else:
                     leaks.append(leak)
-        behind = _behind_rows(found, holders, [*leaks, *kept], graphs, places)
+        behind = _graph_nbytes_by_row(found, holders, [*leaks, *kept], graphs, places)
         graphs.clear()
         for rows in (leaks, kept):
             for number, leak in enumerate(rows):
@@ -188,7 +189,7 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
     )
 
 
-def _behind_rows(
+def _graph_nbytes_by_row(
     found: Inventory,
     holders: Holders,
     rows: Sequence[Leak],
@@ -206,13 +207,9 @@ def _behind_rows(
         if not tensors:
             continue
         near = [family for family in families if not family[0].keys().isdisjoint(tensors)]
-        families = [family for family in families if family not in near]
-        families.append(
-            (
-                {key: tensor for those, _ in near for key, tensor in those.items()} | tensors,
-                [*(row for _, those in near for row in those), leak],
-            )
-        )
+        families = [family for family in families if family[0].keys().isdisjoint(tensors)]
+        joined = {key: tensor for those, _ in near for key, tensor in those.items()} | tensors
+        families.append((joined, [*(row for _, those in near for row in those), leak]))
     behind: dict[int, int] = {}
     for tensors, those in families:
         known = nbytes_of(found.records[index] for leak in those for index in places[id(leak)])
@@ -391,7 +388,7 @@ class _Group:
                 trend = None
         elif not self.is_left:
             trend = evidence.trend_of(births, [record.nbytes for record in records])
-        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.is_bounded(subjects)):
+        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
@@ -469,22 +466,22 @@ class _Group:
             return "view"
         if self.reason not in _MAY_GROW or len(self.places) < 2:
             return None
-        if holders.is_bounded([self.found.subjects[index] for index in self.places]):
+        if holders.are_in_a_bounded_deque([self.found.subjects[index] for index in self.places]):
             return None
         if evidence.watched_passes and evidence.may_grow(births):
             return "trend"
         if evidence.watched_loops:
             return None
         numbers = births.numbers()
+        model = _model_of(self.found.subjects[self.places[0]])
         if evidence.watched_passes and not (
-            len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= _STOPPED * evidence.last
+            model is None and len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= _STOPPED * evidence.last
         ):
             # Only what stays with each of a few epochs grows at steps too few to be seen.
             return None
         # What was filled once, before the program went on to other things, does not grow.
         goes_on = bool(numbers) and max(numbers) > _STOPPED * evidence.last and not evidence.is_in_a_row(births)
         # Of models, the parts that one line makes count too.
-        model = _model_of(self.found.subjects[self.places[0]])
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)

@@ -19,6 +19,7 @@ __all__ = [
     "HANDED_OVER",
     "PASSES_AT_LEAST",
     "STEP",
+    "UNASKED",
     "Evidence",
     "doubt_of",
     "trend_of",
@@ -261,6 +262,7 @@ def _thinned(points: Sequence[Point], limit: int) -> Sequence[Point]:
 
 STEP: Final = "optimizer step"
 HANDED_OVER: Final = "handed over to the parent"
+UNASKED: Final = (STEP, HANDED_OVER)
 """The names of passes that nobody asked for: they count where there are no others."""
 
 _NAMES: Final = 8
@@ -291,7 +293,7 @@ class Evidence:
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         often = sorted(passes.items(), key=lambda item: -item[1])
         names = [name for name, times in often if times >= PASSES_AT_LEAST]
-        names = ([name for name in names if name not in (STEP, HANDED_OVER)] or names)[:_NAMES]
+        names = ([name for name in names if name not in UNASKED] or names)[:_NAMES]
         self._names = names if beginning.has_series else []
         self.last = last - beginning.after
         self._known: dict[int, Trend | None] = {}
@@ -304,7 +306,7 @@ class Evidence:
     @property
     def watched_loops(self) -> bool:
         """Return whether the program itself says what a pass is. An epoch has many optimizer steps."""
-        return any(name not in (STEP, HANDED_OVER) for name in self._names)
+        return any(name not in UNASKED for name in self._names)
 
     def watched(self, births: Births) -> bool:
         """Return whether scopes of these names were passed often enough to see growth."""

@@ -309,7 +309,7 @@ class _HookState:
 
 
 @final
-class _OfStates:
+class _HookOfStates:
     """The place of the hook before JAX 0.8: an attribute of the states of `jax_jit`."""
 
     __slots__ = ("_jit",)
@@ -338,28 +338,34 @@ class _Jit:
         self._jit = jit
         self._place = place
 
-    def global_state(self) -> _Writes:
-        return _Writes(self._place.set_global)
+    def global_state(self) -> _HookWriter:
+        return _HookWriter(self._jit.global_state(), self._place.set_global)
 
-    def thread_local_state(self) -> _Writes:
-        return _Writes(self._place.set_local)
+    def thread_local_state(self) -> _HookWriter:
+        return _HookWriter(self._jit.thread_local_state(), self._place.set_local)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._jit, name)
 
 
 @final
-class _Writes:
-    __slots__ = ("_set",)
+class _HookWriter:
+    """A state of `jax_jit` whose hook is set through `_HookState`."""
 
-    def __init__(self, write: Callable[[Any], None]) -> None:
-        self._set = write
+    __slots__ = ("_set", "_state")
+
+    def __init__(self, state: Any, write: Callable[[Any], None]) -> None:
+        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "_set", write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "post_hook":
             self._set(value)
         else:
-            object.__setattr__(self, name, value)
+            setattr(self._state, name, value)
 
 
 _PLACES: Final[list[_HookState]] = []
@@ -380,7 +386,7 @@ def _install_hook() -> bool:
     jit = getattr(_api, "jax_jit", None)
     if jit is None or not hasattr(jit.global_state(), "post_hook"):
         return False
-    _PLACES.append(_HookState(_OfStates(jit)))
+    _PLACES.append(_HookState(_HookOfStates(jit)))
     _api.jax_jit = _Jit(jit, _PLACES[0])
     return True
 
@@ -388,7 +394,7 @@ def _install_hook() -> bool:
 def _take_out() -> None:
     if _PLACES:
         place = _PLACES.pop().take_out()
-        if isinstance(place, _OfStates):
+        if isinstance(place, _HookOfStates):
             _api.jax_jit = place._jit
         else:
             _api._post_hook_state = place

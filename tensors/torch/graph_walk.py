@@ -214,18 +214,21 @@ class Graph:
         return sum(self.bytes_of.values())
 
 
-def walk_graph(roots: list[Any]) -> Graph:
+def walk_graph(roots: list[Any], *, without_leaves: bool = False) -> Graph:
     """Return the graph behind some tensors, with what its nodes saved.
 
     Parameters
     ----------
     roots : list of torch.Tensor
         Live tensors.
+    without_leaves : bool, default False
+        Whether the memory of leaves, such as the parameters of a model, does not count: a graph
+        saves it, and is not what keeps it.
     """
     with beside_no_backward(), _C.DisableTorchFunction(), torch.no_grad():
         graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
         _collect(graph)
-        _measure(graph)
+        _measure(graph, without_leaves=without_leaves)
     guard_release(graph.nodes, graph.edges)
     return graph
 
@@ -245,9 +248,13 @@ def _collect(graph: Graph) -> None:
         pending.extend(child for child in reversed(below) if id(child) not in nodes)
 
 
-def _measure(graph: Graph) -> None:
+def _measure(graph: Graph, *, without_leaves: bool) -> None:
     names: dict[type, list[str]] = {}
     found: dict[Hashable, int] = {}
+    if without_leaves:
+        for node in graph.nodes.values():
+            if node.name() == ACCUMULATE:
+                found.update(storages_behind(node.variable))
     contexts: list[object] = []
     for key, node in graph.nodes.items():
         cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)

@@ -356,8 +356,8 @@ class TorchReferences(Framework):
         return STEPS.reached(tensor)
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return the bytes that their graphs saved."""
-        return walk_graph([*tensors]).nbytes
+        """Return the bytes that their graphs saved of other tensors than leaves."""
+        return walk_graph([*tensors], without_leaves=True).nbytes
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
         """See to it that the graph can be released, however deep it is."""

@@ -35,7 +35,7 @@ leak-report: 5 leaks, 9 tensors, 21.6 MB
   4. exception (likely): 1 × Tensor float32 (300, 1000), 1.2 MB
      born at leaky.py:{exception} in fail_on_a_batch(), outside every scope, AGO
      held by module __main__.last_error.__traceback__ frame leaky.py:{fail} fail_on_a_batch(): local 'batch'
-     do: keep its text, or call traceback.clear_frames()
+     do: keep its text, or set its __traceback__ to None
 
   5. view (likely): 1 × Tensor float32 (10,), 800.0 kB
      born at leaky.py:{view} in keep_a_view(), outside every scope, AGO

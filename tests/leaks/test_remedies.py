@@ -122,7 +122,7 @@ def by_a_thread_local() -> Hold:
         (by_a_cache, "bound the cache with lru_cache"),
         (by_a_default, "let the default be None"),
         (by_a_finalizer, "give the finalizer nothing that leads to the object"),
-        (by_a_context_variable, "reset() the context variable"),
+        (by_a_context_variable, "empty what the context variable"),
         (by_records_of_a_log, "log numbers and text"),
         (by_a_queue, "give the queue a maxsize"),
         (by_futures, "drop the futures"),
