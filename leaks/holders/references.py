@@ -166,7 +166,7 @@ def referents_of(node: Any) -> list[object]:
         return list(namespace_of(node).values())
     if issubclass(cls, _thread_local):
         return _of_thread_local(node)
-    if _is_weak_keyed(cls):
+    if is_weak_keyed(node):
         return _of_weak_keyed(node)
     found = referents(node)
     known = framework_of(cls)
