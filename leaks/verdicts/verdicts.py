@@ -257,7 +257,7 @@ def _in_a_cycle(facts: Facts) -> Verdict:
             "cycle",
             "certain",
             "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph",
-            facts.remedy or "refer weakly to tensors in hooks and functions of a graph",
+            "refer weakly to tensors in hooks and functions of a graph",
         )
     return Verdict(
         "cycle",
