@@ -252,9 +252,6 @@ OWNED: Final = "its scope, because it cannot be weakly referenced"
 _CHAINS: Final = 3
 _LOOKED_AT: Final = 12
 _IN_CYCLES: Final = 10
-# About what PyTorch and JAX lead to. A search with less room does not ask whether a library has as
-# well what the program's variables lead to.
-_OF_LIBRARIES: Final = 250_000
 _MOST: Final = 0.75
 _REASONS: Final[dict[int, Reason]] = {
     EDGES_PLAIN: "held",
@@ -291,7 +288,7 @@ class Holders:
         Storages with their bytes, for `used_nbytes`.
     meets_all : bool, default False
         Whether the search goes on to its end when everything is found: `retained` needs all that
-        variables lead to, and what of it a library has as well.
+        variables lead to.
     """
 
     def __init__(
@@ -304,7 +301,6 @@ class Holders:
     ) -> None:
         install_imported()
         self._object_limit = object_limit
-        self._meets_all = meets_all
         # The tuple is rebuilt for each request, so search for its anchor instead.
         self._anchors: dict[Subject, Subject] = {
             subject: anchor
@@ -338,8 +334,7 @@ class Holders:
     def _find(self) -> None:
         search = self._search
         search.from_roots(user_roots(), libraries=False)
-        has_room = self._meets_all and self._object_limit - len(search.ours) >= _OF_LIBRARIES
-        if not search.stopped and (search.left or has_room):
+        if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)
         if not search.stopped and search.left:
             self._look_for_cycles()

@@ -8,6 +8,7 @@ it: of those that dominate it, the container with the most items, which is where
 from __future__ import annotations
 
 import re
+import sys
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
@@ -15,13 +16,14 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, cast, final
 
+from ...scopes.kinds import kind_of
 from ...scopes.sites import Site
 from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
-from .dominators import UNREACHED, dominators_of
+from .dominators import UNREACHED, Dominators, dominators_of
 from .growing import growing_line
 from .references import class_of, framework_of, is_namespace, is_weak_keyed, qualified_name_of, referents_of
-from .roots import user_roots
+from .roots import library_roots, user_roots
 from .search import Search
 
 __all__ = [
@@ -72,14 +74,14 @@ class _Graph:
     has a million nodes.
     """
 
-    __slots__ = ("objects", "storages", "successors")
+    __slots__ = ("_numbers", "objects", "storages", "successors")
 
     def __init__(self, search: Search, wanted: Iterable[Hashable]) -> None:
         self.storages: dict[Hashable, int] = {identity: number for number, identity in enumerate(wanted, 1)}
         storages = self.storages
         self.objects: list[object] = [None] * (1 + len(storages))
         objects = self.objects
-        numbers: dict[int, int] = {}
+        numbers = self._numbers = dict[int, int]()
         for key, thing in islice(search.ours.items(), search.reach):
             known = framework_of(class_of(thing))
             if known is not None and known[1] == "tensor":
@@ -93,8 +95,8 @@ class _Graph:
         self.successors: list[Sequence[int]] = [()] * len(objects)
         roots = {numbers[id(thing)] for _, thing in user_roots() if id(thing) in numbers}
         roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
-        roots |= {numbers[key] for key in search.of_libraries if key in numbers}
         self.successors[0] = list(roots)
+        self.add_roots(search.of_libraries)
         for number in range(1 + len(storages), len(objects)):
             thing = objects[number]
             known = framework_of(class_of(thing))
@@ -111,6 +113,56 @@ class _Graph:
                     below += [numbers[key] for value in values if (key := id(value)) in numbers]
             self.successors[number] = below
 
+    def add_roots(self, keys: Iterable[int]) -> None:
+        """Let objects be held by something outside of the graph too, by ``id``."""
+        self.successors[0] = list({*self.successors[0], *(self._numbers[key] for key in keys if key in self._numbers)})
+
+    def explains(self, search: Search, tree: Dominators) -> bool:
+        """Return whether the graph has all references to what is retained: nothing else holds any of it."""
+        # Nodes of graphs are held by C++.
+        inner = {
+            number
+            for number, weight in enumerate(self.weights(tree))
+            if weight and tree.above[number] > 0 and not _is_node(self.objects[number])
+        }
+        unexplained = dict.fromkeys(inner, 0)
+        last_storage = len(self.storages)
+        for key, number in self._numbers.items():
+            if number in inner:
+                # Of an object that is no lone tensor `objects` has another reference.
+                unexplained[number] += _references(search.ours, key) - _OF_THE_SEARCH - (number > last_storage)
+        for below in islice(self.successors, 1, None):
+            for number in below:
+                if number in inner:
+                    unexplained[number] -= 1
+        left = {number for number, references in unexplained.items() if references > 0}
+        for key, number in self._numbers.items() if left else ():
+            if number in left:
+                kind = kind_of(search.ours[key])
+                unexplained[number] -= 0 if kind is None else kind.library_references(search.ours[key])
+        return all(unexplained[number] <= 0 for number in left)
+
+    def weights(self, tree: Dominators) -> list[int]:
+        """Return how many storages each node dominates."""
+        holds = [0] * len(tree.above)
+        for number in self.storages.values():
+            if tree.above[number] != UNREACHED:
+                holds[number] = 1
+        return tree.totals(holds)
+
+
+def _is_node(thing: object) -> bool:
+    known = framework_of(class_of(thing))
+    return known is not None and known[1] == "node"
+
+
+def _references(things: Mapping[int, object], key: int) -> int:
+    return sys.getrefcount(things[key])
+
+
+# How many references there are to what only a dict has, as the interpreter counts them.
+_OF_THE_SEARCH: Final = _references({0: object()}, 0)
+
 
 def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
     """Return what retains some pieces of memory; empty where the search did not come to its end.
@@ -126,12 +178,12 @@ def retained_by(search: Search, pieces: Sequence[Piece]) -> list[Retained]:
         return []
     graph = _Graph(search, dict.fromkeys(identity for storages, _ in pieces for identity, _ in storages))
     tree = dominators_of(graph.successors)
+    if not search.has_asked_libraries and not graph.explains(search, tree):
+        search.from_roots(library_roots(), libraries=True)
+        graph.add_roots(search.of_libraries)
+        tree = dominators_of(graph.successors)
     last_storage = len(graph.storages)
-    holds = [0] * len(tree.above)
-    for number in graph.storages.values():
-        if tree.above[number] != UNREACHED:
-            holds[number] = 1
-    weights = tree.totals(holds)
+    weights = graph.weights(tree)
     fans = [0] * len(tree.above)
     for node in tree.order:
         if weights[node] and tree.above[node] != UNREACHED:

@@ -94,6 +94,8 @@ class Search:
     reach : int
         How many objects had been met, of `ours` in its order, when the last walk ended that found
         something.
+    has_asked_libraries : bool
+        Whether a walk began at the variables of libraries.
     of_libraries : set of int
         Where `meets_all`: what libraries refer to of what had been met before, by ``id``.
     ways : Ways
@@ -142,6 +144,7 @@ class Search:
                 self._wanted[subject.key] = subject
         self._met: dict[int, object] = {}
         self.reach = 0
+        self.has_asked_libraries = False
         self.of_libraries: set[int] = set()
         # For each object met, the one that led to it, or the text of a root.
         self._links: dict[int, int | str] = {}
@@ -197,6 +200,7 @@ class Search:
 
     def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
         """Search everything that some roots reach, until all is found or a limit is met."""
+        self.has_asked_libraries = self.has_asked_libraries or libraries
         left = len(self._wanted) + len(self._wanted_memory)
         thing: object = None
         for name, thing in roots:
