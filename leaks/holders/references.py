@@ -269,13 +269,9 @@ def is_thread_local(node: object) -> bool:
 
 def is_weak_keyed(node: object) -> bool:
     """Return whether an object is a dictionary whose values live as long as their keys."""
-    return _is_weak_keyed(type(node))
-
-
-def _is_weak_keyed(cls: type) -> bool:
     # Not `issubclass`: that of an abstract class asks its metaclass, which keeps a reference to each
     # class that it is asked of, and crashes at types that CPython 3.11 has not readied.
-    return type.__subclasscheck__(weakref.WeakKeyDictionary, cls)
+    return type.__subclasscheck__(weakref.WeakKeyDictionary, type(node))
 
 
 def items_of_weak_keyed(node: object) -> list[tuple[object, object]]:

@@ -25,7 +25,15 @@ from ..holders.roots import OF_A_COROUTINE, OF_A_TASK
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
-from ..verdicts.growth import BIRTHS_AT_LEAST, COMPREHENSIONS, PASSES_AT_LEAST, UNASKED, trend_of
+from ..verdicts.growth import (
+    BIRTHS_AT_LEAST,
+    COMPREHENSIONS,
+    NEVER_RELEASED,
+    PASSES_AT_LEAST,
+    STOPPED,
+    UNASKED,
+    trend_of,
+)
 from ..verdicts.verdicts import WORTH_NBYTES
 
 __all__ = [
@@ -51,9 +59,6 @@ _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 _FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
 _OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
 _LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
-
-_NEVER_RELEASED: Final = 0.9
-_STOPPED: Final = 0.5
 
 _Line = tuple[Site | None, str, str | None]
 """Line, kind and call: what one line makes by two calls may go two ways."""
@@ -178,25 +183,27 @@ class Growing:
         While the main thread waits for others there is nothing else to look at.
         """
         in_scope = bool(OPENINGS.open_scopes())
+
+        def is_given_back(leak: Leak) -> bool:
+            return in_scope and leak.scopes != (None,)
+
         self._open = {
             _line_of(leak): leak
             for leak in report.kept
-            if leak.unjudged == "growth"
-            and not leak.holder.startswith(_NOT_FOUND)
-            and not (in_scope and leak.scopes != (None,))
+            if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
         }
-        fills = _fills_a_comprehension()
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
-            is_given_back = in_scope and leak.scopes != (None,)
-            if leak.kind not in _GROWING or is_given_back:
+            if leak.kind not in _GROWING or is_given_back(leak):
                 continue
             if leak.holder.startswith(_NOT_FOUND):
                 # Where a function returns meanwhile, who holds it was met before, or will be. A list
                 # that a comprehension is filling is no variable yet.
-                if leak.trend is not None and fills:
+                if leak.trend is None:
+                    continue
+                if _fills_a_comprehension():
                     self._open[_line_of(leak)] = replace(leak, unjudged="growth")
-                elif leak.trend is not None:
+                else:
                     self._met.setdefault(_line_of(leak), (leak, None))
                 continue
             if leak.trend is not None:
@@ -345,7 +352,7 @@ def _undecided_at_the_end(line: _Line, leak: Leak, end: str, births: int, live: 
         nbytes = round(leak.nbytes / leak.count * count)
     if nbytes < WORTH_NBYTES or 2 * live > count:
         return
-    if count >= _NEVER_RELEASED * made and latest > _STOPPED * births:
+    if count >= NEVER_RELEASED * made and latest > STOPPED * births:
         yield replace(leak, count=count, nbytes=nbytes, used_nbytes=min(leak.used_nbytes, nbytes), freed=end)
 
 

@@ -22,7 +22,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import Evidence
+from .growth import NEVER_RELEASED, STOPPED, Evidence
 from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
 from .without_tensors import unclosed_scopes
 
@@ -42,8 +42,6 @@ _PINNING: Final = ("view", "escaped")
 _IMPORTING: Final = "<frozen importlib"
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
-_NEVER_RELEASED: Final = 0.9
-_STOPPED: Final = 0.5
 _EPOCHS: Final = 6
 _PARTS: Final = 4
 _MUCH_MORE: Final = 2.0
@@ -475,17 +473,17 @@ class _Group:
         numbers = births.numbers()
         model = _model_of(self.found.subjects[self.places[0]])
         if evidence.watched_passes and not (
-            model is None and len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= _STOPPED * evidence.last
+            model is None and len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= STOPPED * evidence.last
         ):
             # Only what stays with each of a few epochs grows at steps too few to be seen.
             return None
         # What was filled once, before the program went on to other things, does not grow.
-        goes_on = bool(numbers) and max(numbers) > _STOPPED * evidence.last and not evidence.is_in_a_row(births)
+        goes_on = bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
         # Of models, the parts that one line makes count too.
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)
-        return "growth" if goes_on and len(numbers) >= _NEVER_RELEASED * births.made * share else None
+        return "growth" if goes_on and len(numbers) >= NEVER_RELEASED * births.made * share else None
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:

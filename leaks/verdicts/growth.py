@@ -17,8 +17,10 @@ __all__ = [
     "BIRTHS_AT_LEAST",
     "COMPREHENSIONS",
     "HANDED_OVER",
+    "NEVER_RELEASED",
     "PASSES_AT_LEAST",
     "STEP",
+    "STOPPED",
     "UNASKED",
     "Evidence",
     "doubt_of",
@@ -62,6 +64,11 @@ _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
+
+NEVER_RELEASED: Final = 0.9
+"""Of what a line made, the share that is there where it released nothing."""
+STOPPED: Final = 0.5
+"""A line whose last result was born before this share of the run has stopped."""
 
 
 def trend_of(series: Sequence[Point], *, doubt: float = 0.0) -> Trend | None:
