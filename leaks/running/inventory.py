@@ -28,6 +28,7 @@ from ..report.retainer import Retainer, noun_of
 from ..verdicts.growth import (
     BIRTHS_AT_LEAST,
     COMPREHENSIONS,
+    EPOCHS,
     NEVER_RELEASED,
     PASSES_AT_LEAST,
     STOPPED,
@@ -187,11 +188,13 @@ class Growing:
         def is_given_back(leak: Leak) -> bool:
             return in_scope and leak.scopes != (None,)
 
-        self._open = {
-            _line_of(leak): leak
+        # When a look happens depends on the machine: what it does not find any more stays, and the
+        # end decides.
+        self._open.update(
+            (_line_of(leak), leak)
             for leak in report.kept
             if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
-        }
+        )
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         for leak in report.leaks:
             if leak.kind not in _GROWING or is_given_back(leak):
@@ -268,7 +271,7 @@ class Growing:
             leak
             for line, leak in self._open.items()
             if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
-            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0))
+            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), has_passes=bool(often))
         ]
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()], undecided
 
@@ -339,14 +342,21 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
 
 
-def _undecided_at_the_end(line: _Line, leak: Leak, end: str, births: int, live: float) -> Iterator[Leak]:
+def _undecided_at_the_end(
+    line: _Line, leak: Leak, end: str, births: int, live: float, *, has_passes: bool
+) -> Iterator[Leak]:
     """Yield what a line had, where all that it made until the end was there, and was then freed."""
     count = nbytes = made = latest = 0
+    first = births
     for number in _numbers_of(line):
         series = LOG.series(number, None)
         highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
+        first = min([first, *(point[0] for point in series if point[1])])
         made += LOG.site(number)[4]
+    if has_passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
+        # The same holds of what is there in the end: see `_Group` of `classify`.
+        return
     if not nbytes:
         # What the log counts as models has no bytes.
         nbytes = round(leak.nbytes / leak.count * count)

@@ -22,7 +22,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import NEVER_RELEASED, STOPPED, Evidence
+from .growth import EPOCHS, NEVER_RELEASED, STOPPED, Evidence
 from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
 from .without_tensors import unclosed_scopes
 
@@ -42,7 +42,6 @@ _PINNING: Final = ("view", "escaped")
 _IMPORTING: Final = "<frozen importlib"
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
-_EPOCHS: Final = 6
 _PARTS: Final = 4
 _MUCH_MORE: Final = 2.0
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
@@ -473,7 +472,7 @@ class _Group:
         numbers = births.numbers()
         model = _model_of(self.found.subjects[self.places[0]])
         if evidence.watched_passes and not (
-            model is None and len(numbers) >= _EPOCHS and max(numbers) - min(numbers) >= STOPPED * evidence.last
+            model is None and len(numbers) >= EPOCHS and max(numbers) - min(numbers) >= STOPPED * evidence.last
         ):
             # Only what stays with each of a few epochs grows at steps too few to be seen.
             return None

@@ -16,6 +16,7 @@ from ..report.leaks import Trend
 __all__ = [
     "BIRTHS_AT_LEAST",
     "COMPREHENSIONS",
+    "EPOCHS",
     "HANDED_OVER",
     "NEVER_RELEASED",
     "PASSES_AT_LEAST",
@@ -65,6 +66,8 @@ _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
 
+EPOCHS: Final = 6
+"""Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 NEVER_RELEASED: Final = 0.9
 """Of what a line made, the share that is there where it released nothing."""
 STOPPED: Final = 0.5
