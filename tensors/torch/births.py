@@ -76,6 +76,8 @@ _C: Final[Any] = torch._C
 _tensor: Final[Any] = import_module("torch._tensor")
 backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
 """The number of the backward pass that is running on this thread; -1 where none is."""
+_is_cached: Final[Callable[[object], bool]] = _C._is_cached_tensor
+"""Whether a tensor is handed out by each run of a compiled function that PyTorch has put into a CUDA graph."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
 
@@ -360,7 +362,7 @@ def births_in(
     if not issubclass(cls, (tuple, list, dict, Tensor)) or (type(func) is MethodWrapperType and _accesses(func)):
         return None
     leaves: list[object] = flattened(result, _LEVELS)
-    fresh = [item for item in leaves if id(item) not in LIVE and is_born(type(item))]
+    fresh = [item for item in leaves if id(item) not in LIVE and is_born(type(item)) and not _is_cached(item)]
     if fresh and cls is not Tensor:
         given = {id(item) for item in flattened((args, kwargs), _LEVELS)}
         fresh = [item for item in fresh if id(item) not in given]

@@ -130,6 +130,8 @@ _ALLOWED: Final = frozenset(
         "__torch_dispatch__",
         "__torch_function__",
         "__weakref__",
+        # A weak reference of PyTorch's own calls it on what it finds.
+        "_fix_weakref",
     }
 )
 # Asked of anything by ``isinstance(thing, torch.nn.Parameter)``, with a default: absent, not

@@ -1,4 +1,4 @@
-"""Programs of ``torch.distributed``, run by processes of their own, given WORLD, RANK and FILE.
+"""Programs of ``torch.distributed``, run by processes of their own, given WORLD, RANK, FILE and a device.
 
 Each prints the name of a program that is done.
 """
@@ -20,17 +20,21 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.frameworks.rounds import Round, assert_same_as_plain
 
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+DEVICE = sys.argv[4] if len(sys.argv) == 5 else "cpu"
+
 
 def layers() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    parts = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
+    return nn.Sequential(*parts).to(DEVICE)
 
 
 def train(model: nn.Module, optimizer: Any, step: Round) -> object:
     generator = torch.Generator().manual_seed(1 + dist.get_rank())
     losses: list[float] = []
     for _ in range(4):
-        x = torch.randn(4, 6, generator=generator)
+        x = torch.randn(4, 6, generator=generator).to(DEVICE)
         with step():
             loss = model(x).square().mean()
             optimizer.zero_grad()
@@ -49,7 +53,7 @@ def whole(tensor: Any) -> Any:
 
 def fsdp(step: Round, **options: Any) -> object:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2)).to(DEVICE)
     for layer in model:
         fully_shard(layer, **options)
     fully_shard(model, **options)
@@ -87,10 +91,10 @@ def ddp_that_accumulates(step: Round) -> object:
     for index in range(4):
         with step():
             if index % 2:
-                model(torch.full((4, 6), float(index))).sum().backward()
+                model(torch.full((4, 6), float(index), device=DEVICE)).sum().backward()
             else:
                 with model.no_sync():
-                    model(torch.full((4, 6), float(index))).sum().backward()
+                    model(torch.full((4, 6), float(index), device=DEVICE)).sum().backward()
     return [parameter.grad for parameter in model.parameters()]
 
 
@@ -113,8 +117,8 @@ def sharded_optimizer(step: Round) -> object:
 
 def tensor_parallel(step: Round) -> object:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).to(DEVICE)
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     return train(model, torch.optim.Adam(model.parameters(), lr=0.05), step)
 
@@ -122,7 +126,7 @@ def tensor_parallel(step: Round) -> object:
 def sharded_inside_of_the_block(step: Round) -> object:
     torch.manual_seed(0)
     with step():
-        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2)).to(DEVICE)
         for layer in model:
             fully_shard(layer)
         fully_shard(model)
@@ -134,7 +138,7 @@ def state_loaded_inside_of_the_block(step: Round) -> object:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
     torch.manual_seed(0)
-    model = nn.Linear(6, 8)
+    model = nn.Linear(6, 8).to(DEVICE)
     fully_shard(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     train(model, optimizer, step)
@@ -166,18 +170,19 @@ def pipeline(step: Round) -> object:
 
     rank, world = dist.get_rank(), dist.get_world_size()
     parts = [nn.Sequential(nn.Linear(6, 8), nn.ReLU()), nn.Linear(8, 2)] if world == 2 else [nn.Linear(6, 2)]
+    parts = [part.to(DEVICE) for part in parts]
     for part in parts:
         torch.manual_seed(0)
         for parameter in part.parameters():
             nn.init.normal_(parameter)
-    stage = PipelineStage(parts[rank], rank, world, torch.device("cpu"))
+    stage = PipelineStage(parts[rank], rank, world, torch.device(DEVICE))
     schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
     last = rank == world - 1
     outputs: list[object] = []
     for index in range(3):
         with step():
-            inputs = () if rank else (torch.full((4, 6), float(index)),)
-            targets = {"target": torch.ones(4, 2), "losses": []} if last else {}
+            inputs = () if rank else (torch.full((4, 6), float(index), device=DEVICE),)
+            targets = {"target": torch.ones(4, 2, device=DEVICE), "losses": []} if last else {}
             found = schedule.step(*inputs, **targets)
             outputs.append(found.tolist() if last else None)
     return outputs, [parameter.grad for parameter in parts[rank].parameters()]
@@ -200,9 +205,9 @@ PROGRAMS: tuple[Callable[[Round], object], ...] = (
 )
 
 
-def main(world: str, rank: str, file: str) -> None:
+def main(world: str, rank: str, file: str, device: str = "cpu") -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", world_size=int(world), rank=int(rank))
+    dist.init_process_group(BACKENDS[device], init_method=f"file://{file}", world_size=int(world), rank=int(rank))
     for program in PROGRAMS:
         assert_same_as_plain(program)
         print(program.__name__, flush=True)

@@ -322,6 +322,7 @@ assert ds.is_disposed(born[-1]) and ds.is_disposed(packed)
 
 def test_every_patch_of_pytorch_is_put_back_and_made_again():
     pytest.importorskip("torch", reason="PyTorch is not installed")
+    from disposescope.tensors.torch.exclusions import _hands_out_its_result
     from disposescope.tensors.torch.graph_walk import SHOWS_SAVED
 
     modules = ["torch._dynamo", "torch.export", "torch.utils.data"]
@@ -329,8 +330,10 @@ def test_every_patch_of_pytorch_is_put_back_and_made_again():
     modules += ["torch.export.pt2_archive._package"] * (
         importlib.util.find_spec("torch.export.pt2_archive") is not None
     )
-    # Before 2.10 PyTorch shows neither what its graphs saved, nor what compiled functions return.
-    known = [] if SHOWS_SAVED else ["_raw_saved_", "_maybe_set_eval_frame"]
+    # Before 2.10 PyTorch does not show what its graphs saved, and before 2.12 not what compiled functions return.
+    known = [] if SHOWS_SAVED else ["_raw_saved_"]
+    if not _hands_out_its_result(importlib.import_module("torch._dynamo.eval_frame")):
+        known.append("_maybe_set_eval_frame")
     program = MAKE_TENSORS + EVERY_PATCH.format(modules=modules, library="torch", known=known) + BIRTHS_OF_TORCH
     assert int(run_program(program)) >= 25
 

@@ -334,7 +334,7 @@ BOTH_REFUSE: dict[str, Callable[[Any, Any], Any]] = {
     "class: an unknown field": lambda m, t: packed(m, t)._replace(x=1),
     "class: a field of too many": lambda m, t: packed(m, t)[4],
     "class: assignment": lambda m, t: setattr(packed(m, t), "data", 1),
-    "class: pinning": lambda m, t: packed(m, t).pin_memory(),
+    **({} if torch.cuda.is_available() else {"class: pinning": lambda m, t: packed(m, t).pin_memory()}),
     "unpad: too few lengths": lambda m, t: m.unpad_sequence(t(ones((3, 2))), t(ints([1]))),
     "unpad: too many lengths": lambda m, t: m.unpad_sequence(t(ones((3, 2))), t(ints([1, 2, 3]))),
     "unpad: rank 1": lambda m, t: m.unpad_sequence(t(ones(3)), t(ints([1]))),

@@ -418,6 +418,9 @@ def test_a_loop_in_a_generator_does_not_capture_what_the_consumer_makes() -> Non
         next(suspended)
         made.append(ds.ones(1))
         suspended.close()
+        if (3, 12, 2) <= sys.version_info < (3, 12, 4):
+            # A generator that is closed goes on holding what it held there: python/cpython#118272.
+            del suspended
         assert not ds.is_disposed(made[-1])
         assert len(consumer) == 4
 

@@ -703,5 +703,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a device PyTorch runs no backward pass in a fork")
 def test_a_forked_process_waits_for_no_look_of_its_parent() -> None:
     assert run_program(FORKED_DURING_A_LOOK) == "6\n"

@@ -254,6 +254,32 @@ def test_threads_are_seen_that_ran_before() -> None:
     assert len(kept) == 1
 
 
+def test_a_tensor_that_each_run_of_a_cuda_graph_hands_out_belongs_to_the_graph():
+    """PyTorch makes its tensors for the results once, and has them in a table of its own."""
+    made = []
+
+    def graph(x):
+        if not made:
+            made.append(torch.empty_like(x))
+            torch._C._add_cached_tensor(made[0])
+        return (made[0].copy_(x.sin()),)
+
+    compiled = torch.compile(lambda x: x.sin(), backend=lambda _graph, _inputs: graph)
+    torch._C._set_cached_tensors_enabled(True)
+    try:
+        for value in (1.0, 2.0, 3.0):
+            with ds.dispose_scope() as scope:
+                result = compiled(torch.full((4,), value))
+                assert result is made[0]
+                assert result not in scope
+                copied = scope.move_to_outer(result.clone())
+            assert torch.equal(copied, torch.full((4,), value).sin())
+        assert not ds.is_disposed(made[0])
+    finally:
+        torch._C._remove_cached_tensor(made[0])
+        torch._C._set_cached_tensors_enabled(False)
+
+
 def test_an_optimizer_and_what_is_compiled_are_let_alone(detector: LeakDetector) -> None:
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.Adam(model.parameters())

@@ -308,6 +308,16 @@ def test_every_use_of_a_dead_tensor_raises(use):
         use(tensor)
 
 
+def test_a_weak_reference_of_pytorchs_finds_the_dead_tensor():
+    """Whoever keeps such a reference asks for the tensor at any time: compiled functions do, before each step."""
+    tensor = torch.rand(3)
+    with ds.dispose_scope() as scope:
+        scope.attach(tensor)
+        reference = torch.utils.weak.TensorWeakRef(tensor)
+    assert ds.is_disposed(tensor)
+    assert reference() is tensor
+
+
 # A build for CUDA makes none without a driver.
 STREAMS = [] if torch.backends.cuda.is_built() and not torch.cuda.is_available() else [(torch.Stream(),)]
 
