@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import types
@@ -19,7 +20,6 @@ from ...scopes.errors import DisposedError
 from ...scopes.process import PATCHES
 from ..patches import TORCH_GRAPHS
 from .compiled import backward_elsewhere, begin_look, read_between
-from .disposal import COUNTS_CPLUSPLUS
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -324,17 +324,33 @@ def _ends_of(root: Any) -> Iterator[Any]:
         yield node
 
 
+def _keeps_nodes() -> bool:
+    with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
+        result = torch.ones(1, device="cpu", requires_grad=True).exp()
+        node = _grad_fn(result)
+    before = sys.getrefcount(node)
+    del result
+    return sys.getrefcount(node) < before
+
+
+with _C._DisableFuncTorch():  # this may be imported inside of a transform, which would wrap it
+    # From 2.13 on.
+    KEEPS_NODES: Final = _keeps_nodes()
+"""Whether C++ that refers to a node counts as one reference to its Python object."""
+
+
 @contextmanager
 def beside_no_backward() -> Generator[None]:
     """Keep backward passes of other threads from running in a block, where PyTorch needs that to be read.
 
-    Releases before 2.10 free a tensor beside Python code that has just found it. There this waits until no pass is
-    running, and then passes wait before they begin until the block is left. A pass that does not end is waited for
-    during `_PATIENCE_S`, and then the block is entered beside it. Inside of a pass of this thread nothing waits.
+    Releases before 2.13 free a node, and before 2.10 a tensor, beside Python code that has just found it. There this
+    waits until no pass is running, and then passes wait before they begin until the block is left. A pass that does not
+    end is waited for during `_PATIENCE_S`, and then the block is entered beside it. Inside of a pass of this thread
+    nothing waits.
     """
     look = None
     try:
-        if not COUNTS_CPLUSPLUS:
+        if not KEEPS_NODES:
             until = time.monotonic() + _PATIENCE_S
             look = begin_look()
             while look is not None and backward_elsewhere()[1] and time.monotonic() < until:

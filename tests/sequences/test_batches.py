@@ -421,6 +421,7 @@ def test_a_loop_in_a_generator_does_not_capture_what_the_consumer_makes() -> Non
         if (3, 12, 2) <= sys.version_info < (3, 12, 4):
             # A generator that is closed goes on holding what it held there: python/cpython#118272.
             del suspended
+            gc.collect()
         assert not ds.is_disposed(made[-1])
         assert len(consumer) == 4
 

@@ -575,10 +575,10 @@ def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, ro
 
 @pytest.fixture
 def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this PyTorch treated as a release before 2.10, with backward passes seen."""
+    """Have this PyTorch treated as a release before 2.13, with backward passes seen."""
     with ds.dispose_scope():
         torch.ones(1)
-    monkeypatch.setattr(graph_walk, "COUNTS_CPLUSPLUS", False)
+    monkeypatch.setattr(graph_walk, "KEEPS_NODES", False)
 
 
 @pytest.mark.usefixtures("earlier")
@@ -676,7 +676,7 @@ import torch
 import disposescope as ds
 from disposescope.tensors.torch import graph_walk
 
-graph_walk.COUNTS_CPLUSPLUS = False
+graph_walk.KEEPS_NODES = False
 weight = torch.ones(3, requires_grad=True)
 with ds.dispose_scope():
     weight.sum().backward()

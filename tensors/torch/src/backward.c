@@ -2,8 +2,9 @@
  * graphs saved, which PyTorch lets others read without a lock: a leak report on another thread
  * would read a tensor that is being freed. So whoever reads asks which graphs are in use.
  *
- * Before 2.10 that is not enough: a Python object that the reader made, or found, loses its tensor
- * when the pass drops it. There a pass that begins waits while another thread is in a look. */
+ * Before 2.13 that is not enough: a Python object that the reader made, or found, loses its node, and
+ * before 2.10 its tensor, when the pass drops it. There a pass that begins waits while another thread
+ * is in a look. */
 #include "compiled.h"
 
 /* All of them, the latest first: they lie on the stacks of their threads. Guarded by the GIL. */
