@@ -33,6 +33,7 @@ from ..verdicts.growth import (
     PASSES_AT_LEAST,
     STOPPED,
     UNASKED,
+    rises,
     trend_of,
 )
 from ..verdicts.verdicts import WORTH_NBYTES
@@ -345,14 +346,16 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
 def _undecided_at_the_end(
     line: _Line, leak: Leak, end: str, births: int, live: float, *, has_passes: bool
 ) -> Iterator[Leak]:
-    """Yield what a line had, where all that it made until the end was there, and was then freed."""
+    """Yield what a line had, where what it made stayed until the end, and was then freed."""
     count = nbytes = made = latest = 0
     first = births
+    stays = False
     for number in _numbers_of(line):
         series = LOG.series(number, None)
         highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
         first = min([first, *(point[0] for point in series if point[1])])
+        stays = stays or rises([point for point in series if point[0] <= highest[0]])
         made += LOG.site(number)[4]
     if has_passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.
@@ -362,7 +365,7 @@ def _undecided_at_the_end(
         nbytes = round(leak.nbytes / leak.count * count)
     if nbytes < WORTH_NBYTES or 2 * live > count:
         return
-    if count >= NEVER_RELEASED * made and latest > STOPPED * births:
+    if (stays or count >= NEVER_RELEASED * made) and latest > STOPPED * births:
         yield replace(leak, count=count, nbytes=nbytes, used_nbytes=min(leak.used_nbytes, nbytes), freed=end)
 
 

@@ -22,7 +22,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import EPOCHS, NEVER_RELEASED, STOPPED, Evidence
+from .growth import EPOCHS, STOPPED, Evidence
 from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
 from .without_tensors import unclosed_scopes
 
@@ -482,7 +482,7 @@ class _Group:
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)
-        return "growth" if goes_on and len(numbers) >= NEVER_RELEASED * births.made * share else None
+        return "growth" if goes_on and evidence.stays(births, share) else None
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:

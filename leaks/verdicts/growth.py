@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 from statistics import median
 from typing import Final, final
 
@@ -25,6 +26,7 @@ __all__ = [
     "UNASKED",
     "Evidence",
     "doubt_of",
+    "rises",
     "trend_of",
     "trend_of_births",
 ]
@@ -65,6 +67,9 @@ _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
+
+_QUARTERS: Final = (0.25, 0.5, 0.75)
+_UNEVEN: Final = 0.3
 
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
@@ -176,6 +181,27 @@ def trend_of_births(
         series=tuple(_thinned(series, _SHOWN)),
         over="births",
     )
+
+
+def rises(course: Sequence[Point]) -> bool:
+    """Return whether more of what a line makes stays the longer the program runs, evenly from its start to its end.
+
+    What counts at a point is how much is there at every later one: a cache that is full, and what
+    each epoch begins anew, do not rise.
+
+    Parameters
+    ----------
+    course : sequence of (int, int, int)
+        Births of the program, live count and live bytes of the line, in order.
+    """
+    if len(course) < PASSES_AT_LEAST:
+        return False
+    floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
+    end = course[-1][0]
+    if floors[-1] < BIRTHS_AT_LEAST:
+        return False
+    at_quarters = [floors[bisect_left(course, (part * end,))] for part in _QUARTERS]
+    return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
 
 def doubt_of(kept: int) -> float:
@@ -361,6 +387,21 @@ class Evidence:
             found = [trend for series in self._series_of(births, site) if (trend := trend_of(series)) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
+
+    def stays(self, births: Births, share: float = 1.0) -> bool:
+        """Return whether a line released next to nothing, or releases less than it makes to the end.
+
+        Parameters
+        ----------
+        births : Births
+            The births of what is there of the line.
+        share : float, default 1.0
+            How many of what the log counts are meant.
+        """
+        if len(births.numbers()) >= NEVER_RELEASED * births.made * share:
+            return True
+        site = births.site_number
+        return site is not None and births.has_series and rises(LOG.series(site, None))
 
     def may_grow(self, births: Births) -> bool:
         """Return whether a line could be growing of which only a sample of the births was kept, by chance unevenly."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disposescope.leaks.verdicts.growth import doubt_of, trend_of, trend_of_births
+from disposescope.leaks.verdicts.growth import doubt_of, rises, trend_of, trend_of_births
 
 seeds = st.integers(0, 2**32)
 
@@ -32,6 +32,27 @@ def test_one_kilobyte_per_pass_is_found_within_50_passes(
     assert trend.count_per_pass == pytest.approx(per_pass, rel=0.25)
     assert trend.nbytes_per_pass == pytest.approx(per_pass * 1024, rel=0.25)
     assert trend.fit > 0.8
+
+
+def test_a_line_rises_where_each_later_floor_is_higher() -> None:
+    popped = [level + tooth for level in range(0, 40, 10) for tooth in (*range(10), *range(9, -1, -1), *range(10))]
+    assert rises(course(popped))
+    assert rises(course(list(range(100))))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [min(index, 30) for index in range(100)],  # a cache that fills
+        [index % 25 for index in range(100)],  # what each epoch begins anew
+        [0] * 80 + list(range(20)),  # the last part of the program
+        [50] * 100,  # what was there before
+        list(range(10)),  # too few to say
+        [index // 10 for index in range(100)],  # too little to say
+    ],
+)
+def test_what_is_full_begins_anew_or_is_little_does_not_rise(counts: list[int]) -> None:
+    assert not rises(course(counts))
 
 
 def test_a_steady_growth_is_reported_with_its_figures() -> None:

@@ -103,6 +103,33 @@ def test_what_stays_with_each_of_a_few_epochs_is_undecided(tmp_path: Path, call:
     assert [row.count >= 8 for row in report.kept if row.unjudged == "growth"] == [True]
 
 
+WITH_TEMPORARIES = """
+import numpy as np
+import torch
+
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+kept = {kept}
+for epoch in range(3):
+    for step in range(8):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    for batch in range(12):
+        kept.append(np.full((64, 64), 1.5) + batch)
+"""
+
+
+def test_what_stays_of_a_line_that_makes_temporaries_too_is_undecided(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, WITH_TEMPORARIES.format(kept="[]"))
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    [row] = [row for row in report.kept if row.unjudged == "growth"]
+    assert (row.count, row.holder) == (36, "module __main__.kept[0]")
+    bounded = WITH_TEMPORARIES.format(kept="__import__('collections').deque(maxlen=20)")
+    assert report_on(tmp_path, bounded).verdict == "clean"
+
+
 COMPREHENSIONS = {
     "in a function": "def main():\n    rows = [np.random.default_rng(n).random(3000) for n in range(100)]\n"
     "    print(np.stack(rows).shape)\nmain()",
