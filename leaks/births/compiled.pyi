@@ -60,7 +60,7 @@ class Log:
     Attributes
     ----------
     c_api : object
-        A capsule for compiled code that records births: see ``scopes/src/birth_log.h``.
+        A capsule for compiled code that records births: see ``scopes/src/shared/birth_log.h``.
     disposals : dict
         What somebody keeps of disposed resources, by their entries; the log takes out those that have died.
     """

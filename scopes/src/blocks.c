@@ -2,8 +2,8 @@
 
 #include <structmember.h>
 
-#include "fields.h"
-#include "raised.h"
+#include "shared/fields.h"
+#include "shared/raised.h"
 
 static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;

@@ -2,7 +2,7 @@
 
 #include <structmember.h>
 
-#include "fields.h"
+#include "shared/fields.h"
 
 static PyObject *empty_tuple, *name_anchor, *name_is_anchored, *name_is_held;
 

@@ -1,6 +1,6 @@
 /* The module `compiled`: entries, the counters of threads, the state of scopes, and the paths that
  * every birth, death and block goes through. Documented in compiled.pyi. */
-#include "module.h"
+#include "shared/module.h"
 #include "scopes.h"
 
 #define FAST(FUNCTION) ((PyCFunction)(void (*)(void))FUNCTION)

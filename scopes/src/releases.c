@@ -1,6 +1,6 @@
 #include "scopes.h"
 
-#include "raised.h"
+#include "shared/raised.h"
 
 static PyObject *name_disposed, *name_popitem, *name_release;
 

@@ -1,9 +1,9 @@
-/* What the compiled files of this room call in each other. Other rooms include types.h. Used with
+/* What the compiled files of this room call in each other. Other rooms include what is in shared/. Used with
  * the GIL held. */
 #ifndef DISPOSESCOPE_SCOPES_H
 #define DISPOSESCOPE_SCOPES_H
 
-#include "types.h"
+#include "shared/types.h"
 
 /* What all compiled parts of scopes share: the tables of entries, the current scope, and the
  * listeners. The tables are made with the module, which names each of them, and live as long as the

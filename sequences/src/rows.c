@@ -6,7 +6,7 @@
  * over, and a buffer stays exported. A tensor is asked for its address in the call that uses it: a
  * thread that disposes of the tensor meanwhile waits until this thread has left the call. The GIL
  * is released while much is moved. */
-#include "../../scopes/src/module.h"
+#include "../../scopes/src/shared/module.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * by their entries. */
 #include "log.h"
 
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/raised.h"
 
 #include <math.h>
 

@@ -23,8 +23,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../../scopes/src/clock.h"
-#include "../../../scopes/src/types.h"
+#include "../../../scopes/src/shared/clock.h"
+#include "../../../scopes/src/shared/types.h"
 #include "hash_index.h"
 
 /* ------------------------------------------------------------------ births */
@@ -179,7 +179,7 @@ typedef struct {
     struct kind kinds[KINDS_AT_MOST];
     int kinds_count;
     PyObject *disposals; /* a dict by entry, Python's: the log takes out what has died */
-    PyObject *api;       /* a capsule: see ../../../scopes/src/birth_log.h */
+    PyObject *api;       /* a capsule: see ../../../scopes/src/shared/birth_log.h */
     PyObject *memory_died; /* the callback of weak references to memory */
     const struct scopes_api *scopes;
     /* Functions of Python: of a code and its globals, of an entry and a dict, of an entry, of a
@@ -210,7 +210,7 @@ void births_clear(Log *log);
 /* Call a function of Python at births; NULL for nobody. See `looks`. */
 void births_look(Log *log, PyObject *look);
 
-/* The functions of the interface to other compiled parts: see ../../../scopes/src/birth_log.h.
+/* The functions of the interface to other compiled parts: see ../../../scopes/src/shared/birth_log.h.
  * Blocks run no Python code but for a birth, which keeps an exception that is set. */
 int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
 int memory_exclude(Log *log, PyObject *object);

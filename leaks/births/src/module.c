@@ -2,8 +2,8 @@
  * and what other compiled parts call. */
 #include "log.h"
 
-#include "../../../scopes/src/birth_log.h"
-#include "../../../scopes/src/module.h"
+#include "../../../scopes/src/shared/birth_log.h"
+#include "../../../scopes/src/shared/module.h"
 
 #include <stddef.h>
 #include <structmember.h>

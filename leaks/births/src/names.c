@@ -2,7 +2,7 @@
  * the current scope. */
 #include "log.h"
 
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/raised.h"
 
 int names_make(struct names *names)
 {

@@ -2,8 +2,8 @@
  * origins that are remembered for a birth of which the log learns later. */
 #include "log.h"
 
-#include "../../../scopes/src/frames.h"
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/frames.h"
+#include "../../../scopes/src/shared/raised.h"
 
 #include <stdlib.h>
 #include <string.h>

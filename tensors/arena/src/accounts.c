@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/raised.h"
 #include "functions.h"
 #include "tracked.h"
 

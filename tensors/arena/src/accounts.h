@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../../../scopes/src/types.h"
+#include "../../../scopes/src/shared/types.h"
 
 /* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with
  * an exception. */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "../../../scopes/src/birth_log.h"
+#include "../../../scopes/src/shared/birth_log.h"
 #include "accounts.h"
 #include "functions.h"
 #include "passes.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../scopes/src/module.h"
+#include "../../../scopes/src/shared/module.h"
 #include "accounts.h"
 #include "handler.h"
 #include "passes.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../scopes/src/frames.h"
+#include "../../../scopes/src/shared/frames.h"
 #include "accounts.h"
 #include "functions.h"
 

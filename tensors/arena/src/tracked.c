@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pages.h"
-#include "poison.h"
+#include "pool/pages.h"
+#include "pool/poison.h"
 
 /* ================================================================== the table */
 

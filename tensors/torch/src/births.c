@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "../../../scopes/src/frames.h"
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/frames.h"
+#include "../../../scopes/src/shared/raised.h"
 
 BirthWatch *birth_watch;
 

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../../../scopes/src/birth_log.h"
-#include "../../../scopes/src/types.h"
+#include "../../../scopes/src/shared/birth_log.h"
+#include "../../../scopes/src/shared/types.h"
 
 /* ------------------------------------------------------------------ errors.c */
 

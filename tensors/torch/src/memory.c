@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../scopes/src/raised.h"
+#include "../../../scopes/src/shared/raised.h"
 
 static PyObject *name_base, *name_born, *name_cdata, *name_grad, *name_grad_fn, *name_is_cpu, *name_is_shared,
     *name_nbytes, *name_resizable, *name_torch;

@@ -3,7 +3,7 @@
  * is handed to the Python functions that it is given too. Used with the GIL held. */
 #include "compiled.h"
 
-#include "../../../scopes/src/module.h"
+#include "../../../scopes/src/shared/module.h"
 
 /* ------------------------------------------------------------------ the module */
 

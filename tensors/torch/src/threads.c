@@ -4,7 +4,7 @@
 
 #include <structmember.h>
 
-#include "../../../scopes/src/fields.h"
+#include "../../../scopes/src/shared/fields.h"
 
 static PyTypeObject thread_state_type;
 static PyObject *key_of_states;

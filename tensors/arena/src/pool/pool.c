@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../../scopes/src/clock.h"
+#include "../../../../scopes/src/shared/clock.h"
 #include "pages.h"
 #include "poison.h"
 

@@ -7,7 +7,7 @@
 #ifndef DISPOSESCOPE_HOLDING_H
 #define DISPOSESCOPE_HOLDING_H
 
-#include "scopes.h"
+#include "../scopes.h"
 
 /* ------------------------------------------------------------------ a table of objects */
 
