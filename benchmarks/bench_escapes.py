@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import disposescope as ds
-from disposescope.scopes.options import EscapesOption
+from disposescope.scopes.base.options import EscapesOption
 
 OPTIONS: tuple[EscapesOption, ...] = ("dispose", "keep", "raise")
 

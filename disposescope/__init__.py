@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .leaks.report.records import Record
     from .planner.plan import Plan, plan
     from .scopes.context import ArenaUse
-    from .scopes.errors import (
+    from .scopes.base.errors import (
         DeviceMismatchError,
         DisposedError,
         DisposeScopeError,
@@ -159,7 +159,7 @@ _MODULES = {
     "leaks.report.peak": "Advice",
     "leaks.report.records": "Record",
     "planner.plan": "Plan plan",
-    "scopes.errors": (
+    "scopes.base.errors": (
         "DeviceMismatchError DisposeScopeError DisposedError EscapedError GraphRetainedError LeakError LeakWarning "
         "NotOwnedError ScopeClosedError ScopeNestingError UnknownKindError WorkspaceError"
     ),
@@ -209,7 +209,7 @@ _ROOMS = frozenset({"leaks", "planner", "scopes", "sequences", "tensors", "works
 def _bind(name: str) -> None:
     """Import a public name, and bind all public names of the modules that are loaded then."""
     from .scopes.context import HOOKS
-    from .scopes.process import load_frameworks
+    from .scopes.base.process import load_frameworks
 
     # Scopes know nothing of leak detectors; here both are known.
     HOOKS.open_witness = _open_witness

@@ -124,7 +124,7 @@ def doctor() -> int:
     """Print the table of patches; return 0 where all guards hold, and otherwise 1."""
     missing = _import_libraries()
     from .leaks.detector.detector import LeakDetector
-    from .scopes.process import PATCHES, version_of
+    from .scopes.base.process import PATCHES, version_of
     from .scopes.scope import dispose_scope
 
     # What declares patches and is imported by nothing above.

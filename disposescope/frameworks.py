@@ -16,7 +16,7 @@ from .scopes.functions import current_scope
 from .scopes.identity import disposed_error
 from .scopes.kinds import Kind
 from .scopes.ownership import belongs_to_model, born, born_late, born_together
-from .scopes.sites import Role
+from .scopes.base.sites import Role
 
 __all__ = [
     "Belonging",

@@ -8,7 +8,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..scopes.sites import Site
+    from ..scopes.base.sites import Site
     from .detector.detector import LeakDetector, assert_no_leaks, live_tensors, take_snapshot
     from .detector.snapshot import Snapshot
     from .report.leaks import Excerpt, KnownLeak, Leak, Trend
@@ -46,7 +46,7 @@ __all__ = [
     "take_snapshot",
 ]
 _MODULES = {
-    "..scopes.sites": "Site",
+    "..scopes.base.sites": "Site",
     ".detector.detector": "LeakDetector assert_no_leaks live_tensors take_snapshot",
     ".detector.snapshot": "Snapshot",
     ".report.leaks": "Excerpt KnownLeak Leak Trend",

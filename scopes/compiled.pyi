@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, final
 from weakref import ref
 
 from .kinds import Kind
-from .options import EscapesOption, GraphOption
+from .base.options import EscapesOption, GraphOption
 
 @final
 class Ledger:

@@ -22,11 +22,11 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
 from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
-from .errors import ScopeNestingError
-from .process import at_forks
+from .base.errors import ScopeNestingError
+from .base.process import at_forks
 
 if TYPE_CHECKING:
-    from .errors import EscapedError
+    from .base.errors import EscapedError
 
 __all__ = [
     "ANY_GENERATOR",

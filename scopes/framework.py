@@ -17,9 +17,9 @@ from warnings import warn
 
 from .context import HOOKS, innermost_scope
 from .kinds import KINDS, Finder, Kind, add_kind, find_births_with, set_current_index
-from .process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
+from .base.process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
 from .scope import DisposeScope
-from .sites import Mark, Role, add_library, add_role_of_code
+from .base.sites import Mark, Role, add_library, add_role_of_code
 from .tree_walk import add_keepers
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast, final
 
 from .compiled import clear_process, count_open_birth, counts_of_process, thread_ledger
 from .context import HOOKS, finish_releases, innermost_scope
-from .errors import DisposedError, ScopeNestingError, UnknownKindError
+from .base.errors import DisposedError, ScopeNestingError, UnknownKindError
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,

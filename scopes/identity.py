@@ -28,10 +28,10 @@ from .compiled import (
     thread_ledger,
 )
 from .context import HOOKS
-from .errors import DisposedError
+from .base.errors import DisposedError
 from .kinds import KINDS, Finder, Kind, device_name, finder_of, kind_of
-from .process import bytes_text, hold_across_forks
-from .sites import site_of
+from .base.process import bytes_text, hold_across_forks
+from .base.sites import site_of
 from .tree_walk import resources_in
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from .compiled import (
     thread_ledger,
 )
 from .context import HOOKS, Witness
-from .errors import EscapedError
+from .base.errors import EscapedError
 from .identity import LIVE, entry_of, storages_of, story_of
 from .kinds import KINDS, kind_of
 from .ownership import hand_over, leave_to_keepers

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from .compiled import ScopeState, born, born_whole, count_open_birth, take_back_birth, thread_ledger
 from .context import HOOKS, innermost_scope
-from .errors import DeviceMismatchError, NotOwnedError
+from .base.errors import DeviceMismatchError, NotOwnedError
 from .identity import (
     DEAD,
     DEAD_COMPOSITES,

@@ -42,7 +42,7 @@ from .context import (
     resume_scope,
     suspend_scope,
 )
-from .errors import ScopeClosedError, ScopeNestingError
+from .base.errors import ScopeClosedError, ScopeNestingError
 from .identity import (
     catch_up,
     explain,
@@ -66,18 +66,18 @@ from .keeping import (
     settle_survivors,
 )
 from .kinds import KINDS, finder_of
-from .options import check_escapes_option, check_graph_option
+from .base.options import check_escapes_option, check_graph_option
 from .ownership import hand_over, made_compact, owned_in, take_over
-from .process import install_imported, keep_pages, parse_budget, return_pages
-from .sites import mark_of
+from .base.process import install_imported, keep_pages, parse_budget, return_pages
+from .base.sites import mark_of
 from .tree_walk import CLASSES, refuse_without_resources, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from .compiled import Origin
-    from .errors import EscapedError
-    from .options import EscapesOption, GraphOption
+    from .base.errors import EscapedError
+    from .base.options import EscapesOption, GraphOption
 
 __all__ = [
     "DisposeScope",

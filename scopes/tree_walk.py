@@ -35,9 +35,9 @@ from typing import Any, Final, NamedTuple, cast, final
 
 from .compiled import Entry, HeldEntry, ScopeState, StrongEntry, kept_entries
 from .context import HOOKS
-from .errors import UnknownKindError
+from .base.errors import UnknownKindError
 from .kinds import KINDS, advice_for, find_kind, is_own, kind_of, module_of, mro_of, name_of, qualified_name, space_of
-from .sites import is_of_the_program
+from .base.sites import is_of_the_program
 
 __all__ = [
     "CLASSES",

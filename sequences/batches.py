@@ -11,7 +11,7 @@ from weakref import WeakSet
 from ..scopes.compiled import with_undo
 from ..scopes.context import UNOPENED
 from ..scopes.identity import raise_with_context, united
-from ..scopes.options import EscapesOption
+from ..scopes.base.options import EscapesOption
 from ..scopes.scope import DisposeScope, again
 
 __all__ = [

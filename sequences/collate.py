@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final
 import numpy as np
 
 from ..scopes.kinds import kind_of
-from ..scopes.options import EscapesOption, check_escapes_option
+from ..scopes.base.options import EscapesOption, check_escapes_option
 from ..scopes.scope import DisposeScope
 from ..scopes.tree_walk import resources_in
 from ..tensors.numpy.alignment import served

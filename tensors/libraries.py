@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from ..scopes.process import await_module
+from ..scopes.base.process import await_module
 from ..scopes.tree_walk import add_keepers, walk_as_models, walk_attributes_of, walk_pytrees_with, walk_with
 from .numpy.storage import Address
 

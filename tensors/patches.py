@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from ..scopes.process import PATCHES, TESTED_PYTHON, Patch
+from ..scopes.base.process import PATCHES, TESTED_PYTHON, Patch
 
 __all__ = [
     "GARBAGE_COLLECTIONS",

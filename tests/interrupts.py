@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import disposescope as ds
-from disposescope.scopes import process as _pages
+from disposescope.scopes.base import process as _pages
 from disposescope.scopes.context import CURRENT, OPEN
 from disposescope.scopes.identity import LIVE
 from disposescope.tensors.arena.budgets import BUDGETS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disposescope.scopes.process import PATCHES
+from disposescope.scopes.base.process import PATCHES
 
 
 def guard_fails(name: str) -> bool:

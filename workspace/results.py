@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from ..leaks.report.peak import Advice, LinePeak, peak_lines
-from ..scopes.process import bytes_text
+from ..scopes.base.process import bytes_text
 
 __all__ = ["Peak", "Replan", "WorkspaceStatistics"]
 

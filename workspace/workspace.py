@@ -33,12 +33,12 @@ from ..leaks.peaks.recording import Birth, Outcome, Recording, line_of_birth, li
 from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
-from ..scopes.errors import ScopeNestingError, WorkspaceError
+from ..scopes.base.errors import ScopeNestingError, WorkspaceError
 from ..scopes.framework import FRAMEWORKS
-from ..scopes.options import EscapesOption
-from ..scopes.process import at_forks, bytes_text, hold_across_forks, parse_budget
+from ..scopes.base.options import EscapesOption
+from ..scopes.base.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.scope import DisposeScope
-from ..scopes.sites import Mark
+from ..scopes.base.sites import Mark
 from ..tensors.arena.extension import ARENA
 from .results import Peak, Replan, WorkspaceStatistics
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
-from ...scopes.sites import Mark, Site, site_of
+from ...scopes.base.sites import Mark, Site, site_of
 from ..report.live import LiveSite
 from .log import LOG, Row, Sites
 

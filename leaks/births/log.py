@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, f
 
 from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.identity import Entry
-from ...scopes.process import at_forks
-from ...scopes.sites import Mark, Site, site_of
+from ...scopes.base.process import at_forks
+from ...scopes.base.sites import Mark, Site, site_of
 from .compiled import LOG, Log, Row, untrack
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from weakref import ref
 
 from ...scopes.context import OPEN
-from ...scopes.sites import Mark, is_inside
+from ...scopes.base.sites import Mark, is_inside
 
 if TYPE_CHECKING:
     from ...scopes.compiled import ScopeState

@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from ...scopes.errors import DisposedError
+from ...scopes.base.errors import DisposedError
 from ...scopes.identity import DEAD, LIVE, Entry, device_of_entry, storages_of
 from ..report.records import DRAFT_OF_RECORD, Record
 from .compiled import untrack

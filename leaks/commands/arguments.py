@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ...scopes.process import bytes_text, parse_budget
+from ...scopes.base.process import bytes_text, parse_budget
 from ..report.report import Report
 from ..reporters.json_report import ReportFileError, is_report, read_report
 

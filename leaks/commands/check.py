@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ...scopes.process import bytes_text
+from ...scopes.base.process import bytes_text
 from ..report.report import text_of, undecided_of
 from ..reporters.github import github_of
 from ..saved.baseline import Known, beyond_baseline, read_baseline, write_baseline

@@ -10,8 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO, final
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import site_of
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..detector.recording import Ticker
 from ..report.live import LiveSite, live_sites

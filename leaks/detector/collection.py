@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from ...scopes.framework import FRAMEWORKS
-from ...scopes.process import at_forks, hold_across_forks
+from ...scopes.base.process import at_forks, hold_across_forks
 
 __all__ = [
     "collection_paused",

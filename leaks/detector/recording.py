@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
 from ...scopes.framework import FRAMEWORKS
-from ...scopes.process import at_forks
+from ...scopes.base.process import at_forks
 from ..births.log import complete_log
 from ..report.report import LOADED_AT_S
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline

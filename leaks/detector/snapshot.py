@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import final
 
 from ...scopes.identity import Entry
-from ...scopes.sites import Site, shown
+from ...scopes.base.sites import Site, shown
 from ..births.lines import Beginning
 from ..births.log import LOG, RecordedMemory, Row, Rows, Sites
 from ..births.record_builder import RecordBuilder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 from ...scopes.context import add_listener, remove_listener
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import Entry, name_lines_with
-from ...scopes.process import (
+from ...scopes.base.process import (
     PATCHES,
     TESTED_PYTHON,
     Patch,
@@ -22,7 +22,7 @@ from ...scopes.process import (
     install_imported,
     load_frameworks,
 )
-from ...scopes.sites import Mark, shown, site_of
+from ...scopes.base.sites import Mark, shown, site_of
 from ..births.lines import Beginning
 from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log
 from ..births.open_scopes import OPENINGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from ...scopes.sites import site_of
+from ...scopes.base.sites import site_of
 from ..births.log import LOG
 from ..holders.holders import Holders
 from ..report.report import OBJECT_LIMIT

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from .references import class_of, is_module, named_in
 from .roots import is_of_library
 

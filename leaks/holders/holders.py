@@ -16,7 +16,7 @@ from typing import Final, Literal, Self, cast, final
 
 from ...scopes.framework import Framework
 from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
-from ...scopes.process import install_imported
+from ...scopes.base.process import install_imported
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on

@@ -12,7 +12,7 @@ from typing import Any, Final, cast, final
 
 from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
-from ...scopes.sites import shown
+from ...scopes.base.sites import shown
 from ...scopes.tree_walk import attributes_of, instance_dict_of
 from ..births.log import Subject
 from .references import (

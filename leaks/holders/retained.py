@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Final, cast, final
 
 from ...scopes.kinds import kind_of
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, Dominators, dominators_of

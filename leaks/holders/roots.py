@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from weakref import WeakSet
 
 from ...scopes.compiled import tracked_objects
-from ...scopes.sites import is_inside, shown
+from ...scopes.base.sites import is_inside, shown
 from .references import (
     HIDDEN_TYPES,
     class_of,

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.sites import Mark, line_of, shown
+from ...scopes.base.sites import Mark, line_of, shown
 from ..report.peak import Advice
 from .recording import Recording, user_place
 

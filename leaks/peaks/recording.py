@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.sites import Mark, Role, Site, rank_of, site_of
+from ...scopes.base.sites import Mark, Role, Site, rank_of, site_of
 from ..report.peak import LinePeak
 
 __all__ = ["Birth", "Outcome", "Recording", "line_of_birth", "line_text", "living_rows", "user_place"]

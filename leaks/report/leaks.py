@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Final, Literal, final
 
-from ...scopes.sites import Site, shown
+from ...scopes.base.sites import Site, shown
 from .records import Record, State
 
 __all__ = [

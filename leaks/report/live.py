@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from .records import Record, nbytes_of
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from ...scopes.process import bytes_text
+from ...scopes.base.process import bytes_text
 
 __all__ = [
     "Advice",

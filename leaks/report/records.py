@@ -8,8 +8,8 @@ from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal, final
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import Site
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Site
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

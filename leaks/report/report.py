@@ -14,8 +14,8 @@ from html import escape
 from typing import Final, Literal, final
 
 from ...scopes.kinds import MAPPED
-from ...scopes.process import bytes_text
-from ...scopes.sites import shown
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import shown
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
 from .peak import ProgramPeak

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import Site, shown
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Site, shown
 from .leaks import KnownLeak
 
 __all__ = [

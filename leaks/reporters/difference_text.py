@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from ...scopes.process import bytes_text
+from ...scopes.base.process import bytes_text
 from .codec import encoded
 
 if TYPE_CHECKING:

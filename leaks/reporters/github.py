@@ -6,8 +6,8 @@ https://docs.github.com/en/actions/reference/workflow-commands-for-github-action
 
 from __future__ import annotations
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import shown
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import shown
 from ..report.leaks import Leak
 from ..report.report import Report
 

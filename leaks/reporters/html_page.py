@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, final
 
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from ..report.leaks import Excerpt, Leak, Trend
 from ..report.live import LiveSite
 from ..report.records import Record

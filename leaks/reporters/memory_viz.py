@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any, Final, final
 
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from ..report.leaks import Leak
 from ..report.report import Report
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from ...scopes.sites import Site
+from ...scopes.base.sites import Site
 from ..report.report import Report
 
 __all__ = [

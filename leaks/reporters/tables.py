@@ -6,8 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import Site, shown
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Site, shown
 from ..report.report import headline_of, text_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from ...scopes.process import PATCHES, TESTED_PYTHON, Patch
+from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
 from ..report.report import Settings
 
 __all__ = [

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Final, final
 
 from ...scopes.framework import FRAMEWORKS
-from ...scopes.process import bytes_text
-from ...scopes.sites import Site, is_in_comprehension, is_inside, site_of
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND

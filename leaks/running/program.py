@@ -18,7 +18,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from typing import Any, Final, cast, final
 
-from ...scopes.process import PATCHES, TESTED_PYTHON, Patch
+from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
 
 __all__ = [
     "Outcome",

@@ -123,7 +123,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def _check_freed(item: pytest.Item) -> None:
     """Fail a test that gave objects to `assert_freed`, some of which are left."""
-    from ...scopes.errors import LeakError
+    from ...scopes.base.errors import LeakError
 
     none: list[AssertFreed] = []
     for freed in item.stash.get(_FREED, none):
@@ -134,8 +134,8 @@ def _check_freed(item: pytest.Item) -> None:
 
 
 def _check(item: pytest.Item, detector: LeakDetector, allow: tuple[str, ...]) -> None:
-    from ...scopes.errors import LeakError
-    from ...scopes.process import bytes_text
+    from ...scopes.base.errors import LeakError
+    from ...scopes.base.process import bytes_text
     from ..detector.detector import check_nothing_is_left
 
     try:

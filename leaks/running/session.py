@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
-from ...scopes.process import PATCHES, TESTED_PYTHON, Patch, at_forks
+from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch, at_forks
 from ..births.log import LOG, complete_log
 from ..detector.detector import LeakDetector
 from ..detector.own_pages import OwnPages

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast, final, get_args
 
-from ...scopes.sites import shown
+from ...scopes.base.sites import shown
 from ..report.leaks import Leak, LeakKind
 from ..report.report import Report, Suppressed, UnusedSuppression
 

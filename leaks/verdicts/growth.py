@@ -9,7 +9,7 @@ from itertools import accumulate, combinations, pairwise
 from statistics import median
 from typing import Final, final
 
-from ...scopes.sites import is_in_comprehension
+from ...scopes.base.sites import is_in_comprehension
 from ..births.lines import Beginning, Births
 from ..births.log import LOG
 from ..report.leaks import Trend

@@ -12,8 +12,8 @@ from itertools import accumulate, pairwise
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, cast, final
 
-from ...scopes.process import bytes_text
-from ...scopes.sites import Site, site_of
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Site, site_of
 from ..births.open_scopes import OPENINGS, Opening
 from ..report.leaks import Leak, LeakKind, Sureness, Trend, excerpt_of, fingerprint_of
 from ..report.timeline import Pass, Sample, Timeline

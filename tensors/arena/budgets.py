@@ -12,7 +12,7 @@ from typing import Any, Final, final
 from weakref import ref
 
 from ...scopes.compiled import ScopeState
-from ...scopes.sites import Mark, mark_of
+from ...scopes.base.sites import Mark, mark_of
 from .extension import ARENA
 
 __all__ = [

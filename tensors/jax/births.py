@@ -23,8 +23,8 @@ from ...scopes.context import CLOSED, CURRENT, innermost_scope
 from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
 from ...scopes.ownership import born, born_late
-from ...scopes.process import PATCHES, Patch, at_forks
-from ...scopes.sites import is_inside
+from ...scopes.base.process import PATCHES, Patch, at_forks
+from ...scopes.base.sites import is_inside
 from ..arena.budgets import BUDGETS, refused
 from ..patches import JAX_CALLS, JAX_HOOK, JAX_TRANSFERS
 

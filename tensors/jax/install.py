@@ -6,7 +6,7 @@ from functools import cache
 from warnings import warn
 
 from ...scopes.framework import Framework, register_lazily
-from ...scopes.process import PATCHES, version_of
+from ...scopes.base.process import PATCHES, version_of
 
 __all__ = [
     "load",

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, final
 
-from ...scopes.process import trim
+from ...scopes.base.process import trim
 from ..arena.extension import ARENA
 from .alignment import copies_made
 

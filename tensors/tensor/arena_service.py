@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ...scopes.compiled import ScopeState
 from ...scopes.context import HOOKS, ArenaUse, serve_plain_memory
-from ...scopes.errors import EscapedError
+from ...scopes.base.errors import EscapedError
 from ...scopes.identity import owner_of_entry
-from ...scopes.process import PATCHES, at_forks
-from ...scopes.sites import site_of
+from ...scopes.base.process import PATCHES, at_forks
+from ...scopes.base.sites import site_of
 from ..arena.budgets import BUDGETS, Charge
 from ..arena.extension import ARENA
 from ..numpy.storage import Address

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...scopes.framework import Framework, LiveMemory, MemoryFacts, register
 from ...scopes.kinds import MAPPED
-from ...scopes.process import PATCHES
+from ...scopes.base.process import PATCHES
 from ..arena.extension import ARENA
 from ..numpy.storage import OWN_REFERENCES, buffer_behind, count_references, storage_of
 from ..patches import NUMPY_BUFFERS

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from ...scopes.framework import Framework, register_lazily
-from ...scopes.process import PATCHES, when_imported
+from ...scopes.base.process import PATCHES, when_imported
 from ...scopes.scope import DisposeScope
 from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS
 

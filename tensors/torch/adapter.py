@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.parameter import Parameter
 
-from ...scopes.errors import GraphRetainedError
+from ...scopes.base.errors import GraphRetainedError
 from ...scopes.identity import LIVE, story_of
 from ...scopes.kinds import Kind, Layout, kind_of, mro_of, space_of
 from ...scopes.ownership import compose_of
-from ...scopes.process import PATCHES, bytes_text
-from ...scopes.sites import mark_of, site_of
+from ...scopes.base.process import PATCHES, bytes_text
+from ...scopes.base.sites import mark_of, site_of
 from ..patches import TORCH_NESTED_TENSORS
 from .disposal import (
     COUNTS_CPLUSPLUS,

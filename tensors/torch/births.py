@@ -26,7 +26,7 @@ from ...scopes.context import CURRENT, resolve
 from ...scopes.identity import LIVE
 from ...scopes.kinds import Kind, kind_of
 from ...scopes.ownership import belongs_to_model, born, compose
-from ...scopes.process import PATCHES
+from ...scopes.base.process import PATCHES
 from ..arena.budgets import BUDGETS
 from ..patches import TORCH_ALLOCATION
 from . import compiled as TORCH_COMPILED

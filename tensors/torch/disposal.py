@@ -12,10 +12,10 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
-from ...scopes.errors import DisposedError, DisposeScopeError
+from ...scopes.base.errors import DisposedError, DisposeScopeError
 from ...scopes.identity import Entry, disposed_error
 from ...scopes.kinds import kind_of_type
-from ...scopes.process import PATCHES
+from ...scopes.base.process import PATCHES
 from ..patches import TORCH_SWAPS
 from .compiled import MemoryRecorder, unborn
 from .pending import PendingDisposals, is_only_thread

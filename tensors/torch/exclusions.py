@@ -25,10 +25,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from ...scopes.context import CURRENT
-from ...scopes.errors import DisposedError
+from ...scopes.base.errors import DisposedError
 from ...scopes.identity import entry_of
 from ...scopes.ownership import leave_to_keepers
-from ...scopes.process import PATCHES, when_imported
+from ...scopes.base.process import PATCHES, when_imported
 from ..patches import (
     TORCH_COMPILED_FUNCTIONS,
     TORCH_CONTEXTS,

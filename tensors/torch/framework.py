@@ -25,9 +25,9 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind, device_name
-from ...scopes.process import PATCHES, at_forks
+from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.scope import DisposeScope
-from ...scopes.sites import Role
+from ...scopes.base.sites import Role
 from ..numpy.storage import OWN_REFERENCES, count_references, owner_of_buffer
 from ..patches import TORCH_BUFFERS
 from .adapter import KIND, current_cuda_index, install

@@ -15,11 +15,11 @@ from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from ...scopes.errors import GraphRetainedError
+from ...scopes.base.errors import GraphRetainedError
 from ...scopes.identity import check_alive
 from ...scopes.kinds import kind_of
-from ...scopes.process import bytes_text
-from ...scopes.sites import Role, mark_of, rank_of, site_of
+from ...scopes.base.process import bytes_text
+from ...scopes.base.sites import Role, mark_of, rank_of, site_of
 
 if TYPE_CHECKING:
     from .graph_walk import Graph

@@ -16,8 +16,8 @@ from typing import Any, Final, cast, final
 import torch
 
 from ...scopes.compiled import tracked_objects
-from ...scopes.errors import DisposedError
-from ...scopes.process import PATCHES
+from ...scopes.base.errors import DisposedError
+from ...scopes.base.process import PATCHES
 from ..patches import TORCH_GRAPHS
 from .compiled import backward_elsewhere, begin_look, read_between
 from .storages import storage_of, storages_behind

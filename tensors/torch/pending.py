@@ -21,7 +21,7 @@ from weakref import ref
 import torch
 
 from ...scopes.context import after_releases
-from ...scopes.sites import CALLS, called_by
+from ...scopes.base.sites import CALLS, called_by
 from . import compiled as TORCH_COMPILED
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ...scopes.context import innermost_scope
-from ...scopes.errors import DisposedError, DisposeScopeError
+from ...scopes.base.errors import DisposedError, DisposeScopeError
 from ..arena.budgets import BUDGETS, Charge, refused
 from .disposal import PENDING, DisposedTorchTensor, swap
 

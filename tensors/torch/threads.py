@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from ...scopes.compiled import ScopeState
 from ...scopes.context import CLOSED, CURRENT, innermost_scope
-from ...scopes.errors import GraphRetainedError
+from ...scopes.base.errors import GraphRetainedError
 from ...scopes.kinds import Kind
-from ...scopes.process import PATCHES, at_forks
+from ...scopes.base.process import PATCHES, at_forks
 from ..arena.budgets import BUDGETS
 from ..patches import TORCH_THREADS
 from . import compiled as TORCH_COMPILED

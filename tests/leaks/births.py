@@ -4,7 +4,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks.births.log import LOG, RecordedMemory, Row
-from disposescope.scopes.sites import Mark
+from disposescope.scopes.base.sites import Mark
 
 arrays_are_seen = pytest.mark.skipif(
     not ds.arena_statistics().available, reason="the arena reports plain arrays to the log"

@@ -485,7 +485,7 @@ def test_references_are_counted_without_our_own() -> None:
 
 
 def shown(file: str) -> str:
-    from disposescope.scopes.sites import shown
+    from disposescope.scopes.base.sites import shown
 
     return shown(file)
 

@@ -25,8 +25,8 @@ from disposescope.leaks.reporters.html_page import html_of, packed
 from disposescope.leaks.reporters.json_report import json_of, report_from_json
 from disposescope.leaks.running.inventory import AFTER_EXIT, Inventory
 from disposescope.leaks.saved.files import merged
-from disposescope.scopes.errors import LeakWarning
-from disposescope.scopes.process import PATCHES, Patch
+from disposescope.scopes.base.errors import LeakWarning
+from disposescope.scopes.base.process import PATCHES, Patch
 
 from .example_reports import leak
 from .test_commands import COMMANDS, environment, program, report

@@ -29,7 +29,7 @@ from disposescope.leaks import (
 )
 from disposescope.leaks.report.report import text_of
 from disposescope.leaks.reporters.json_report import ReportFileError, json_of, report_from_json, schema
-from disposescope.scopes.process import bytes_text
+from disposescope.scopes.base.process import bytes_text
 from tests.leaks import example_reports as examples
 
 SITE = Site("train.py", 31, "Trainer.step")

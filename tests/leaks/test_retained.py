@@ -13,7 +13,7 @@ from disposescope.leaks.holders.growing import adding_lines
 from disposescope.leaks.report.report import Report
 from disposescope.leaks.report.retainer import Retainer
 from disposescope.leaks.reporters.json_report import report_from_json
-from disposescope.scopes.process import bytes_text
+from disposescope.scopes.base.process import bytes_text
 
 from .example_reports import FORWARD, LOAD, STEP, leak
 

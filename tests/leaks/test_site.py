@@ -12,7 +12,7 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Site
-from disposescope.scopes.sites import is_in_comprehension, mark_of, site_of
+from disposescope.scopes.base.sites import is_in_comprehension, mark_of, site_of
 
 
 def line_above() -> int:

@@ -19,7 +19,7 @@ from disposescope.leaks.verdicts.without_tensors import (
     native_growth,
     native_trend,
 )
-from disposescope.scopes.process import bytes_text
+from disposescope.scopes.base.process import bytes_text
 
 BOX: dict[str, Any] = {}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from disposescope.scopes.process import parse_budget
+from disposescope.scopes.base.process import parse_budget
 
 
 @pytest.mark.parametrize(

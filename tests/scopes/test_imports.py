@@ -11,7 +11,7 @@ import types
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import process
+from disposescope.scopes.base import process
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_what_fails_at_a_fork_is_printed_and_stops_nothing_else():
     told = run_program(
         FORK
         + """
-from disposescope.scopes.process import at_forks
+from disposescope.scopes.base.process import at_forks
 sys.unraisablehook = lambda failed: print(*(str(error) for error in failed.exc_value.exceptions), flush=True)
 def fail(): raise ValueError("this one")
 at_forks(in_child=fail)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import process as _pages
+from disposescope.scopes.base import process as _pages
 
 
 @pytest.mark.skipif(not _pages.can_keep_pages(), reason="a setting of the GNU C library")

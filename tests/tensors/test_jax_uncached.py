@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
-from disposescope.scopes.sites import site_of
+from disposescope.scopes.base.sites import site_of
 from tests.leaks.births import place_of
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

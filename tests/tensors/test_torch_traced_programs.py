@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import disposescope as ds
-from disposescope.scopes.process import when_imported
+from disposescope.scopes.base.process import when_imported
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -264,8 +264,8 @@ static int make_log(Log *log)
     if (births_make(log) < 0 || names_make(&log->ops) < 0 || names_make(&log->kind_names) < 0 ||
         names_make(&log->devices) < 0 || scope_names_make(&log->scope_names) < 0 || names_make(&log->pass_names) < 0 ||
         (log->disposals = PyDict_New()) == NULL || (log->api = PyCapsule_New(&api, BIRTH_LOG_CAPSULE, NULL)) == NULL ||
-        (log->rank_of = imported("disposescope.scopes.sites", "rank_of")) == NULL ||
-        (log->name_of_call = imported("disposescope.scopes.sites", "name_of_call")) == NULL ||
+        (log->rank_of = imported("disposescope.scopes.base.sites", "rank_of")) == NULL ||
+        (log->name_of_call = imported("disposescope.scopes.base.sites", "name_of_call")) == NULL ||
         (log->storages_of = imported("disposescope.scopes.identity", "storages_of")) == NULL ||
         (log->device_of_entry = imported("disposescope.scopes.identity", "device_of_entry")) == NULL) {
         return -1;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What code is to a person who looks for a line: `Role` in scopes/sites.py. UNKNOWN where there is
+/* What code is to a person who looks for a line: `Role` in scopes/base/sites.py. UNKNOWN where there is
  * no memory for it. */
 enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 

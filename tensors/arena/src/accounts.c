@@ -405,7 +405,7 @@ static int make_sites(void)
     /* Kept for the life of the process: arrays are born and freed while the interpreter goes
      * down. */
     table = PyDict_New();
-    PyObject *module = table == NULL ? NULL : PyImport_ImportModule("disposescope.scopes.sites");
+    PyObject *module = table == NULL ? NULL : PyImport_ImportModule("disposescope.scopes.base.sites");
     mark_function = module == NULL ? NULL : PyObject_GetAttrString(module, "mark_of");
     Py_XDECREF(module);
     return mark_function == NULL ? -1 : 0;

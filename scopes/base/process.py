@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol, cast, final
 from warnings import warn
 
-from .compiled import AWAITED, note_modules_seen
+from ..compiled import AWAITED, note_modules_seen
 
 __all__ = [
     "PATCHES",
