@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .leaks.report.peak import Advice
     from .leaks.report.records import Record
     from .planner.plan import Plan, plan
-    from .scopes.context import ArenaUse
     from .scopes.base.errors import (
         DeviceMismatchError,
         DisposedError,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         UnknownKindError,
         WorkspaceError,
     )
+    from .scopes.context import ArenaUse
     from .scopes.functions import (
         DeviceStatistics,
         Statistics,
@@ -65,7 +65,15 @@ if TYPE_CHECKING:
     from .tensors.numpy.statistics import ArenaStatistics, arena_statistics, empty_cache
     from .tensors.tensor.constructors import arange, asarray, empty, from_dlpack, full, ones, tensor, zeros
     from .tensors.tensor.tensor import ExportedStorage, Tensor, exported_storages
-    from .tensors.torch.graph import GraphOp, GraphSummary, ModelAudit, Recorder, audit, graph_nbytes, graph_summary
+    from .tensors.torch.graphs.graph import (
+        GraphOp,
+        GraphSummary,
+        ModelAudit,
+        Recorder,
+        audit,
+        graph_nbytes,
+        graph_summary,
+    )
     from .workspace.results import Peak, WorkspaceStatistics
     from .workspace.workspace import Workspace
 
@@ -179,7 +187,7 @@ _MODULES = {
     "tensors.numpy.statistics": "ArenaStatistics arena_statistics empty_cache",
     "tensors.tensor.constructors": "arange asarray empty from_dlpack full ones tensor zeros",
     "tensors.tensor.tensor": "ExportedStorage Tensor exported_storages",
-    "tensors.torch.graph": "GraphOp GraphSummary ModelAudit Recorder audit graph_nbytes graph_summary",
+    "tensors.torch.graphs.graph": "GraphOp GraphSummary ModelAudit Recorder audit graph_nbytes graph_summary",
     "workspace.results": "Peak WorkspaceStatistics",
     "workspace.workspace": "Workspace",
 }
@@ -208,8 +216,8 @@ _ROOMS = frozenset({"leaks", "planner", "scopes", "sequences", "tensors", "works
 
 def _bind(name: str) -> None:
     """Import a public name, and bind all public names of the modules that are loaded then."""
-    from .scopes.context import HOOKS
     from .scopes.base.process import load_frameworks
+    from .scopes.context import HOOKS
 
     # Scopes know nothing of leak detectors; here both are known.
     HOOKS.open_witness = _open_witness

@@ -137,7 +137,7 @@ def doctor() -> int:
             pass
         if "torch" not in missing:
             # Its guard is asked when a graph is looked at.
-            from .tensors.torch.graph_walk import check_graphs
+            from .tensors.torch.graphs.walk import check_graphs
 
             check_graphs()
     rows = sorted(PATCHES.rows(), key=lambda row: _LIBRARIES.index(row.patch.library))

@@ -1,5 +1,6 @@
 """What an adapter for another library of tensors is made of: see `Framework`, and the how-to page on it."""
 
+from .scopes.base.sites import Role
 from .scopes.framework import (
     Belonging,
     BirthLog,
@@ -16,7 +17,6 @@ from .scopes.functions import current_scope
 from .scopes.identity import disposed_error
 from .scopes.kinds import Kind
 from .scopes.ownership import belongs_to_model, born, born_late, born_together
-from .scopes.base.sites import Role
 
 __all__ = [
     "Belonging",

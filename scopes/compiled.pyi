@@ -9,8 +9,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Final, Literal, Self, final
 from weakref import ref
 
-from .kinds import Kind
 from .base.options import EscapesOption, GraphOption
+from .kinds import Kind
 
 @final
 class Ledger:

@@ -21,9 +21,9 @@ from sys import _getframe
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
-from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
 from .base.errors import ScopeNestingError
 from .base.process import at_forks
+from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
 
 if TYPE_CHECKING:
     from .base.errors import EscapedError

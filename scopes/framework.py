@@ -15,11 +15,11 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast, final
 from warnings import warn
 
+from .base.process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
+from .base.sites import Mark, Role, add_library, add_role_of_code
 from .context import HOOKS, innermost_scope
 from .kinds import KINDS, Finder, Kind, add_kind, find_births_with, set_current_index
-from .base.process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
 from .scope import DisposeScope
-from .base.sites import Mark, Role, add_library, add_role_of_code
 from .tree_walk import add_keepers
 
 if TYPE_CHECKING:

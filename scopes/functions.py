@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, final
 
+from .base.errors import DisposedError, ScopeNestingError, UnknownKindError
 from .compiled import clear_process, count_open_birth, counts_of_process, thread_ledger
 from .context import HOOKS, finish_releases, innermost_scope
-from .base.errors import DisposedError, ScopeNestingError, UnknownKindError
 from .identity import (
     DEAD_COMPOSITES,
     LIVE,

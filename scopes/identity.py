@@ -11,6 +11,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from .base.errors import DisposedError
+from .base.process import bytes_text, hold_across_forks
+from .base.sites import site_of
 from .compiled import (
     DEAD,
     DEAD_COMPOSITES,
@@ -28,10 +31,7 @@ from .compiled import (
     thread_ledger,
 )
 from .context import HOOKS
-from .base.errors import DisposedError
 from .kinds import KINDS, Finder, Kind, device_name, finder_of, kind_of
-from .base.process import bytes_text, hold_across_forks
-from .base.sites import site_of
 from .tree_walk import resources_in
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 
+from .base.errors import EscapedError
 from .compiled import (
     Entry,
     ScopeState,
@@ -21,7 +22,6 @@ from .compiled import (
     thread_ledger,
 )
 from .context import HOOKS, Witness
-from .base.errors import EscapedError
 from .identity import LIVE, entry_of, storages_of, story_of
 from .kinds import KINDS, kind_of
 from .ownership import hand_over, leave_to_keepers

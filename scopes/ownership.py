@@ -7,9 +7,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, cast
 
+from .base.errors import DeviceMismatchError, NotOwnedError
 from .compiled import ScopeState, born, born_whole, count_open_birth, take_back_birth, thread_ledger
 from .context import HOOKS, innermost_scope
-from .base.errors import DeviceMismatchError, NotOwnedError
 from .identity import (
     DEAD,
     DEAD_COMPOSITES,

@@ -12,6 +12,10 @@ from sys import _getframe
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast, final, overload
 
+from .base.errors import ScopeClosedError, ScopeNestingError
+from .base.options import check_escapes_option, check_graph_option
+from .base.process import install_imported, keep_pages, parse_budget, return_pages
+from .base.sites import mark_of
 from .compiled import (
     CURRENT,
     DEAD_COMPOSITES,
@@ -42,7 +46,6 @@ from .context import (
     resume_scope,
     suspend_scope,
 )
-from .base.errors import ScopeClosedError, ScopeNestingError
 from .identity import (
     catch_up,
     explain,
@@ -66,18 +69,15 @@ from .keeping import (
     settle_survivors,
 )
 from .kinds import KINDS, finder_of
-from .base.options import check_escapes_option, check_graph_option
 from .ownership import hand_over, made_compact, owned_in, take_over
-from .base.process import install_imported, keep_pages, parse_budget, return_pages
-from .base.sites import mark_of
 from .tree_walk import CLASSES, refuse_without_resources, resources_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from .compiled import Origin
     from .base.errors import EscapedError
     from .base.options import EscapesOption, GraphOption
+    from .compiled import Origin
 
 __all__ = [
     "DisposeScope",

@@ -33,11 +33,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView
 from functools import partial
 from typing import Any, Final, NamedTuple, cast, final
 
+from .base.errors import UnknownKindError
+from .base.sites import is_of_the_program
 from .compiled import Entry, HeldEntry, ScopeState, StrongEntry, kept_entries
 from .context import HOOKS
-from .base.errors import UnknownKindError
 from .kinds import KINDS, advice_for, find_kind, is_own, kind_of, module_of, mro_of, name_of, qualified_name, space_of
-from .base.sites import is_of_the_program
 
 __all__ = [
     "CLASSES",

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast, final
 from weakref import WeakSet
 
+from ..scopes.base.options import EscapesOption
 from ..scopes.compiled import with_undo
 from ..scopes.context import UNOPENED
 from ..scopes.identity import raise_with_context, united
-from ..scopes.base.options import EscapesOption
 from ..scopes.scope import DisposeScope, again
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeVar, cast, final
 
 import numpy as np
 
-from ..scopes.kinds import kind_of
 from ..scopes.base.options import EscapesOption, check_escapes_option
+from ..scopes.kinds import kind_of
 from ..scopes.scope import DisposeScope
 from ..scopes.tree_walk import resources_in
 from ..tensors.numpy.alignment import served

@@ -19,10 +19,10 @@ from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from ..scopes.base.errors import DeviceMismatchError
+from ..scopes.base.process import PATCHES
 from ..scopes.identity import LIVE
 from ..scopes.kinds import Kind, device_name
 from ..scopes.ownership import born, born_together, born_whole, compose
-from ..scopes.base.process import PATCHES
 from ..tensors.arena.budgets import BUDGETS
 from ..tensors.patches import TORCH_PACKED_SEQUENCES
 from ..tensors.tensor.tensor import Tensor as OwnTensor

@@ -34,11 +34,11 @@ from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
 from ..scopes.base.errors import ScopeNestingError, WorkspaceError
-from ..scopes.framework import FRAMEWORKS
 from ..scopes.base.options import EscapesOption
 from ..scopes.base.process import at_forks, bytes_text, hold_across_forks, parse_budget
-from ..scopes.scope import DisposeScope
 from ..scopes.base.sites import Mark
+from ..scopes.framework import FRAMEWORKS
+from ..scopes.scope import DisposeScope
 from ..tensors.arena.extension import ARENA
 from .results import Peak, Replan, WorkspaceStatistics
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, final
 
-from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
-from ...scopes.identity import Entry
 from ...scopes.base.process import at_forks
 from ...scopes.base.sites import Mark, Site, site_of
+from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
+from ...scopes.identity import Entry
 from .compiled import LOG, Log, Row, untrack
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final, final
 from weakref import ref
 
-from ...scopes.context import OPEN
 from ...scopes.base.sites import Mark, is_inside
+from ...scopes.context import OPEN
 
 if TYPE_CHECKING:
     from ...scopes.compiled import ScopeState

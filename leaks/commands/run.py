@@ -15,6 +15,7 @@ from ..report.leaks import LeakKind
 from ..report.report import OBJECT_LIMIT, TENSOR_KINDS, Ending, Settings, undecided_of
 from ..reporters.json_report import is_report
 from ..reporters.tables import print_report
+from ..running.live_view import LiveView, live_view
 from ..running.program import (
     Outcome,
     ProgramNotFoundError,
@@ -27,7 +28,6 @@ from ..running.program import (
 from ..running.session import Session
 from ..saved.settings_file import SettingsError, find_settings, suppressions_of
 from .arguments import ALL, REPORT, count_of_text, nbytes_of_text, report_output
-from .live import LiveView, live_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable

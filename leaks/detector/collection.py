@@ -8,8 +8,8 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from ...scopes.framework import FRAMEWORKS
 from ...scopes.base.process import at_forks, hold_across_forks
+from ...scopes.framework import FRAMEWORKS
 
 __all__ = [
     "collection_paused",

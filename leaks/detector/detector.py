@@ -11,9 +11,9 @@ from types import CodeType
 from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar, cast, final, overload
 
 from ...scopes.base.errors import LeakError, LeakWarning
+from ...scopes.base.process import install_imported, load_frameworks
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import DEAD, LIVE, Entry, catch_up
-from ...scopes.base.process import install_imported, load_frameworks
 from ..births.lines import Beginning, with_totals
 from ..births.log import DISPOSALS, LOG, RecordedMemory, Row, Rows, find_recorded_memory
 from ..holders.references import hide_types

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from ...scopes.base.errors import LeakError, LeakWarning
+from ...scopes.base.process import bytes_text, install_imported
 from ...scopes.framework import FRAMEWORKS, Belonging
 from ...scopes.identity import Entry
-from ...scopes.base.process import bytes_text, install_imported
 from ..holders.paths import called
 from ..holders.references import framework_of, hide_types
 from ..holders.roots import library_roots, user_roots

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
 
-from ...scopes.framework import FRAMEWORKS
 from ...scopes.base.process import at_forks
+from ...scopes.framework import FRAMEWORKS
 from ..births.log import complete_log
 from ..report.report import LOADED_AT_S
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline

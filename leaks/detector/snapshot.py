@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import final
 
-from ...scopes.identity import Entry
 from ...scopes.base.sites import Site, shown
+from ...scopes.identity import Entry
 from ..births.lines import Beginning
 from ..births.log import LOG, RecordedMemory, Row, Rows, Sites
 from ..births.record_builder import RecordBuilder

@@ -9,9 +9,6 @@ from functools import wraps
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
-from ...scopes.context import add_listener, remove_listener
-from ...scopes.framework import FRAMEWORKS
-from ...scopes.identity import Entry, name_lines_with
 from ...scopes.base.process import (
     PATCHES,
     TESTED_PYTHON,
@@ -23,6 +20,9 @@ from ...scopes.base.process import (
     load_frameworks,
 )
 from ...scopes.base.sites import Mark, shown, site_of
+from ...scopes.context import add_listener, remove_listener
+from ...scopes.framework import FRAMEWORKS
+from ...scopes.identity import Entry, name_lines_with
 from ..births.lines import Beginning
 from ..births.log import DISPOSALS, LOG, Disposal, Row, complete_log
 from ..births.open_scopes import OPENINGS

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, Self, cast, final
 
+from ...scopes.base.process import install_imported
 from ...scopes.framework import Framework
 from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
-from ...scopes.base.process import install_imported
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on

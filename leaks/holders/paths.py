@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast, final
 
+from ...scopes.base.sites import shown
 from ...scopes.framework import FRAMEWORKS, Framework
 from ...scopes.identity import Entry
-from ...scopes.base.sites import shown
 from ...scopes.tree_walk import attributes_of, instance_dict_of
 from ..births.log import Subject
 from .references import (

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, cast, final
 
-from ...scopes.kinds import kind_of
 from ...scopes.base.sites import Site
+from ...scopes.kinds import kind_of
 from ...scopes.tree_walk import instance_dict_of
 from ..report.retainer import SHARED
 from .dominators import UNREACHED, Dominators, dominators_of

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, Final, cast
 from weakref import WeakSet
 
-from ...scopes.compiled import tracked_objects
 from ...scopes.base.sites import is_inside, shown
+from ...scopes.compiled import tracked_objects
 from .references import (
     HIDDEN_TYPES,
     class_of,

@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Final, Literal, final
 
-from ...scopes.kinds import MAPPED
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import shown
+from ...scopes.kinds import MAPPED
 from .leaks import Leak, fingerprint_of
 from .live import LiveSite
 from .peak import ProgramPeak

@@ -14,9 +14,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import Final, final
 
-from ...scopes.framework import FRAMEWORKS
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
+from ...scopes.framework import FRAMEWORKS
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, final
 
+from ...scopes.base.process import PATCHES
+from ...scopes.base.sites import Site
 from ...scopes.framework import Escape, ModelFacts
 from ...scopes.identity import Entry
 from ...scopes.kinds import MAPPED
-from ...scopes.base.process import PATCHES
-from ...scopes.base.sites import Site
 from ..births.lines import Beginning, Births
 from ..births.log import RecordedMemory, Row, Sites, Subject, UnheldMemory
 from ..holders.holders import Holders, Reason, leftovers_among

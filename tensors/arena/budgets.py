@@ -11,8 +11,8 @@ from sys import _getframe
 from typing import Any, Final, final
 from weakref import ref
 
-from ...scopes.compiled import ScopeState
 from ...scopes.base.sites import Mark, mark_of
+from ...scopes.compiled import ScopeState
 from .extension import ARENA
 
 __all__ = [

@@ -18,13 +18,13 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final, TypeVar, cast, final
 from weakref import ref
 
+from ...scopes.base.process import PATCHES, Patch, at_forks
+from ...scopes.base.sites import is_inside
 from ...scopes.compiled import ENTERING, ScopeState
 from ...scopes.context import CLOSED, CURRENT, innermost_scope
 from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
 from ...scopes.ownership import born, born_late
-from ...scopes.base.process import PATCHES, Patch, at_forks
-from ...scopes.base.sites import is_inside
 from ..arena.budgets import BUDGETS, refused
 from ..patches import JAX_CALLS, JAX_HOOK, JAX_TRANSFERS
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import Any, Final
 
+from ...scopes.base.process import PATCHES
 from ...scopes.identity import dead_entry_of, disposed_error
 from ...scopes.kinds import kind_of
-from ...scopes.base.process import PATCHES
 from ..arena.budgets import BUDGETS
 from ..patches import JAX_METHODS
 from .births import ARRAY, look, pass_over_aliases

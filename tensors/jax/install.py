@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from warnings import warn
 
-from ...scopes.framework import Framework, register_lazily
 from ...scopes.base.process import PATCHES, version_of
+from ...scopes.framework import Framework, register_lazily
 
 __all__ = [
     "load",

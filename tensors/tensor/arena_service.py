@@ -9,12 +9,12 @@ from typing import Any, Final, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...scopes.compiled import ScopeState
-from ...scopes.context import HOOKS, ArenaUse, serve_plain_memory
 from ...scopes.base.errors import EscapedError
-from ...scopes.identity import owner_of_entry
 from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.base.sites import site_of
+from ...scopes.compiled import ScopeState
+from ...scopes.context import HOOKS, ArenaUse, serve_plain_memory
+from ...scopes.identity import owner_of_entry
 from ..arena.budgets import BUDGETS, Charge
 from ..arena.extension import ARENA
 from ..numpy.storage import Address

@@ -26,9 +26,9 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from ...scopes.base.process import PATCHES
 from ...scopes.framework import Framework, LiveMemory, MemoryFacts, register
 from ...scopes.kinds import MAPPED
-from ...scopes.base.process import PATCHES
 from ..arena.extension import ARENA
 from ..numpy.storage import OWN_REFERENCES, buffer_behind, count_references, storage_of
 from ..patches import NUMPY_BUFFERS

@@ -1,9 +1,8 @@
 """PyTorch: which tensors a scope owns, how they are disposed, their graphs, and what a detector sees.
 
 This file has PyTorch installed as a framework of scopes, and imports nothing of it. Read then
-`framework`, `adapter`, `births`, `disposal`, `exclusions`; then `graph_walk` and `graph` for
-autograd and `references` for the search of holders. The compiled part is in ``src/``, where
-``compiled.h`` says which file has what.
+`framework`, `adapter`, `births`, `disposal`, `exclusions`; then ``graphs/`` for autograd. The
+compiled part is in ``src/``, where ``compiled.h`` says which file has what.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ...scopes.framework import Framework, register_lazily
 from ...scopes.base.process import PATCHES, when_imported
+from ...scopes.framework import Framework, register_lazily
 from ...scopes.scope import DisposeScope
 from ..patches import TORCH_DISPOSAL, TORCH_GRAPH_BREAKS
 

@@ -15,11 +15,11 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from torch.nn.parameter import Parameter
 
 from ...scopes.base.errors import GraphRetainedError
+from ...scopes.base.process import PATCHES, bytes_text
+from ...scopes.base.sites import mark_of, site_of
 from ...scopes.identity import LIVE, story_of
 from ...scopes.kinds import Kind, Layout, kind_of, mro_of, space_of
 from ...scopes.ownership import compose_of
-from ...scopes.base.process import PATCHES, bytes_text
-from ...scopes.base.sites import mark_of, site_of
 from ..patches import TORCH_NESTED_TENSORS
 from .disposal import (
     COUNTS_CPLUSPLUS,
@@ -41,8 +41,8 @@ from .exclusions import (
     watch_traces,
     watch_transforms,
 )
-from .graph import site_of_node, summarise
-from .graph_walk import walk_graph
+from .graphs.graph import site_of_node, summarise
+from .graphs.walk import walk_graph
 from .storages import charges_of, make_compact, storages_behind, used_bytes
 from .threads import see_births, watch_threads
 

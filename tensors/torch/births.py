@@ -21,12 +21,12 @@ from torch.nn.parameter import Parameter, UninitializedBuffer, UninitializedPara
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
+from ...scopes.base.process import PATCHES
 from ...scopes.compiled import leave_birth_open
 from ...scopes.context import CURRENT, resolve
 from ...scopes.identity import LIVE
 from ...scopes.kinds import Kind, kind_of
 from ...scopes.ownership import belongs_to_model, born, compose
-from ...scopes.base.process import PATCHES
 from ..arena.budgets import BUDGETS
 from ..patches import TORCH_ALLOCATION
 from . import compiled as TORCH_COMPILED

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...scopes.base.errors import DisposedError, DisposeScopeError
+from ...scopes.base.process import PATCHES
 from ...scopes.identity import Entry, disposed_error
 from ...scopes.kinds import kind_of_type
-from ...scopes.base.process import PATCHES
 from ..patches import TORCH_SWAPS
 from .compiled import MemoryRecorder, unborn
 from .pending import PendingDisposals, is_only_thread

@@ -24,11 +24,11 @@ from torch.nn.parameter import Parameter
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from ...scopes.context import CURRENT
 from ...scopes.base.errors import DisposedError
+from ...scopes.base.process import PATCHES, when_imported
+from ...scopes.context import CURRENT
 from ...scopes.identity import entry_of
 from ...scopes.ownership import leave_to_keepers
-from ...scopes.base.process import PATCHES, when_imported
 from ..patches import (
     TORCH_COMPILED_FUNCTIONS,
     TORCH_CONTEXTS,
@@ -57,7 +57,7 @@ from .births import (
     take_off,
 )
 from .compiled import ThreadState, thread_state
-from .graph_walk import SHOWS_SAVED, showing_what_was_packed
+from .graphs.walk import SHOWS_SAVED, showing_what_was_packed
 
 __all__ = [
     "exclude_what_models_own",

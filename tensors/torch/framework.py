@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...scopes.base.process import PATCHES, at_forks
+from ...scopes.base.sites import Role
 from ...scopes.compiled import tracked_objects
 from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind, device_name
-from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.scope import DisposeScope
-from ...scopes.base.sites import Role
 from ..numpy.storage import OWN_REFERENCES, count_references, owner_of_buffer
 from ..patches import TORCH_BUFFERS
 from .adapter import KIND, current_cuda_index, install
@@ -45,9 +45,9 @@ from .births import (
 )
 from .compiled import thread_state
 from .disposal import PENDING, RECORDER
+from .graphs.references import STEPS, TorchReferences
 from .lives import note_lives
 from .models import Models
-from .references import STEPS, TorchReferences
 from .storages import storage_of
 from .threads import RefusingMode, entered, left
 

@@ -33,8 +33,8 @@ from ...scopes.compiled import tracked_objects
 from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
 from .disposal import DisposedTorchTensor
-from .graph_walk import read_of_graph
-from .references import MODULE, TorchReferences, described, identity_of, parts_of
+from .graphs.references import MODULE, TorchReferences, described, identity_of, parts_of
+from .graphs.walk import read_of_graph
 from .storages import storage_of, storages_behind
 
 __all__ = [

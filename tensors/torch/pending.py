@@ -20,8 +20,8 @@ from weakref import ref
 
 import torch
 
-from ...scopes.context import after_releases
 from ...scopes.base.sites import CALLS, called_by
+from ...scopes.context import after_releases
 from . import compiled as TORCH_COMPILED
 
 __all__ = [

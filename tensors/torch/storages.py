@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from ...scopes.context import innermost_scope
 from ...scopes.base.errors import DisposedError, DisposeScopeError
+from ...scopes.context import innermost_scope
 from ..arena.budgets import BUDGETS, Charge, refused
 from .disposal import PENDING, DisposedTorchTensor, swap
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...scopes.base.errors import GraphRetainedError
+from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.compiled import ScopeState
 from ...scopes.context import CLOSED, CURRENT, innermost_scope
-from ...scopes.base.errors import GraphRetainedError
 from ...scopes.kinds import Kind
-from ...scopes.base.process import PATCHES, at_forks
 from ..arena.budgets import BUDGETS
 from ..patches import TORCH_THREADS
 from . import compiled as TORCH_COMPILED
@@ -41,7 +41,7 @@ from .births import (
 from .compiled import forget_backward, thread_state
 from .disposal import PENDING
 from .exclusions import keep_what_hooks_save
-from .graph import refuse_recording
+from .graphs.graph import refuse_recording
 
 __all__ = [
     "RefusingMode",

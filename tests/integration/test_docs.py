@@ -93,7 +93,7 @@ def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path:
     unknown = ""
     if "growing_loop" in command:
         pytest.importorskip("torch", reason="this example is PyTorch's")
-        from disposescope.tensors.torch.graph_walk import SHOWS_SAVED
+        from disposescope.tensors.torch.graphs.walk import SHOWS_SAVED
 
         # Before 2.10 PyTorch does not show what was changed in place, here weights: that is said first.
         unknown = "" if SHOWS_SAVED else r"^(/.*RuntimeWarning: torch .*\n  .*|undecided: not watched: torch .*)\n"

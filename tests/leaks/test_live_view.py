@@ -16,9 +16,9 @@ import pytest
 
 import disposescope as ds
 from disposescope.leaks.births.open_scopes import OPENINGS
-from disposescope.leaks.commands import live as _live
 from disposescope.leaks.commands.arguments import growth_of_text, nbytes_of_text, seconds_of_text
-from disposescope.leaks.commands.live import Lines, Table, live_view, stack_lines
+from disposescope.leaks.running import live_view as _live
+from disposescope.leaks.running.live_view import Lines, Table, live_view, stack_lines
 
 DOOR = Path(ds.__file__).parent
 

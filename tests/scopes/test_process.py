@@ -323,7 +323,7 @@ assert ds.is_disposed(born[-1]) and ds.is_disposed(packed)
 def test_every_patch_of_pytorch_is_put_back_and_made_again():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     from disposescope.tensors.torch.exclusions import _hands_out_its_result
-    from disposescope.tensors.torch.graph_walk import SHOWS_SAVED
+    from disposescope.tensors.torch.graphs.walk import SHOWS_SAVED
 
     modules = ["torch._dynamo", "torch.export", "torch.utils.data"]
     # PyTorch 2.5 has no such archives.

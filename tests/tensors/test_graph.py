@@ -25,8 +25,8 @@ from torch.utils.checkpoint import checkpoint
 
 import disposescope as ds
 from disposescope import graph_nbytes, graph_summary
-from disposescope.tensors.torch import graph_walk
-from disposescope.tensors.torch.graph_walk import SHOWS_SAVED, beside_no_backward, saved_under
+from disposescope.tensors.torch.graphs import walk as graph_walk
+from disposescope.tensors.torch.graphs.walk import SHOWS_SAVED, beside_no_backward, saved_under
 from tests.programs import run_program
 
 ACTIVATION = 8 * 64 * 56 * 56 * 4
@@ -338,7 +338,7 @@ DEEP = """
 import threading
 import torch
 from disposescope import graph_nbytes, graph_summary
-from disposescope.tensors.torch.graph_walk import saved_under
+from disposescope.tensors.torch.graphs.walk import saved_under
 
 def chain(nodes, step, backward):
     leaf = torch.ones(2, requires_grad=True)
@@ -674,7 +674,7 @@ FORKED_DURING_A_LOOK = """
 import os, threading
 import torch
 import disposescope as ds
-from disposescope.tensors.torch import graph_walk
+from disposescope.tensors.torch.graphs import walk as graph_walk
 
 graph_walk.KEEPS_NODES = False
 weight = torch.ones(3, requires_grad=True)

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.holders.holders import Holders, Reason
-from disposescope.tensors.torch import references as _torch_edges
+from disposescope.tensors.torch.graphs import references as _torch_edges
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"

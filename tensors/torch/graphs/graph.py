@@ -15,14 +15,14 @@ from itertools import pairwise
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
-from ...scopes.base.errors import GraphRetainedError
-from ...scopes.identity import check_alive
-from ...scopes.kinds import kind_of
-from ...scopes.base.process import bytes_text
-from ...scopes.base.sites import Role, mark_of, rank_of, site_of
+from ....scopes.base.errors import GraphRetainedError
+from ....scopes.base.process import bytes_text
+from ....scopes.base.sites import Role, mark_of, rank_of, site_of
+from ....scopes.identity import check_alive
+from ....scopes.kinds import kind_of
 
 if TYPE_CHECKING:
-    from .graph_walk import Graph
+    from .walk import Graph
 
 __all__ = [
     "GraphOp",
@@ -200,7 +200,7 @@ def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
         return GraphSummary()
     modules: dict[int, str] = {}
     if with_modules:
-        from .graph_walk import modules_of
+        from .walk import modules_of
 
         modules = modules_of(graph)
     first: tuple[int, str] | None = None
@@ -252,7 +252,7 @@ def _walk(tensor: object, verb: str) -> Graph:
         if kind is not None:
             check_alive(root, kind)
     # PyTorch has been imported by the program: now it may be imported here.
-    from .graph_walk import walk_graph
+    from .walk import walk_graph
 
     return walk_graph(roots)
 
@@ -319,7 +319,7 @@ def refuse_recording(scope: str, tensor: Any, since: int, *, missed: bool) -> Gr
     missed : bool
         Whether it was recorded by a call before that of the running frame.
     """
-    from .graph_walk import walk_graph
+    from .walk import walk_graph
 
     frame = sys._getframe(1)
     modules = _running_modules(frame)
@@ -375,7 +375,7 @@ def _path_of(modules: list[Any]) -> str:
 
 def _leaf_behind(node: Any, since: int, modules: list[Any], frame: FrameType) -> tuple[tuple[str, str], int]:
     """Return kind and name of the leaf for which a node was recorded, and how many other leaves it has."""
-    from .graph_walk import leaves_behind
+    from .walk import leaves_behind
 
     leaves = leaves_behind(node, since)
     named: dict[int, tuple[str, str]] = {}

@@ -15,12 +15,12 @@ from typing import Any, Final, cast, final
 
 import torch
 
-from ...scopes.compiled import tracked_objects
-from ...scopes.base.errors import DisposedError
-from ...scopes.base.process import PATCHES
-from ..patches import TORCH_GRAPHS
-from .compiled import backward_elsewhere, begin_look, read_between
-from .storages import storage_of, storages_behind
+from ....scopes.base.errors import DisposedError
+from ....scopes.base.process import PATCHES
+from ....scopes.compiled import tracked_objects
+from ...patches import TORCH_GRAPHS
+from ..compiled import backward_elsewhere, begin_look, read_between
+from ..storages import storage_of, storages_behind
 
 __all__ = [
     "ACCUMULATE",

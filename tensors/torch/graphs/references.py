@@ -12,11 +12,12 @@ from typing import Any, Final, cast, final
 import torch
 from torch import Tensor
 
-from ...scopes.compiled import tracked_objects
-from ...scopes.context import HOOKS
-from ...scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
-from .disposal import RECORDER, DisposedTorchTensor
-from .graph_walk import (
+from ....scopes.compiled import tracked_objects
+from ....scopes.context import HOOKS
+from ....scopes.framework import FRAMEWORKS, Belonging, Framework, HeldMemory, LibraryCache, Part
+from ..disposal import RECORDER, DisposedTorchTensor
+from ..storages import storage_of, storages_behind
+from .walk import (
     ACCUMULATE,
     beside_no_backward,
     guard_release,
@@ -25,7 +26,6 @@ from .graph_walk import (
     saved_under,
     walk_graph,
 )
-from .storages import storage_of, storages_behind
 
 __all__ = [
     "MODULE",
