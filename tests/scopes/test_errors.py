@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import errors as _errors
+from disposescope.scopes.base import errors as _errors
 from tests.scopes.toys import Toy, Unknown
 
 BASES = {

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import disposescope as ds
-from disposescope.scopes import process as _pages
+from disposescope.scopes.base import process as _pages
 
 needs_glibc = pytest.mark.skipif(not _pages.can_keep_pages(), reason="a setting of the GNU C library")
 

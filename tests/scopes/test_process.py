@@ -12,8 +12,9 @@ import pytest
 
 from disposescope.leaks.detector import collection as _collection
 from disposescope.leaks.detector import watching as _watching
-from disposescope.scopes import framework, process
+from disposescope.scopes import framework
 from disposescope.scopes import identity as dead_composites
+from disposescope.scopes.base import process
 from disposescope.workspace import workspace as _workspace
 from tests.programs import run_program
 
@@ -46,7 +47,7 @@ def test_a_fork_waits_for_a_framework_that_is_being_taught_while_threads_begin_t
     told = run_program(
         FORK
         + """
-from disposescope.scopes import process
+from disposescope.scopes.base import process
 teaching, forking = threading.Event(), threading.Event()
 def teach():
     teaching.set()
@@ -249,7 +250,7 @@ def test_a_change_is_made_and_undone_by_functions():
 EVERY_PATCH = """
 import importlib, multiprocessing, sys, warnings
 import disposescope as ds
-from disposescope.scopes import process
+from disposescope.scopes.base import process
 replaced = []
 replace = process.Patches.replace
 def remember(patches, patch, owner, name, wrap):
