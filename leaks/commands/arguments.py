@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from ...scopes.base.files import write_whole
 from ...scopes.base.process import bytes_text, parse_budget
 from ..report.report import Report
 from ..reporters.json_report import ReportFileError, is_report, read_report
@@ -176,10 +177,9 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
                 sys.stdout.buffer.write(content)
             return
         path = Path(output)
+        write_whole(path, content)
         if path.exists() and not path.is_file():
-            path.write_bytes(content)
             return
-        _replace(path, content)
     except OSError as error:
         parser.error(f"cannot write {output!r}: {error.strerror}")
     print(f"leak-report: wrote {output} ({bytes_text(len(content))})", file=sys.stderr)
@@ -196,13 +196,3 @@ def reader_may_leave() -> Generator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

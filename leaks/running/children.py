@@ -30,6 +30,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, cast, final
 
+from ...scopes.base.files import write_whole
 from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
 from ..report.report import Settings
 
@@ -105,9 +106,7 @@ class Children:
         file = self._folder / _SETTINGS
         if not file.exists():
             # Another process of the session may write it at the same time, and a third one read it.
-            temporary = self._folder / f".{_SETTINGS}.{os.getpid()}.{next(self._numbers)}"
-            temporary.write_text(json.dumps(asdict(self._settings)), encoding="utf-8")
-            os.replace(temporary, file)
+            write_whole(file, json.dumps(asdict(self._settings)).encode())
 
     def expect(self, command: str | Sequence[str], *, shell: bool, environment: Mapping[str, str]) -> str | None:
         """Return the name of a process that is about to be started; None where it is none of ours.

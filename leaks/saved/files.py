@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ...scopes.base.files import write_whole
 from ..report.leaks import Leak
 from ..report.live import LiveSite
 from ..report.report import Report, UnusedSuppression
@@ -29,17 +30,7 @@ __all__ = [
 
 def write_report(report: Report, output: Path) -> None:
     """Write a file as a whole or not at all; a pipe or terminal is written to directly."""
-    text = json_of(report)
-    if output.exists() and not output.is_file():
-        output.write_text(text, encoding="utf-8")
-        return
-    temporary = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, output)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    write_whole(output, json_of(report).encode())
 
 
 def reports_in(folder: Path | None) -> list[Report]:

@@ -1,4 +1,4 @@
-"""What all of scopes rests on: `errors`, `options`, places in code (`sites`), and the changes of a process (`process`).
+"""What all of scopes rests on: `errors`, `options`, `files`, places in code (`sites`), and `process`.
 
-Nothing here knows a scope.
+The last has the changes that the package makes in other code. Nothing here knows a scope.
 """
