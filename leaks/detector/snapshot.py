@@ -17,7 +17,7 @@ from ..births.record_builder import RecordBuilder
 from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
 from ..report.report import OBJECT_LIMIT, Report
-from ..verdicts.classify import Inventory, report_of
+from ..verdicts.classify import Census, report_of
 from .collection import collection_paused
 
 __all__ = [
@@ -144,7 +144,7 @@ class Snapshot:
         Report
             ``str(report)`` is its text.
         """
-        found = Inventory(
+        found = Census(
             self.records,
             self._entries,
             self._rows,

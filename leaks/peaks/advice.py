@@ -55,7 +55,7 @@ _VIEWS: Final = frozenset(
         *("rollaxis", "split", "squeeze", "swapaxes", "transpose", "view"),
     }
 )
-_KEEPERS: Final = frozenset(
+_ADDS: Final = frozenset(
     {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "update"}
 )
 _ELEMENTWISE: Final = frozenset({"around", "clip", "round"})
@@ -159,12 +159,12 @@ class _Code:
         """Return whether the line of a load may give the value, or a view of it, to something else that keeps it."""
         line = self.on_line(self._line(load))
         names = [each.argval for each in line if each.opname in _NAMES]
-        known = sum(name in _VIEWS or name in _KEEPERS for name in names)
+        known = sum(name in _VIEWS or name in _ADDS for name in names)
         calls = sum(each.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") for each in line)
         if calls > known or any(each.opname in _COMPUTES and each.argrepr != "[]" for each in line):
             # Something else is made of it.
             return False
-        return any(each.opname in _HOLDS for each in line) or any(name in _KEEPERS for name in names)
+        return any(each.opname in _HOLDS for each in line) or any(name in _ADDS for name in names)
 
     def on_line(self, line: int) -> list[_Step]:
         """Return the instructions of a line."""

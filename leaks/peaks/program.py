@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...scopes.framework import FRAMEWORKS, Framework, LifeRecording
 from ..report.peak import Life, ProgramPeak
 from .advice import advise
-from .recording import Birth, Outcome, Recording, line_text, living_rows
+from .recording import Birth, Recording, Service, line_text, living_rows
 
 __all__ = ["LifeRecorder"]
 
@@ -69,7 +69,7 @@ class LifeRecorder:
         self._recording.end()
         rows, self._recording = self._recording.births(), None
         births = [
-            Birth(nbytes, None if died < 0 else died, Outcome(outcome), None, places)
+            Birth(nbytes, None if died < 0 else died, Service(outcome), None, places)
             for nbytes, died, outcome, _, places in rows
         ]
         rows.clear()

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from ...scopes.base.sites import Mark, Role, Site, rank_of, site_of
 from ..report.peak import LinePeak
 
-__all__ = ["Birth", "Outcome", "Recording", "line_of_birth", "line_text", "living_rows", "user_place"]
+__all__ = ["Birth", "Service", "Recording", "line_of_birth", "line_text", "living_rows", "user_place"]
 
 
 @final
-class Outcome(IntEnum):
+class Service(IntEnum):
     """How a birth was served. The numbers are those of ``tensors/arena/src/passes.c``.
 
     Attributes
@@ -52,7 +52,7 @@ class Outcome(IntEnum):
     NOTED = 8
 
 
-_MISSES: Final = (Outcome.UNKNOWN, Outcome.LARGER, Outcome.IN_USE)
+_MISSES: Final = (Service.UNKNOWN, Service.LARGER, Service.IN_USE)
 
 
 @final
@@ -66,7 +66,7 @@ class Birth:
         What was asked for; 0 where it was refused.
     died : int or None
         How many births there were before its death; None where it outlived the pass.
-    outcome : Outcome
+    outcome : Service
         How it was served.
     slot : int or None
         Its slot in the plan.
@@ -76,7 +76,7 @@ class Birth:
 
     nbytes: int
     died: int | None
-    outcome: Outcome
+    outcome: Service
     slot: int | None
     places: tuple[Mark, ...]
 
@@ -88,7 +88,7 @@ class Birth:
     @property
     def is_planned(self) -> bool:
         """Return whether a plan has a slot for it."""
-        return self.nbytes > 0 and self.outcome not in (Outcome.RESIZED, Outcome.ELSEWHERE, Outcome.NOTED)
+        return self.nbytes > 0 and self.outcome not in (Service.RESIZED, Service.ELSEWHERE, Service.NOTED)
 
 
 @final

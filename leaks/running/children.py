@@ -37,7 +37,7 @@ from ..report.report import Settings
 __all__ = [
     "JOIN",
     "VARIABLE",
-    "Children",
+    "ChildProcesses",
     "session_of",
     "watches_itself",
     "without_report",
@@ -83,7 +83,7 @@ _REPLACED: Final = "exec-"
 
 
 @final
-class Children:
+class ChildProcesses:
     """The processes that one process of a session starts with `subprocess`.
 
     Parameters
@@ -236,7 +236,9 @@ def watches_itself(value: str) -> None:
         (Path(value.removeprefix(JOIN).partition(":")[2]) / f"arrays-{os.getpid()}").unlink()
 
 
-def watch_children(current: Callable[[], Children | None], replaced: Callable[[str], Children | None]) -> None:
+def watch_children(
+    current: Callable[[], ChildProcesses | None], replaced: Callable[[str], ChildProcesses | None]
+) -> None:
     """Have processes that are started by `subprocess` and `os` join the session of this process.
 
     Parameters
@@ -257,7 +259,7 @@ def watch_children(current: Callable[[], Children | None], replaced: Callable[[s
             PATCHES.replace(_CHILDREN, os, name, lambda run: _becoming(run, replaced))
 
 
-def _joining(start: Callable[..., None], current: Callable[[], Children | None]) -> Callable[..., None]:
+def _joining(start: Callable[..., None], current: Callable[[], ChildProcesses | None]) -> Callable[..., None]:
     signature = inspect.signature(start)
 
     @wraps(start)
@@ -284,12 +286,12 @@ def _joining(start: Callable[..., None], current: Callable[[], Children | None])
     return __init__
 
 
-def _prepare(children: Children, given: dict[str, Any]) -> str | None:
+def _prepare(children: ChildProcesses, given: dict[str, Any]) -> str | None:
     """Have a process join by its environment, and return its name; None where it is none of ours.
 
     Parameters
     ----------
-    children : Children
+    children : ChildProcesses
         The children of this process.
     given : dict
         The arguments of `subprocess.Popen`, which are changed.
@@ -339,7 +341,7 @@ def _inherited() -> dict[str, str]:
     return known
 
 
-def _told(run: Callable[[Any], int], current: Callable[[], Children | None]) -> Callable[[Any], int]:
+def _told(run: Callable[[Any], int], current: Callable[[], ChildProcesses | None]) -> Callable[[Any], int]:
     @wraps(run)
     def system(command: Any) -> int:
         children = current()
@@ -350,7 +352,7 @@ def _told(run: Callable[[Any], int], current: Callable[[], Children | None]) -> 
     return system
 
 
-def _spawning(spawn: Callable[..., int], current: Callable[[], Children | None]) -> Callable[..., int]:
+def _spawning(spawn: Callable[..., int], current: Callable[[], ChildProcesses | None]) -> Callable[..., int]:
     @wraps(spawn)
     def posix_spawn(path: Any, argv: Any, env: Any, /, **options: Any) -> int:
         children = current()
@@ -366,7 +368,7 @@ def _spawning(spawn: Callable[..., int], current: Callable[[], Children | None])
     return posix_spawn
 
 
-def _becoming(run: Callable[..., None], replaced: Callable[[str], Children | None]) -> Callable[..., None]:
+def _becoming(run: Callable[..., None], replaced: Callable[[str], ChildProcesses | None]) -> Callable[..., None]:
     signature = inspect.signature(run)
 
     @wraps(run)
@@ -391,7 +393,7 @@ def _becoming(run: Callable[..., None], replaced: Callable[[str], Children | Non
     return execute
 
 
-def _before_exec(path: Any, argv: Any, replaced: Callable[[str], Children | None]) -> Children | None:
+def _before_exec(path: Any, argv: Any, replaced: Callable[[str], ChildProcesses | None]) -> ChildProcesses | None:
     """Return the children of the session that a program can join which this process becomes."""
     try:
         # A name is looked for in one folder after the other.

@@ -30,7 +30,7 @@ from ..report.report import OBJECTS_WHILE_RUNNING, Ending, Report, Settings, abo
 from ..reporters.json_report import ReportFileError, report_from_json
 from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
-from .children import Children, session_of, watch_children, without_report
+from .children import ChildProcesses, session_of, watch_children, without_report
 from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Session:
         self._folder: Path | None = None
         self._parent: int | None = None
         self._is_program = True
-        self._children: Children | None = None
+        self._children: ChildProcesses | None = None
         self._ticker: Ticker | None = None
         self._is_over = False
         self._inventory: Inventory | None = None
@@ -113,7 +113,7 @@ class Session:
     def __enter__(self) -> Self:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._children = Children(self._folder, self.settings)
+        self._children = ChildProcesses(self._folder, self.settings)
         _SESSIONS.append(self)
         _watch_endings()
         watch_children(_children_now, _replaced)
@@ -268,7 +268,7 @@ class Session:
         folder = self._folder if folder is None else folder
         assert folder is not None
         self._folder = folder
-        self._children = Children(folder, self.settings)
+        self._children = ChildProcesses(folder, self.settings)
         self.is_worker = True
         self._is_program = is_program
         self._is_over = False
@@ -314,7 +314,7 @@ class Session:
             self._at_exit(report)
         self.remove_folder()
 
-    def becomes(self, command: str) -> Children | None:
+    def becomes(self, command: str) -> ChildProcesses | None:
         """Write what is known before the process becomes another program.
 
         Parameters
@@ -324,7 +324,7 @@ class Session:
 
         Returns
         -------
-        Children or None
+        ChildProcesses or None
             Those of the session that the other program can join; None where this process is the
             whole session.
         """
@@ -484,7 +484,7 @@ def _open_in_worker(folder: str, settings: Settings) -> None:
     atexit.register(session.ends_itself, None)
 
 
-def _replaced(command: str) -> Children | None:
+def _replaced(command: str) -> ChildProcesses | None:
     try:
         return _SESSIONS[-1].becomes(command) if _SESSIONS else None
     except Exception as error:
@@ -493,7 +493,7 @@ def _replaced(command: str) -> Children | None:
         return None
 
 
-def _children_now() -> Children | None:
+def _children_now() -> ChildProcesses | None:
     return _SESSIONS[-1]._children if _SESSIONS else None
 
 

@@ -27,7 +27,7 @@ from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
 from .without_tensors import unclosed_scopes
 
 __all__ = [
-    "Inventory",
+    "Census",
     "report_of",
 ]
 
@@ -49,7 +49,7 @@ _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
 
 @final
 @dataclass(frozen=True, slots=True)
-class Inventory:
+class Census:
     """What a snapshot found, in parallel sequences, in the order of birth.
 
     Attributes
@@ -82,12 +82,12 @@ class Inventory:
     last: int
 
 
-def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bool = False) -> Report:
+def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool = False) -> Report:
     """Group what a snapshot found by line and reason, and find the holders of each group.
 
     Parameters
     ----------
-    found : Inventory
+    found : Census
         What was found.
     object_limit : int
         How many objects the search for holders meets at most.
@@ -187,7 +187,7 @@ def report_of(found: Inventory, *, object_limit: int, of_program: bool, died: bo
 
 
 def _graph_nbytes_by_row(
-    found: Inventory,
+    found: Census,
     holders: Holders,
     rows: Sequence[Leak],
     graphs: Mapping[int, dict[int, object]],
@@ -217,7 +217,7 @@ def _graph_nbytes_by_row(
 
 
 def _retainers(
-    found: Inventory, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]]
+    found: Census, holders: Holders, rows: Sequence[Leak], places: dict[int, list[int]]
 ) -> tuple[Retainer, ...]:
     """Return what retains the memory of some rows, the most bytes first."""
     row_of = {index: row for row in rows for index in places[id(row)]}
@@ -268,7 +268,7 @@ def _nbytes_by_site(records: Sequence[Record]) -> Iterable[tuple[Site, int]]:
     return zip(sites.values(), nbytes.values(), strict=True)
 
 
-def _storages_of(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
+def _storages_of(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
     record, subject = found.records[index], found.subjects[index]
     if record.state != "alive":
         return ()
@@ -278,7 +278,7 @@ def _storages_of(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ..
     return () if resource is None else tuple(subject.kind.storages(resource))
 
 
-def _rows_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory, Row]:
+def _rows_of(found: Census, escapes: Container[Subject]) -> dict[UnheldMemory, Row]:
     return {
         subject: row
         for place, subject in enumerate(found.subjects)
@@ -286,7 +286,7 @@ def _rows_of(found: Inventory, escapes: Container[Subject]) -> dict[UnheldMemory
     }
 
 
-def _grouped(found: Inventory, left: set[Entry]) -> dict[_Line, list[int]]:
+def _grouped(found: Census, left: set[Entry]) -> dict[_Line, list[int]]:
     """Return what is there, by line and nature, without what has gone since the snapshot."""
     # Group by the identity of the lines first: there are few, and comparing them is slow.
     by_identity: dict[tuple[int, State, str, str | None, bool, bool], list[int]] = {}
@@ -310,7 +310,7 @@ def _grouped(found: Inventory, left: set[Entry]) -> dict[_Line, list[int]]:
     return groups
 
 
-def _is_of_an_import(found: Inventory, line: _Line, places: Sequence[int]) -> bool:
+def _is_of_an_import(found: Census, line: _Line, places: Sequence[int]) -> bool:
     """Return whether a group is a little that a library made when it was imported."""
     site, state, *_ = line
     return (
@@ -321,7 +321,7 @@ def _is_of_an_import(found: Inventory, line: _Line, places: Sequence[int]) -> bo
     )
 
 
-def _left_over(found: Inventory) -> set[Entry]:
+def _left_over(found: Census) -> set[Entry]:
     resources = [
         subject
         for record, subject in zip(found.records, found.subjects, strict=True)
@@ -335,7 +335,7 @@ def _large(records: Sequence[Record]) -> list[int]:
     return [index for index, record in enumerate(records) if record.nbytes >= _VIEWED_NBYTES]
 
 
-def _pinned_by(found: Inventory, index: int) -> tuple[tuple[Hashable, int], ...]:
+def _pinned_by(found: Census, index: int) -> tuple[tuple[Hashable, int], ...]:
     """Return the storages behind a record that views may pin, each with its bytes."""
     record, subject = found.records[index], found.subjects[index]
     # The system drops the pages of a file that nobody uses.
@@ -361,7 +361,7 @@ def _pinned_times(storages: Sequence[tuple[Hashable, int]], holders: Holders) ->
 class _Group:
     """Resources of one line that are there for one reason, by their places in an inventory."""
 
-    found: Inventory
+    found: Census
     places: list[int]
     reason: Reason
     escape: Escape | None

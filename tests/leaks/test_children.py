@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from disposescope.leaks.report.report import Report, Settings
-from disposescope.leaks.running.children import Children
+from disposescope.leaks.running.children import ChildProcesses
 from disposescope.leaks.running.session import Session
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="processes are started otherwise here")
@@ -289,13 +289,13 @@ def test_what_looks_like_a_python_program_and_does_not_sign_in_is_told(
     for name, first in (("torchrun-of-the-test", "#!/usr/bin/env python3\n"), ("tool-of-the-test", "#!/bin/sh\n")):
         (tmp_path / name).write_text(first)
         (tmp_path / name).chmod(0o755)
-    children = Children(tmp_path, Settings())
+    children = ChildProcesses(tmp_path, Settings())
     children.expect(command, shell=shell, environment={"PATH": str(tmp_path)})
     assert bool(children.unwatched()) == is_told
 
 
 def test_processes_that_pytorch_keeps_for_its_compiler_are_left_alone(tmp_path: Path) -> None:
-    children = Children(tmp_path, Settings())
+    children = ChildProcesses(tmp_path, Settings())
     command = [sys.executable, "/site-packages/torch/_inductor/compile_worker/__main__.py", "--pickler=x"]
     assert children.expect(command, shell=False, environment={}) is None
     assert children.unwatched() == []
