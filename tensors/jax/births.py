@@ -57,8 +57,10 @@ ARRAY: Final[Any] = import_module("jax._src.array").ArrayImpl
 class _Seen(ref[Any]):
     """A weak reference to an array that no scope owns by birth."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "thread")
     key: int
+    # The one that passed over it.
+    thread: int
 
 
 SEEN: Final[dict[int, _Seen]] = {}
@@ -91,7 +93,17 @@ def pass_over(array: Any) -> None:
     """Let no scope own an array by birth."""
     entry = _Seen(array, _forget)
     entry.key = id(array)
+    entry.thread = threading.get_ident()
     SEEN[entry.key] = entry
+
+
+def _is_passed_over(key: int) -> bool:
+    """Return whether no scope shall own an array that a call of this thread returns.
+
+    Between the birth and here another thread may have met it and not known whose it is.
+    """
+    entry = SEEN.get(key)
+    return entry is not None and entry.thread == threading.get_ident()
 
 
 def addresses_of(array: Any) -> set[int]:
@@ -446,7 +458,7 @@ def _see(results: Iterable[Any]) -> None:
         # A key of random numbers holds an array.
         array = getattr(result, "_base_array", None) if type(result).__name__ == "PRNGKeyArray" else result
         key = id(array)
-        if type(array) is not ARRAY or key in LIVE or key in SEEN or key in DEAD:
+        if type(array) is not ARRAY or key in LIVE or key in DEAD or _is_passed_over(key):
             continue
         codes = frames_of(array)[0]
         if not codes or is_constant(codes):

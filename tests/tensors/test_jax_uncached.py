@@ -20,6 +20,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 jax: Any = pytest.importorskip("jax")
 jnp: Any = pytest.importorskip("jax.numpy")
 
+from disposescope.tensors.jax import births
+
 
 @pytest.fixture(autouse=True)
 def _taught() -> None:
@@ -58,6 +60,30 @@ def test_each_of_several_threads_owns_what_it_makes(way: str) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_what_another_thread_looked_at_before_its_birth_was_told_is_owned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads look at all arrays of the process, and cannot tell whose one is that has just been made."""
+    see = births._see
+
+    def looked_at_elsewhere(results: list[Any]) -> None:
+        looker = threading.Thread(target=births.look)
+        looker.start()
+        looker.join()
+        see(results)
+
+    def make() -> None:
+        with ds.dispose_scope() as scope:
+            array = jax.device_put(np.ones(1234))
+            told.append(ds.owner_of(array) is scope)
+        told.append(array.is_deleted())
+
+    told: list[bool] = []
+    monkeypatch.setattr(births, "_see", looked_at_elsewhere)
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+    assert told == [True, True]
 
 
 @pytest.mark.parametrize("way", ["first call", "device_put"])
