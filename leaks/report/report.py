@@ -574,7 +574,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             lines += ["", title]
             lines += [
                 f"{_INDENT}{_what(leak)}, {_size(leak)}born at {_site(leak)}, {_freed(leak)}"
-                f"{'holder' if leak.holder.startswith('not found') else by} {leak.holder}"
+                f"{'holder' if leak.holder.startswith('not found') else by} {_in_a_graph(leak.holder)}"
                 f"{' in a worker' if leak.pid in workers else ''}"
                 for leak in shown_rows
             ]
@@ -721,11 +721,17 @@ def _in_few_words(leak: Leak) -> str:
     site = "an unknown line" if leak.site is None else f"{shown(leak.site.file)}:{leak.site.line}"
     text = f"{leak.count:,} × {site}"
     if leak.holders and not leak.holder.startswith("not found"):
-        holder = leak.holder.removeprefix("module __main__.")
+        holder = _in_a_graph(leak.holder.removeprefix("module __main__."))
         text += f" held by {_LAST_INDEX.sub('', holder) if leak.count > 1 else holder}"
     if leak.freed is not None:
         return f"{text}, freed {leak.freed}"
     return f"{text}, none ever released" if leak.unjudged == "growth" else text
+
+
+def _in_a_graph(holder: str) -> str:
+    """Return a chain of holders without the part of it that leads through an autograd graph."""
+    tensor, graph, _ = holder.partition(".grad_fn.")
+    return f"the graph of {tensor}" if graph else holder
 
 
 def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:

@@ -151,6 +151,13 @@ def test_a_size_stands_once_in_the_headline() -> None:
     assert two.startswith("no leak found; 72.0 MB alive in the end: 63.0 MB: 30 × ")
 
 
+def test_what_is_held_through_a_graph_is_said_to_be_held_by_the_graph() -> None:
+    chain = "module __main__.trainer.history[0].grad_fn.next_functions[0][0].next_functions[0][0]._saved_self"
+    text = str(Report(kept=(leak(kind="alive", unjudged="growth", holders=(chain,)),), kept_nbytes=30_000_000))
+    assert " held by the graph of trainer.history, none ever released" in text.split("\n")[0]
+    assert text.endswith(", held by the graph of module __main__.trainer.history[0]")
+
+
 def test_a_storage_counts_once_and_what_two_hold_is_retained_by_neither(tmp_path: Path) -> None:
     rows = run(
         tmp_path,
