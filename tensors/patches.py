@@ -67,7 +67,7 @@ NUMPY_BUFFERS: Final = Patch(
     unseen="arrays over memory that NumPy did not make: of pickles, numpy.frombuffer and numpy.memmap",
 )
 
-_of_jax: Final = partial(Patch, library="jax", tested="0.5 to 0.10", guard=_THERE)
+_of_jax: Final = partial(Patch, library="jax", tested="0.5 to 0.12", guard=_THERE)
 _of_torch: Final = partial(Patch, library="torch", tested="2.5 to 2.13", guard=_THERE)
 
 _FOUND_LATER: Final = "its results are found when a scope is left, or somebody counts"
