@@ -184,7 +184,7 @@ def trend_of_births(
 
 
 def rises(course: Sequence[Point]) -> bool:
-    """Return whether more of what a line makes stays the longer the program runs, evenly from its start to its end.
+    """Return whether more of what a line makes stays the longer it makes some, evenly from its first to its last.
 
     What counts at a point is how much is there at every later one: a cache that is full, and what
     each epoch begins anew, do not rise.
@@ -197,10 +197,11 @@ def rises(course: Sequence[Point]) -> bool:
     if len(course) < PASSES_AT_LEAST:
         return False
     floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
-    end = course[-1][0]
     if floors[-1] < BIRTHS_AT_LEAST:
         return False
-    at_quarters = [floors[bisect_left(course, (part * end,))] for part in _QUARTERS]
+    first = next(number for number, count, _ in course if count)
+    life = course[-1][0] - first
+    at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
 

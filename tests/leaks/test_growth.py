@@ -38,6 +38,7 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
     popped = [level + tooth for level in range(0, 40, 10) for tooth in (*range(10), *range(9, -1, -1), *range(10))]
     assert rises(course(popped))
     assert rises(course(list(range(100))))
+    assert rises(course([0] * 80 + list(range(1, 21))))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
     [
         [min(index, 30) for index in range(100)],  # a cache that fills
         [index % 25 for index in range(100)],  # what each epoch begins anew
-        [0] * 80 + list(range(20)),  # the last part of the program
+        [0] * 50 + [index % 25 for index in range(50)],  # the same, after a long preparation
         [50] * 100,  # what was there before
         list(range(10)),  # too few to say
         [index // 10 for index in range(100)],  # too little to say
