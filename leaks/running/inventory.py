@@ -352,7 +352,8 @@ def _undecided_at_the_end(
     stays = False
     for number in _numbers_of(line):
         series = LOG.series(number, None)
-        highest = max(series, key=lambda point: point[1], default=(0, 0, 0))
+        # The last of them: what is full has been for some time.
+        highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
         first = min([first, *(point[0] for point in series if point[1])])
         stays = stays or rises([point for point in series if point[0] <= highest[0]])

@@ -45,6 +45,8 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
     "counts",
     [
         [min(index, 30) for index in range(100)],  # a cache that fills
+        [min(index, 70) for index in range(100)],  # one that is full late
+        [round(100 * (1 - 0.99**index)) for index in range(150)],  # one that is read at random
         [index % 25 for index in range(100)],  # what each epoch begins anew
         [0] * 50 + [index % 25 for index in range(50)],  # the same, after a long preparation
         [50] * 100,  # what was there before

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -53,3 +55,16 @@ def test_what_fails_leaves_the_file_and_names_it(tmp_path: Path, monkeypatch: py
     assert raised.value.filename == str(file)
     assert file.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["report"]
+
+
+def test_a_pipe_behind_the_standard_output_is_written_to_directly(tmp_path: Path) -> None:
+    program = "import pathlib; from disposescope.scopes.base.files import write_whole\n"
+    program += "write_whole(pathlib.Path('/dev/stdout'), b'text')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"text"), done.stderr
+
+
+def test_a_name_of_almost_any_length_is_written(tmp_path: Path) -> None:
+    file = tmp_path / ("r" * 250)
+    write_whole(file, b"text")
+    assert file.read_bytes() == b"text"

@@ -573,6 +573,28 @@ def test_graphs_are_read_beside_a_backward_pass_without_a_crash(reading: str, ro
     assert run_program(BESIDE_BACKWARD.format(reading=reading, rounds=rounds)) == "whole\n"
 
 
+FIRST_SCOPE_IN_A_CHECKPOINT = """
+import torch
+from torch.utils.checkpoint import checkpoint
+import disposescope as ds
+
+weight = torch.ones(4, requires_grad=True)
+
+
+def block(x):
+    with ds.dispose_scope() as scope:
+        return scope.move_to_outer((x * weight).sin().exp())
+
+
+checkpoint(block, torch.ones(4), use_reentrant=False).sum().backward()
+print(weight.grad is not None)
+"""
+
+
+def test_the_first_scope_may_be_entered_where_hooks_see_what_is_saved() -> None:
+    assert run_program(FIRST_SCOPE_IN_A_CHECKPOINT) == "True\n"
+
+
 @pytest.fixture
 def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this PyTorch treated as a release before 2.13, with backward passes seen."""
