@@ -272,7 +272,7 @@ class Growing:
             leak
             for line, leak in self._open.items()
             if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
-            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), has_passes=bool(often))
+            for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]
         return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()], undecided
 
@@ -344,7 +344,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
 
 
 def _undecided_at_the_end(
-    line: _Line, leak: Leak, end: str, births: int, live: float, *, has_passes: bool
+    line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str]
 ) -> Iterator[Leak]:
     """Yield what a line had, where what it made stayed until the end, and was then freed."""
     count = nbytes = made = latest = 0
@@ -356,9 +356,13 @@ def _undecided_at_the_end(
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
         count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
         first = min([first, *(point[0] for point in series if point[1])])
-        stays = stays or rises([point for point in series if point[0] <= highest[0]])
+        if not passes:
+            stays = stays or rises([point for point in series if point[0] <= highest[0]])
+        for course in (LOG.series(number, name) for name in passes):
+            # What was made before the passes began does not rise over them.
+            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, *highest[1:])]))
         made += LOG.site(number)[4]
-    if has_passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
+    if passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.
         return
     if not nbytes:
