@@ -15,6 +15,7 @@ from typing import Any, Final, cast, final
 from ...scopes.compiled import referents, tracked_objects
 from ...scopes.framework import FRAMEWORKS, Framework, HeldMemory, Part
 from ...scopes.identity import Entry
+from ...scopes.tree_walk import instance_dict_of
 from ..births.log import Subject
 from ..report.leaks import KnownLeak
 from .known import known_on
@@ -552,7 +553,9 @@ class Garbage:
         if ancestors is None:
             return None
         members = [target, *ancestors]
-        island = {id(member) for member in members}
+        # An instance has its attributes in itself until somebody asks for its dict, as what spells a
+        # chain does: from then on that stands between.
+        island = {id(thing) for member in members for thing in (member, instance_dict_of(member)) if thing is not None}
         allowance = self._allowance
 
         def is_member(thing: object) -> bool:

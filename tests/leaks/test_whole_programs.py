@@ -43,6 +43,33 @@ def test_cycles_are_reported_although_the_collector_frees_them_after_the_look(tm
     assert (leak.kind, leak.count, leak.freed) == ("cycle", 8, None)
 
 
+CYCLE_OF_SEVERAL = """
+import numpy as np
+
+class Adam:
+    def __init__(self):
+        self.rate = np.zeros(1)
+        self.warp = np.zeros(50_000)
+        self.average = np.zeros(60_000)
+        self.smoothing = lambda: self.warp
+
+def register():
+    Adam()
+
+for _ in range(2):
+    register()
+"""
+
+
+def test_all_that_objects_in_cycles_have_is_reported(tmp_path: Path) -> None:
+    """The dict of an object comes into being when its first chain is spelled."""
+    report = report_on(tmp_path, CYCLE_OF_SEVERAL)
+    assert sorted((leak.kind, leak.count, leak.nbytes) for leak in report.leaks) == [
+        ("cycle", 2, 800_000),
+        ("cycle", 2, 960_000),
+    ]
+
+
 SETUP = """
 import numpy as np
 
