@@ -22,6 +22,7 @@ __all__ = ["Table", "TableError", "read_table", "write_table"]
 
 _COLUMNS: Final = ("id", "lower", "upper", "size")
 _DIGITS_AT_MOST: Final = 1000
+_OPEN_FILES: Final = ("/dev/", "/proc/")
 
 
 class TableError(ValueError):
@@ -105,7 +106,9 @@ def write_table(path: Path, table: Table, plan: Plan) -> None:
     # Where a link leads to.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".plan.{os.getpid()}.{threading.get_ident()}")
-    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
+    # A file that is open already, such as the standard output, cannot be replaced.
+    is_open = os.path.abspath(path).startswith(_OPEN_FILES) or str(target).startswith(_OPEN_FILES)
+    if is_open or (path.exists() and not path.is_file()) or not os.access(target.parent, os.W_OK):
         path.write_text(text.getvalue(), encoding="utf-8", newline="")
         return
     try:

@@ -241,7 +241,7 @@ CURRENT: Final[ContextVar[ScopeState | None]]
 """The innermost entered scope of the context, perhaps closed or suspended since: see `context.innermost_scope`."""
 
 api: Final[object]
-"""A capsule for other compiled parts: see ``src/types.h``."""
+"""A capsule for other compiled parts: see ``src/shared/types.h``."""
 
 def set_callbacks(*, finish_release: Callable[..., BaseException | None], settle_earlier: Callable[[], None]) -> None:
     """Have compiled code call two functions of `identity`.

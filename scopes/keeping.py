@@ -4,7 +4,7 @@ A scope releases what it owns, whoever refers to it. Two questions come first. W
 object hold that keeps what it is given, such as a model, a metric or a scheduler? That is the
 object's, in every scope. And, in scopes with ``escapes="keep"`` or ``"raise"``: what of it does
 anything but the block's own variables refer to? Compiled code answers both; see
-`src/holding.h`.
+`src/held/holding.h`.
 """
 
 from __future__ import annotations

@@ -166,9 +166,8 @@ class Leak:
         The records of the oldest, 20 at most.
     unjudged : {"holder", "growth", "trend", "view"} or None
         What is not known of it: who holds it, as the search ended at its limit; whether it grows,
-        as there were too few passes and nothing of the line was ever released (``"growth"``), or as
-        too few of its births were in the sample (``"trend"``); or whether a view pins it. None
-        where all is.
+        as there were too few passes and what the line makes stays (``"growth"``), or as too few of
+        its births were in the sample (``"trend"``); or whether a view pins it. None where all is.
     freed : str or None
         When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if it
         is there still.

@@ -161,6 +161,19 @@ def test_ctrl_c_ends_it_and_writes_nothing(tmp_path: Path) -> None:
     assert not planned.exists()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="this system has no such file")
+def test_a_plan_is_written_to_the_standard_output_where_that_is_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text(TABLE)
+    done = subprocess.run(
+        [sys.executable, "-m", "disposescope", "plan", str(tmp_path / "in.csv"), "-o", "/dev/stdout"],
+        capture_output=True,
+        text=True,
+        cwd=Path(ds.__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    assert "id,lower,upper,size,offset\nx,0,2,64,0\n" in done.stdout
+
+
 def test_a_plan_that_cannot_be_written_leaves_the_file_that_was_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

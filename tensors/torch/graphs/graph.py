@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _SITES_SHOWN: Final = 3
-_OURS: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_OURS: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
 
 
 @final
