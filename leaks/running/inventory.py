@@ -360,7 +360,7 @@ def _undecided_at_the_end(
             stays = stays or rises([point for point in series if point[0] <= highest[0]])
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.
-            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, *highest[1:])]))
+            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, highest[1], highest[2])]))
         made += LOG.site(number)[4]
     if passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.

@@ -410,8 +410,8 @@ class Evidence:
         if not self._names:
             return rises(LOG.series(site, None))
         # What was made before the passes began does not rise over them; after the last it may have.
-        now = round(births.live), 0
-        return any(rises([*series, (series[-1][0] + 1, *now)]) for series in self._series_of(births, site) if series)
+        now = round(births.live)
+        return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
 
     def may_grow(self, births: Births) -> bool:
         """Return whether a line could be growing of which only a sample of the births was kept, by chance unevenly."""
