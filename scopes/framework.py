@@ -459,6 +459,13 @@ class Framework:
         """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown."""
         return 0
 
+    def step_outlived(self, tensor: Any, /) -> int | None:
+        """Return after which step of a loop a graph was made whose parameters a later step has changed.
+
+        Nothing can be computed back through it any more. None where none has changed them, or that is unknown.
+        """
+        return None
+
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that graphs of tensors saved, each storage once; 0 where unknown."""
         return 0

@@ -8,11 +8,12 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, Self, cast, final
+from math import gcd
+from typing import Final, Literal, Self, TypeVar, cast, final
 
 from ...scopes.base.process import install_imported
 from ...scopes.framework import Framework
@@ -249,8 +250,11 @@ early or in vain.
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
 OWNED: Final = "its scope, because it cannot be weakly referenced"
 
+_T = TypeVar("_T")
+
 _CHAINS: Final = 3
 _LOOKED_AT: Final = 12
+_PERIODS: Final = 2 * 3 * 5
 _IN_CYCLES: Final = 10
 _MOST: Final = 0.75
 _REASONS: Final[dict[int, Reason]] = {
@@ -391,19 +395,21 @@ class Holders:
     def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """Return how code reaches some subjects that are held in the same way.
 
-        The chains of the first subjects come first.
+        The chains that reach most of them come first, and of those the chains of the oldest.
 
         At most three chains, which differ in more than an index. Those that differ by one of many
         keys are one, and so are those that differ by how often a step is taken, as in a linked list.
         """
         alike: dict[str, dict[str, str]] = {}
+        reached: Counter[str] = Counter()
         for subject in _spread(subjects):
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
                 text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain))
-                alike.setdefault(_ANY_KEY.sub("[]", text), {}).setdefault(text, chain)
-            if len(alike) >= _CHAINS:
-                break
-        told = [chain for chains in alike.values() for chain in _without_keys([*chains.values()])][:_CHAINS]
+                way = _ANY_KEY.sub("[]", text)
+                reached[way] += 1
+                alike.setdefault(way, {}).setdefault(text, chain)
+        most_first = sorted(alike, key=lambda way: -reached[way])
+        told = [chain for way in most_first for chain in _without_keys([*alike[way].values()])][:_CHAINS]
         return tuple(_MANY_TIMES.sub(r"\1 … \1", chain) for chain in told)
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
@@ -477,6 +483,19 @@ class Holders:
     def roots_of_graphs(self, subjects: Sequence[Subject]) -> dict[int, object]:
         """Return the tensors whose graphs hold some subjects, by ``id``."""
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
+
+    def steps_outlived(self, tensors: Sequence[object]) -> int:
+        """Return after how many different steps graphs of tensors were made whose parameters changed since.
+
+        Only some of the tensors are examined.
+        """
+        steps: set[int] = set()
+        for tensor in _spread(tensors):
+            known = framework_of(class_of(tensor))
+            step = None if known is None else known[0].step_outlived(tensor)
+            if step is not None:
+                steps.add(step)
+        return len(steps)
 
     def graph_nbytes_behind(self, tensors: Sequence[object]) -> int:
         """Return the bytes that the graphs of some tensors saved, each storage once."""
@@ -566,7 +585,10 @@ def _without_keys(chains: Sequence[str]) -> Sequence[str]:
     return [_ANY_KEY.sub(told, chains[0])]
 
 
-def _spread(subjects: Sequence[Subject]) -> Sequence[Subject]:
-    """Return the first subjects, and others spread evenly over the rest."""
-    step = max(1, len(subjects) // _LOOKED_AT)
-    return subjects[::step]
+def _spread(those: Sequence[_T]) -> Sequence[_T]:
+    """Return the first one, and others spread evenly over the rest."""
+    step = max(1, len(those) // _LOOKED_AT)
+    while gcd(step, _PERIODS) > 1:
+        # What a loop keeps at each second or tenth turn is not all that is looked at.
+        step += 1
+    return those[::step]

@@ -6,6 +6,7 @@ import contextvars
 import gc
 import inspect
 import os
+import signal
 import sys
 import sysconfig
 import threading
@@ -83,6 +84,7 @@ def user_roots() -> Iterator[Root]:
         if value is not None:
             yield f"sys.{name}", value
             break
+    yield from _signal_handlers()
     tasks = list(_tasks())
     for name, task in tasks:
         for context in gc.get_referents(task):
@@ -104,8 +106,7 @@ def library_roots() -> Iterator[Root]:
 def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
     """Yield instances and functions that no root leads to, which can be named by their type or name only.
 
-    Code of an extension holds them: what is called at the exit of the interpreter, handlers of
-    signals.
+    Code of an extension holds them, such as what is called at the exit of the interpreter.
 
     Parameters
     ----------
@@ -193,6 +194,19 @@ def _exceptions_in_flight() -> Iterator[Root]:
         error = cast("tuple[object, ...]", given)[1] if isinstance(given, tuple) else given
         if error is not None:
             yield "exception in flight" if thread == here else f"exception in flight on thread {thread}", error
+
+
+def _signal_handlers() -> Iterator[Root]:
+    """Yield the functions that the program wants called at signals."""
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        function: Any = handler.__func__ if _is_of(handler, types.MethodType) else handler
+        if _is_of(function, types.FunctionType) and str(function.__module__).partition(".")[0] == _OURS:
+            continue
+        # Where the program has none there is a number, or a function of Python itself.
+        if handler is not None and class_of(handler) not in (types.BuiltinFunctionType, signal.Handlers):
+            name = number.name if _is_of(number, signal.Signals) else f"signal {number}"
+            yield f"handler of {name}", handler
 
 
 def _in_context(context: contextvars.Context, whose: str) -> Iterator[Root]:

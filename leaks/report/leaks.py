@@ -177,6 +177,9 @@ class Leak:
         The known leak of a library that it is; None where only the program holds it.
     rank : int or None
         The rank of its process, in a report of several processes; None where that has none.
+    made : int or None
+        How many the line made in all, where it is not known whether it grows and it released some of them; otherwise
+        None.
     graph_nbytes : int
         Of a graph, what it saved where that is more than the lines of the report made: for a kept tensor whose graph
         reaches over many steps of an optimizer, and where code of an extension made most of it. Otherwise 0.
@@ -214,6 +217,7 @@ class Leak:
     known: KnownLeak | None = None
     rank: int | None = None
     graph_nbytes: int = 0
+    made: int | None = None
 
     @property
     def holder(self) -> str:

@@ -719,13 +719,13 @@ def _largest(rows: Sequence[Leak], at_most: int = 3, *, are_all: bool = True) ->
 
 def _in_few_words(leak: Leak) -> str:
     site = "an unknown line" if leak.site is None else f"{shown(leak.site.file)}:{leak.site.line}"
-    text = f"{leak.count:,} × {site}"
+    text = f"{leak.count:,} × {site}" if leak.made is None else f"{leak.count:,} of {leak.made:,} × {site}"
     if leak.holders and not leak.holder.startswith("not found"):
         holder = _in_a_graph(leak.holder.removeprefix("module __main__."))
         text += f" held by {_LAST_INDEX.sub('', holder) if leak.count > 1 else holder}"
     if leak.freed is not None:
         return f"{text}, freed {leak.freed}"
-    return f"{text}, none ever released" if leak.unjudged == "growth" else text
+    return f"{text}, none ever released" if leak.unjudged == "growth" and leak.made is None else text
 
 
 def _in_a_graph(holder: str) -> str:

@@ -155,7 +155,7 @@ class Growing:
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
-        self._met: dict[_Line, tuple[Leak, Retainer | None]] = {}
+        self._met: dict[_Line, tuple[Leak, Sequence[Retainer]]] = {}
         # What may grow, which could not be judged.
         self._open: dict[_Line, Leak] = {}
         # Tensors with such graphs, and what these keep, when that was most.
@@ -208,10 +208,10 @@ class Growing:
                 if _fills_a_comprehension():
                     self._open[_line_of(leak)] = replace(leak, unjudged="growth")
                 else:
-                    self._met.setdefault(_line_of(leak), (leak, None))
+                    self._met.setdefault(_line_of(leak), (leak, ()))
                 continue
             if leak.trend is not None:
-                self._met[_line_of(leak)] = leak, _retainer_of(leak, report.retainers)
+                self._met[_line_of(leak)] = leak, _retainers_of(leak, report.retainers)
             if is_long and leak.kind == "graph":
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
@@ -245,8 +245,9 @@ class Growing:
         if not often:
             names = [None]
         found: list[Leak] = []
-        retained: dict[Retainer, list[Leak]] = {}
-        for line, (leak, retainer) in self._met.items():
+        # For each, the lines that it was of: what there was of them when it was looked at, and in the end.
+        retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
+        for line, (leak, retainers) in self._met.items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
@@ -259,8 +260,8 @@ class Growing:
                 if not trends:
                     continue
                 found.append(_told_grown(leak, trends, end, in_a_cycle=bool(kinds)))
-                if retainer is not None:
-                    retained.setdefault(retainer, []).append(found[-1])
+                for retainer in retainers:
+                    retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.items():
@@ -274,7 +275,7 @@ class Growing:
             if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]
-        return found, [_at_the_end(retainer, leaks) for retainer, leaks in retained.items()], undecided
+        return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
 
 
 def _is_in_our_code() -> bool:
@@ -371,7 +372,14 @@ def _undecided_at_the_end(
     if nbytes < WORTH_NBYTES or 2 * live > count:
         return
     if (stays or count >= NEVER_RELEASED * made) and latest > STOPPED * births:
-        yield replace(leak, count=count, nbytes=nbytes, used_nbytes=min(leak.used_nbytes, nbytes), freed=end)
+        yield replace(
+            leak,
+            count=count,
+            nbytes=nbytes,
+            used_nbytes=min(leak.used_nbytes, nbytes),
+            made=None if count >= NEVER_RELEASED * made else made,
+            freed=end,
+        )
 
 
 def _end_of(holder: str) -> str | None:
@@ -441,28 +449,35 @@ def _told_freed_graph(leak: Leak, end: str) -> Leak:
     )
 
 
-def _retainer_of(leak: Leak, retainers: Iterable[Retainer]) -> Retainer | None:
-    """Return what retains most of a line, of those that its holders lead through."""
+def _retainers_of(leak: Leak, retainers: Iterable[Retainer]) -> list[Retainer]:
+    """Return what retains some of a line, of those that its holders lead through."""
     # While another thread looks, the lines of frames go on.
     holders = [_LINE_OF_FRAME.sub("", holder, count=1) for holder in leak.holders]
-    for row in retainers:
+
+    def leads_through(row: Retainer) -> bool:
         place = _LINE_OF_FRAME.sub("", row.holder, count=1)
-        if leak.site in row.sites and any(holder.startswith(place) for holder in holders):
-            return row
-    return None
+        return leak.site in row.sites and any(holder.startswith(place) for holder in holders)
+
+    return [row for row in retainers if leads_through(row)]
 
 
-def _at_the_end(retainer: Retainer, leaks: Sequence[Leak]) -> Retainer:
-    """Return what retained some lines, with what had grown until the end: it was looked at before."""
-    trends = [leak.trend for leak in leaks if leak.trend is not None and leak.trend.over == "passes"]
+def _at_the_end(retainer: Retainer, lines: Sequence[tuple[Leak, Leak]]) -> Retainer:
+    """Return what retained some lines, with what had grown until the end: it was looked at before.
+
+    It is said to have kept the share of them that it had then.
+    """
+    then = sum(leak.nbytes for leak, _ in lines)
+    share = min(1.0, retainer.nbytes / then) if then else 1.0
+    in_the_end = [leak for _, leak in lines]
+    trends = [leak.trend for leak in in_the_end if leak.trend is not None and leak.trend.over == "passes"]
     return replace(
         retainer,
         length=None,
-        count=max(retainer.count, sum(leak.count for leak in leaks)),
-        nbytes=max(retainer.nbytes, sum(leak.nbytes for leak in leaks)),
-        count_per_pass=sum(trend.count_per_pass for trend in trends),
-        nbytes_per_pass=sum(trend.nbytes_per_pass for trend in trends),
-        freed=leaks[0].freed,
+        count=max(retainer.count, round(share * sum(leak.count for leak in in_the_end))),
+        nbytes=max(retainer.nbytes, round(share * sum(leak.nbytes for leak in in_the_end))),
+        count_per_pass=share * sum(trend.count_per_pass for trend in trends),
+        nbytes_per_pass=share * sum(trend.nbytes_per_pass for trend in trends),
+        freed=in_the_end[0].freed,
     )
 
 

@@ -137,11 +137,10 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
                 parts.setdefault((reason, min(3, int(times)), escape, is_part_left), []).append(index)
             for (reason, _, escape, is_part_left), those in parts.items():
                 group = _Group(found, those, reason, escape, is_part_left, views)
-                leak, is_leak = group.leak(holders, evidence, of_program=of_program, died=died)
+                with_graphs = holders.roots_of_graphs([subjects[index] for index in those]) if reason == "graph" else {}
+                leak, is_leak = group.leak(holders, evidence, with_graphs, of_program=of_program, died=died)
                 places[id(leak)] = those
-                graphs[id(leak)] = (
-                    holders.roots_of_graphs([subjects[index] for index in those]) if reason == "graph" else {}
-                )
+                graphs[id(leak)] = with_graphs
                 if is_part_left:
                     leftovers.append(leak)
                 elif of_program and not is_leak:
@@ -368,8 +367,22 @@ class _Group:
     is_left: bool
     views: dict[int, tuple[tuple[Hashable, int], ...]]
 
-    def leak(self, holders: Holders, evidence: Evidence, *, of_program: bool, died: bool) -> tuple[Leak, bool]:
-        """Return the leak of the group, and whether it is a leak also at the end of a program."""
+    def leak(
+        self,
+        holders: Holders,
+        evidence: Evidence,
+        with_graphs: Mapping[int, object],
+        *,
+        of_program: bool,
+        died: bool,
+    ) -> tuple[Leak, bool]:
+        """Return the leak of the group, and whether it is a leak also at the end of a program.
+
+        Parameters
+        ----------
+        with_graphs : dict
+            The tensors whose graphs hold the group, by ``id``.
+        """
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
         births = Births([self.found.rows[index] for index in self.places], self.found.sites, self.found.beginning)
@@ -385,7 +398,8 @@ class _Group:
                 trend = None
         elif not self.is_left:
             trend = evidence.trend_of(births, [record.nbytes for record in records])
-        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
+        is_in_a_ring = (trend is not None or bool(with_graphs)) and holders.are_in_a_bounded_deque(subjects)
+        if trend is not None and (is_in_a_ring or not _accounts_for(trend, count, nbytes)):
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
@@ -407,6 +421,7 @@ class _Group:
                 cycle=cycle,
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
+                steps_outlived=0 if is_in_a_ring else holders.steps_outlived([*with_graphs.values()]),
                 program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
                 is_model=is_model,
                 is_added=is_added,
@@ -414,6 +429,9 @@ class _Group:
                 remedy=holders.remedy_of(subjects),
             )
         )
+        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes)
+        share = _share_of(records, births.live) if is_model else 1.0
+        released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
         has_graph = verdict.kind == "graph" and self.reason == "held"
         known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
         used = sum(record.used_nbytes for record in records)
@@ -448,7 +466,8 @@ class _Group:
             pid=os.getpid(),
             excerpt=excerpt_of(oldest.site),
             records=tuple(records[:RECORDS_KEPT]),
-            unjudged=self._unjudged(verdict, births, evidence, holders, nbytes),
+            unjudged=unjudged,
+            made=round(births.made * share) if released_some else None,
         ), verdict.is_leak
 
     def _unjudged(

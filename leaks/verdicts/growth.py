@@ -162,8 +162,13 @@ def trend_of_births(
         return None
     if not have_parts and count < _ALONE_AT_LEAST and spread < _OTHERS * count:
         return None
+    # The first passes compile, fill caches and load what others use: they are a warm-up.
+    warm_up = count // _WARM_UP
+    spread = numbers[-1] - numbers[warm_up]
+    if spread < _FROM_THE_START * (1 - 1 / _WARM_UP) * last:
+        return None
     # Where many are made, one gap that is many times the mean is still a small part of the run.
-    if max(gaps) > spread * max(_GAP / (count - 1), _SMALL_PART):
+    if max(gaps[warm_up:]) > spread * max(_GAP / (count - 1 - warm_up), _SMALL_PART):
         return None
     if count * _MADE_FOR_ONE < births and trend_of(course()) is None:
         return None
@@ -392,6 +397,10 @@ class Evidence:
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
 
+    def released_nothing(self, births: Births, share: float = 1.0) -> bool:
+        """Return whether a line released next to nothing; the parameters are those of `stays`."""
+        return len(births.numbers()) >= NEVER_RELEASED * births.made * share
+
     def stays(self, births: Births, share: float = 1.0) -> bool:
         """Return whether a line released next to nothing, or releases less than it makes to the end.
 
@@ -402,7 +411,7 @@ class Evidence:
         share : float, default 1.0
             How many of what the log counts are meant.
         """
-        if len(births.numbers()) >= NEVER_RELEASED * births.made * share:
+        if self.released_nothing(births, share):
             return True
         site = births.site_number
         if site is None or not births.has_series:

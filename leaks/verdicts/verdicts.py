@@ -62,6 +62,9 @@ class Facts:
         them.
     graph_passes : int
         Over how many passes of a loop the graph of one of them reaches.
+    steps_outlived : int
+        After how many different steps of an optimizer graphs that hold them were made, whose
+        parameters a later step changed.
     is_of_evaluation : bool
         Whether the graph that holds them is that of a model in eval mode.
     is_model : bool
@@ -89,6 +92,7 @@ class Facts:
     program_died: bool
     graph_passes: int
     is_of_evaluation: bool
+    steps_outlived: int = 0
     is_model: bool = False
     is_added: bool = False
     is_apart: bool = False
@@ -299,6 +303,9 @@ def _in_a_graph(facts: Facts) -> Verdict:
         )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         return Verdict("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
+    if facts.steps_outlived >= _REPEATED and facts.nbytes >= WORTH_NBYTES:
+        what += ", which cannot go through it any more: later steps of the optimizer have changed the parameters"
+        return Verdict("graph", "likely", what, remedy)
     if _is_repeated(facts):
         return Verdict("graph", "likely", what, remedy)
     return Verdict("graph", "possible", what, remedy, is_leak=False)

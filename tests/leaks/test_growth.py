@@ -160,6 +160,14 @@ def test_births_that_all_stay_along_a_program_grow_also_without_passes() -> None
     assert trend_of_births(early, [8] * 21, births=21, last=300, course=list) is None, "one late birth makes no loop"
 
 
+def test_what_the_first_passes_compile_does_not_hide_a_growth() -> None:
+    steps = [500, 501, 502, 503, *range(1077, 1077 + 8 * 150, 8)]
+    trend = trend_of_births(steps, [1024] * len(steps), births=len(steps), last=2280, course=list)
+    assert trend is not None
+    late = [3, 4, 5, 6, *range(1077, 1277, 2)]
+    assert trend_of_births(late, [1024] * len(late), births=len(late), last=1280, course=list) is None, "a late phase"
+
+
 def test_a_short_pause_in_what_a_program_makes_nearly_alone_does_not_hide_its_growth() -> None:
     numbers = [*range(1, 1001), *range(1006, 2006)]
     assert trend_of_births(numbers, [1024] * 2000, births=2000, last=2005, course=list) is not None

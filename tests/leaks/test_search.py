@@ -7,6 +7,7 @@ import gc
 import logging
 import logging.handlers
 import re
+import signal
 import threading
 import time
 import weakref
@@ -83,6 +84,27 @@ def raised(*held: object) -> ValueError:
 def generator_with(held: object) -> Iterator[None]:
     yield
     del held
+
+
+def saving(tensor: ds.Tensor) -> Callable[[int, object], object]:
+    def save(_number: int, _frame: object) -> object:
+        return tensor
+
+    return save
+
+
+def test_what_a_handler_of_a_signal_keeps_is_said_to_be_held_by_it() -> None:
+    tensor = ds.zeros(3)
+    before = signal.signal(signal.SIGUSR2, saving(tensor))
+    try:
+        entry = entry_of(tensor)
+        del tensor
+        reason, [chain] = asked(entry)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert reason == "held"
+    assert chain.startswith("handler of SIGUSR2, closure of saving() at ")
+    assert chain.endswith(", cell 'tensor'")
 
 
 def test_up_to_three_chains_are_reported_the_shortest_first() -> None:

@@ -152,7 +152,8 @@ def test_what_stays_of_a_line_that_makes_temporaries_too_is_undecided(tmp_path: 
     report = report_on(tmp_path, WITH_TEMPORARIES.format(kept="[]"))
     assert (report.verdict, report.leaks) == ("undecided", ())
     [row] = [row for row in report.kept if row.unjudged == "growth"]
-    assert (row.count, row.holder) == (36, "module __main__.kept[0]")
+    assert (row.count, row.made, row.holder) == (36, 108, "module __main__.kept[0]")
+    assert "36 of 108 × program.py:14 held by kept (mark steps" in str(report)
     bounded = WITH_TEMPORARIES.format(kept="__import__('collections').deque(maxlen=20)")
     assert report_on(tmp_path, bounded).verdict == "clean"
 
@@ -210,6 +211,34 @@ def test_all_that_one_line_keeps_is_counted_where_two_calls_make_it(tmp_path: Pa
     # What to do is said once.
     assert str(report).count("     do: mark the steps") == 1
     assert "     do: as for 1\n" in str(report)
+
+
+OF_TWO = """
+import numpy as np
+import disposescope as ds
+
+def main():
+    few, many = [], {}
+    for step in range(200):
+        with ds.dispose_scope("step") as scope:
+            made = scope.move_to_outer(np.zeros(1000))
+            if step % 4:
+                many[step] = made
+            else:
+                few.append(made)
+
+main()
+"""
+
+
+def test_what_two_holders_keep_of_a_line_is_told_for_each_and_the_larger_comes_first(tmp_path: Path) -> None:
+    report = report_on(tmp_path, OF_TWO)
+    [leak] = report.leaks
+    assert [holder.partition("local ")[2].partition("[")[0] for holder in leak.holders] == ["'many'", "'few'"]
+    many, few = report.retainers
+    assert ("'many'" in many.holder, "'few'" in few.holder) == (True, True)
+    assert many.nbytes == pytest.approx(1_200_000, rel=0.02)
+    assert few.nbytes == pytest.approx(400_000, rel=0.02)
 
 
 CALLERS = """

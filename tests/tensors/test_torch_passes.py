@@ -1,5 +1,6 @@
 """Steps of optimizers are passes, and a graph that reaches over many of them is a leak."""
 
+from collections import deque
 from importlib import import_module
 from typing import Any
 
@@ -85,3 +86,40 @@ def test_a_detector_that_opens_leaves_the_hooks_of_steps_alone() -> None:
     with LeakDetector():
         assert list(hooks) == before
     assert list(hooks) == before
+
+
+def kinds_with_kept_losses(epochs: int, *, of_the_optimizer: bool = True, deque_of: int | None = None) -> list[str]:
+    """Return the kinds of leak where a loss of each epoch is kept with its graph, with steps in between."""
+    stepped = torch.nn.Linear(8, 8)
+    model = stepped if of_the_optimizer else torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(stepped.parameters(), lr=0.01)
+    KEPT["losses"] = losses = deque[Any](maxlen=deque_of)
+    with LeakDetector() as detector:
+        try:
+            for _ in range(epochs):
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    stepped(torch.ones(4, 8)).mean().backward()
+                    optimizer.step()
+                losses.append(model(torch.randn(4000, 8)).square().mean())
+            report = detector.report(of_program=True)
+        finally:
+            KEPT.clear()
+    return sorted({leak.kind for leak in report.leaks})
+
+
+def test_graphs_of_a_few_epochs_whose_parameters_a_step_has_changed_are_a_leak() -> None:
+    assert kinds_with_kept_losses(5) == ["graph"]
+
+
+def test_what_a_bounded_deque_has_of_graphs_is_none() -> None:
+    assert kinds_with_kept_losses(5, deque_of=8) == []
+
+
+def test_graphs_of_parameters_that_no_step_has_changed_wait_for_their_backward() -> None:
+    """As those of a policy do while the critic learns with each step of an episode."""
+    assert kinds_with_kept_losses(5, of_the_optimizer=False) == []
+
+
+def test_the_graph_of_one_step_or_two_is_no_leak() -> None:
+    assert kinds_with_kept_losses(2) == []

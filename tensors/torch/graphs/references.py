@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ _NO_NUMBER: Final = 2**63
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
-    __slots__ = ("_met", "_numbers", "_stride", "_thread")
+    __slots__ = ("_last", "_met", "_numbers", "_stride", "_thread")
 
     def __init__(self) -> None:
         self.begin()
@@ -94,14 +95,30 @@ class Steps:
         guard_release(nodes, edges)
         return len(places)
 
+    def outlived(self, tensor: Any) -> int | None:
+        """Return after how many steps the graph of a tensor was made, if a later one changed parameters of it.
+
+        None also where no optimizer that is alive has them.
+        """
+        node = _grad_fn_of(tensor)
+        if self._thread == 0 or not self._numbers or node is None:
+            return None
+        number = node._sequence_nr()
+        since = [optimizer for optimizer, last in self._last.copy().items() if number < last]
+        changed = {id(each) for optimizer in since for group in optimizer.param_groups for each in group["params"]}
+        if not changed or not any(id(leaf) in changed for leaf in leaves_behind(node, 0)):
+            return None
+        return bisect_right(self._numbers, number)
+
     def begin(self) -> None:
         """Forget what was counted: a detector is opened."""
         self._numbers: list[int] = []
         self._stride = 1
         self._met = 0
         self._thread: int | None = None
+        self._last: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
-    def stepped(self) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step."""
         thread = threading.get_ident()
         if self._thread is None:
@@ -109,9 +126,10 @@ class Steps:
         if self._thread != thread:
             self._thread = 0
         if _number_now is not None:
+            number = self._last[optimizer] = _number_now()
             self._met += 1
             if self._met % self._stride == 0:
-                self._numbers.append(_number_now())
+                self._numbers.append(number)
                 if len(self._numbers) > _KEPT:
                     del self._numbers[::2]
                     self._stride *= 2
@@ -354,6 +372,10 @@ class TorchReferences(Framework):
     def steps_behind(self, tensor: Any, /) -> int:
         """Return between how many steps of optimizers its graph was made."""
         return STEPS.reached(tensor)
+
+    def step_outlived(self, tensor: Any, /) -> int | None:
+        """Return after how many steps its graph was made, if a later one changed parameters of it."""
+        return STEPS.outlived(tensor)
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""
