@@ -560,6 +560,7 @@ def see_allocations(kind: Kind) -> bool:
         passing=_tensor.__dict__,
         settle=PENDING.settle,
         is_born=is_born,
+        is_overridden=torch.overrides.has_torch_function,
         judge=_judge,
         judge_frames=births_by_frames,
         give_up=give_up,

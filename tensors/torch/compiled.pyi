@@ -4,7 +4,7 @@ It knows PyTorch by the objects that its types are made with, and hands everythi
 them.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from types import CodeType
 from typing import Any, final
 
@@ -140,6 +140,8 @@ class BirthWatch:
         Gives back the memory of disposed tensors that no thread uses any more.
     is_born : callable
         Returns whether a scope may own the instances of a class.
+    is_overridden : callable
+        ``torch.overrides.has_torch_function``.
     judge : callable
         Returns whether calls of a code object, given with the name of its module, make births: see ``enum verdict``.
     judge_frames : callable
@@ -161,6 +163,7 @@ class BirthWatch:
         passing: dict[str, Any],
         settle: Callable[[], object],
         is_born: Callable[[type], bool],
+        is_overridden: Callable[[Iterable[Any]], bool],
         judge: Callable[[CodeType, object], int],
         judge_frames: Callable[[], bool],
         give_up: Callable[[object], object],

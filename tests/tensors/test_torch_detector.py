@@ -452,3 +452,61 @@ def test_looking_at_what_a_graph_saved_makes_no_births() -> None:
     lines = [sorted((leak.site, leak.count) for leak in report.leaks if leak.site) for report in reports]
     assert lines[0] == lines[1]
     assert kept
+
+
+READS_A_GRADIENT = """
+import sys
+import threading
+import torch
+from disposescope.leaks import LeakDetector
+
+sys.setswitchinterval(1e-6)
+weight = torch.nn.Parameter(torch.ones(4, 4))
+is_over = threading.Event()
+
+def read():
+    while not is_over.is_set():
+        weight.grad
+
+with LeakDetector():
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(20_000):
+        weight.grad = torch.ones(4, 4)
+        weight.grad = None
+    is_over.set()
+    reader.join()
+"""
+
+
+def test_a_gradient_may_be_read_while_another_thread_sets_it_to_none():
+    """PyTorch from 2.10 on lets go of it before it takes it out: reports read gradients on threads of their own."""
+    done = subprocess.run([sys.executable, "-c", READS_A_GRADIENT], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_gradient_of_a_tensor_that_is_no_leaf_is_assigned_without_a_warning():
+    with LeakDetector():
+        result = torch.ones(2, requires_grad=True) * 2
+        result.grad = torch.ones(2)
+        result.grad = None
+        kept = torch.ones(2, requires_grad=True) * 2
+        kept.retain_grad()
+        kept.grad = torch.full((2,), 3.0)
+        assert kept.grad.tolist() == [3.0, 3.0]
+
+
+def test_a_subclass_hears_once_of_a_gradient_that_is_assigned():
+    heard: list[str] = []
+
+    class Listening(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            heard.append(func.__name__)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    tensor = torch.ones(2).as_subclass(Listening)
+    with LeakDetector():
+        heard.clear()
+        tensor.grad = torch.ones(2)
+        assert heard == ["__set__"]

@@ -142,7 +142,7 @@ typedef struct {
     PyObject *budgeted; /* a dict */
     PyObject *waiting;  /* a list */
     PyObject *passing;  /* a dict */
-    PyObject *settle, *is_born, *judge, *judge_frames, *give_up, *push_mode; /* functions */
+    PyObject *settle, *is_born, *is_overridden, *judge, *judge_frames, *give_up, *push_mode; /* functions */
     unsigned long long allocations;
 } BirthWatch;
 

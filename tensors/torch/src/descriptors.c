@@ -50,10 +50,44 @@ static PyObject *read_attribute(PyObject *tensor, void *closure)
     return value;
 }
 
+/* Whether an attribute of a tensor is true; -1 with an error set. */
+static int has_true(PyObject *tensor, const char *name)
+{
+    PyObject *value = PyObject_GetAttrString(tensor, name);
+    int answer = value == NULL ? -1 : PyObject_IsTrue(value);
+    Py_XDECREF(value);
+    return answer;
+}
+
+/* Whether a gradient may be read: nobody's ``__torch_function__`` answers for it, and PyTorch does not
+ * warn that there is none. -1 with an error set. */
+static int may_be_read(PyObject *tensor)
+{
+    PyObject *those = PyTuple_Pack(1, tensor);
+    PyObject *overridden = those == NULL ? NULL : PyObject_CallOneArg(birth_watch->is_overridden, those);
+    Py_XDECREF(those);
+    int answer = overridden == NULL ? -1 : overridden == Py_False;
+    Py_XDECREF(overridden);
+    if (answer > 0 && (answer = has_true(tensor, "is_leaf")) == 0) {
+        answer = has_true(tensor, "retains_grad");
+    }
+    return answer;
+}
+
+/* What was assigned before lives until PyTorch has taken it out. It would die there, at a moment at
+ * which the tensor still refers to it and other threads run: to read the gradient then, as a report
+ * on another thread does, is a segmentation fault. */
 static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
 {
     const PyGetSetDef *before = ((struct attribute *)closure)->before;
-    if (before->set(tensor, value, before->closure) < 0) {
+    int readable = may_be_read(tensor);
+    PyObject *earlier = readable < 0 ? NULL : readable ? read_attribute(tensor, closure) : Py_NewRef(Py_None);
+    if (earlier == NULL) {
+        return -1;
+    }
+    int failed = before->set(tensor, value, before->closure);
+    Py_DECREF(earlier);
+    if (failed < 0) {
         return -1;
     }
     if (value == NULL || value == Py_None) {

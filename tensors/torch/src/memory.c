@@ -10,7 +10,7 @@
 #include "../../../scopes/src/shared/raised.h"
 
 static PyObject *name_base, *name_born, *name_cdata, *name_grad, *name_grad_fn, *name_is_cpu, *name_is_shared,
-    *name_nbytes, *name_resizable, *name_torch;
+    *name_nbytes, *name_requires_grad, *name_resizable, *name_torch;
 
 struct look {
     PyObject *reference, *place;
@@ -441,13 +441,18 @@ static int is_none(PyObject *tensor, PyObject *name)
     return value == NULL ? -1 : value == Py_None;
 }
 
-/* Most tensors of a program are such: no graph, no base, no gradient. */
+/* Most tensors of a program are such: no graph, no base, no gradient. What a backward pass on another
+ * thread could be adding to is not read. */
 static PyObject *lone_storage(PyObject *self, PyObject *tensor)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
     PyTypeObject *type = Py_TYPE(tensor);
     if (type != recorder->tensor || type->tp_traverse == NULL || type->tp_traverse(tensor, is_no_class, type) != 0) {
         Py_RETURN_NONE;
+    }
+    int can_have_gradient = is_true(tensor, name_requires_grad, false);
+    if (can_have_gradient != 0) {
+        return can_have_gradient < 0 ? NULL : Py_NewRef(Py_None);
     }
     PyObject *names_of_edges[] = {name_grad_fn, name_base, name_grad};
     for (size_t i = 0; i < sizeof names_of_edges / sizeof names_of_edges[0]; i++) {
@@ -518,7 +523,7 @@ int memory_make(PyObject *module)
         {&name_base, "_base"},          {&name_born, "born"},       {&name_cdata, "_cdata"},
         {&name_grad, "_grad"},          {&name_grad_fn, "grad_fn"}, {&name_is_cpu, "is_cpu"},
         {&name_is_shared, "is_shared"}, {&name_nbytes, "nbytes"},   {&name_resizable, "resizable"},
-        {&name_torch, "torch"},
+        {&name_torch, "torch"},         {&name_requires_grad, "requires_grad"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if ((*names[i].place = PyUnicode_InternFromString(names[i].name)) == NULL) {

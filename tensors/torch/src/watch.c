@@ -57,12 +57,12 @@ static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descripto
 static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *options)
 {
     static char *names[] = {"memory",  "kind",  "mode",         "budgeted", "waiting",   "passing", "settle",
-                            "is_born", "judge", "judge_frames", "give_up",  "push_mode", NULL};
-    PyObject *memory, *kind, *mode, *budgeted, *waiting, *passing, *settle, *is_born, *judge, *judge_frames, *give_up,
-        *push_mode;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOOOOOO:BirthWatch", names, &memory, &kind, &mode,
-                                     &budgeted, &waiting, &passing, &settle, &is_born, &judge, &judge_frames, &give_up,
-                                     &push_mode)) {
+                            "is_born", "is_overridden", "judge", "judge_frames", "give_up",  "push_mode", NULL};
+    PyObject *memory, *kind, *mode, *budgeted, *waiting, *passing, *settle, *is_born, *is_overridden, *judge,
+        *judge_frames, *give_up, *push_mode;
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "$OOOOOOOOOOOOO:BirthWatch", names, &memory, &kind, &mode,
+                                     &budgeted, &waiting, &passing, &settle, &is_born, &is_overridden, &judge,
+                                     &judge_frames, &give_up, &push_mode)) {
         return NULL;
     }
     const struct argument given[] = {
@@ -72,6 +72,7 @@ static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *op
         {"passing", passing, &PyDict_Type},
         {"settle", settle, NULL},
         {"is_born", is_born, NULL},
+        {"is_overridden", is_overridden, NULL},
         {"judge", judge, NULL},
         {"judge_frames", judge_frames, NULL},
         {"give_up", give_up, NULL},
@@ -89,6 +90,7 @@ static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *op
         watch->passing = Py_NewRef(passing);
         watch->settle = Py_NewRef(settle);
         watch->is_born = Py_NewRef(is_born);
+        watch->is_overridden = Py_NewRef(is_overridden);
         watch->judge = Py_NewRef(judge);
         watch->judge_frames = Py_NewRef(judge_frames);
         watch->give_up = Py_NewRef(give_up);
@@ -109,6 +111,7 @@ static int traverse_watch(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(watch->passing);
     Py_VISIT(watch->settle);
     Py_VISIT(watch->is_born);
+    Py_VISIT(watch->is_overridden);
     Py_VISIT(watch->judge);
     Py_VISIT(watch->judge_frames);
     Py_VISIT(watch->give_up);
@@ -128,6 +131,7 @@ static void dealloc_watch(PyObject *self)
     Py_DECREF(watch->passing);
     Py_DECREF(watch->settle);
     Py_DECREF(watch->is_born);
+    Py_DECREF(watch->is_overridden);
     Py_DECREF(watch->judge);
     Py_DECREF(watch->judge_frames);
     Py_DECREF(watch->give_up);
