@@ -6,11 +6,13 @@ One copy of the package, in the main interpreter, can load it.
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import CodeType, FrameType, TracebackType
-from typing import Any, Final, Literal, Self, final
+from typing import Any, Final, Literal, Self, TypeVar, final
 from weakref import ref
 
 from .base.options import EscapesOption, GraphOption
 from .kinds import Kind
+
+R = TypeVar("R")
 
 @final
 class Ledger:
@@ -34,6 +36,9 @@ class Ledger:
 
     def counts(self) -> tuple[int, ...]:
         """Return the counters, in the order of `functions.COUNTERS`."""
+
+def again(failures: list[BaseException], step: Callable[..., R], /, *arguments: Any) -> R | None:
+    """Take a step that can be taken again, once more where it was interrupted; what it raised goes to the failures."""
 
 def thread_ledger() -> Ledger:
     """Return the ledger of the calling thread."""
@@ -133,7 +138,7 @@ class ScopeState:
     """What a scope is made of, and the ways into and out of it: the base of `DisposeScope`.
 
     Where something is unusual the compiled methods call methods in Python: `_check_options` of one
-    that is made with options, `_enter`, `_resolve`, `_leave_the_stack`, `_explain`, `_end` and
+    that is made with options, `_prepare`, `_begin`, `_resolve`, `_leave_the_stack`, `_explain`, `_end` and
     `_raise_what_failed`. The methods without a body here are in Python as well.
     """
 

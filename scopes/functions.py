@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, final
 
 from .base.errors import DisposedError, ScopeNestingError, UnknownKindError
-from .compiled import clear_process, count_open_birth, counts_of_process, thread_ledger
+from .compiled import again, clear_process, count_open_birth, counts_of_process, thread_ledger
 from .context import HOOKS, finish_releases, innermost_scope
 from .identity import (
     DEAD_COMPOSITES,
@@ -34,7 +34,7 @@ from .identity import (
 )
 from .kinds import KINDS, Kind, advice_for, device_name, finder_of, kind_of, qualified_name
 from .ownership import MemberPlan, absorb_members, plan_members
-from .scope import DisposeScope, again, release_each
+from .scope import DisposeScope, release_each
 from .tree_walk import resources_in
 
 __all__ = [

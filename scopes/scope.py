@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast, final, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, final, overload
 
 from .base.errors import ScopeClosedError, ScopeNestingError
 from .base.options import check_escapes_option, check_graph_option
@@ -23,11 +23,11 @@ from .compiled import (
     LIVE,
     Entry,
     ScopeState,
+    again,
     count_open_birth,
     modules_were_imported,
     release,
     release_newest,
-    set_current,
     thread_ledger,
 )
 from .context import (
@@ -110,16 +110,6 @@ def _origin_at(name: str | None, frame: FrameType) -> Origin:
 
 
 R = TypeVar("R")
-
-
-def again(failures: list[BaseException], step: Callable[..., R], *arguments: Any) -> R | None:
-    """Take a step that can be taken again, once more where it was interrupted; what it raised goes to the failures."""
-    for _ in range(2):
-        try:
-            return step(*arguments)
-        except BaseException as error:
-            failures.append(error)
-    return None
 
 
 def _once(failures: list[BaseException], step: Callable[..., object], *arguments: Any) -> None:
@@ -758,8 +748,8 @@ class DisposeScope(ScopeState):
             if not self._arena:
                 raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
-    def _enter(self) -> Self:
-        """Enter the scope, whatever is unusual about that: what the compiled `__enter__` calls where anything is."""
+    def _prepare(self) -> None:
+        """Find the place of the scope: what the compiled `__enter__` calls where that is no plain block."""
         if self._state:
             self._refuse_to_enter()
         if modules_were_imported():
@@ -773,25 +763,13 @@ class DisposeScope(ScopeState):
             self._direct = True
         else:
             enter_among_generators(self, below, _getframe(1))
-        try:
-            self._state = OPEN
-            if self.keep_pages:
-                keep_pages(self)
-            if self.escapes != "dispose":
-                note_block(self, _getframe(1))
-            set_current(self)
-            if below is None or not below._arena or not self._direct or self._has_memory_options:
-                HOOKS.memory.entered(self)
-            for entered in HOOKS.entered:
-                entered(self)
-            for listener in HOOKS.listeners:
-                listener.opened(self)
-            return self
-        except BaseException as error:
-            # No with statement leaves what could not be entered.
-            if self._state:
-                self.__exit__(type(error), error, error.__traceback__)
-            raise
+
+    def _begin(self) -> None:
+        """Note what is there before the block, for the options that ask for it: called by `__enter__`."""
+        if self.keep_pages:
+            keep_pages(self)
+        if self.escapes != "dispose":
+            note_block(self, _getframe(1))
 
     def close(self) -> None:
         """Release all that this scope owns, and own nothing any more.

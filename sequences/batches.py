@@ -9,10 +9,10 @@ from typing import Any, Final, Generic, Self, TypeVar, cast, final
 from weakref import WeakSet
 
 from ..scopes.base.options import EscapesOption
-from ..scopes.compiled import with_undo
+from ..scopes.compiled import again, with_undo
 from ..scopes.context import UNOPENED
 from ..scopes.identity import raise_with_context, united
-from ..scopes.scope import DisposeScope, again
+from ..scopes.scope import DisposeScope
 
 __all__ = [
     "scoped_batches",

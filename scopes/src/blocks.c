@@ -8,7 +8,7 @@
 static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
-static PyObject *name_check_options, *name_enter, *name_leave_the_stack, *name_explain, *name_end,
+static PyObject *name_check_options, *name_prepare, *name_begin, *name_leave_the_stack, *name_explain, *name_end,
     *name_raise_what_failed;
 
 /* ------------------------------------------------------------------ the object */
@@ -196,6 +196,14 @@ static int serve(PyObject *method, ScopeState *scope)
     return done == NULL ? -1 : 0;
 }
 
+/* Calls a method in Python. False with an error set. */
+static bool called(PyObject *scope, PyObject *method)
+{
+    PyObject *done = PyObject_CallMethodNoArgs(scope, method);
+    Py_XDECREF(done);
+    return done != NULL;
+}
+
 static PyObject *leave_with_room(ScopeState *scope, PyObject *doing, PyObject *in_flight);
 
 static PyObject *enter(PyObject *self, PyObject *ignored)
@@ -207,21 +215,23 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
         return NULL;
     }
     ScopeState *around = below == Py_None ? NULL : (ScopeState *)below;
-    if (scope->state != state_unopened || (around != NULL && !scope_is_direct(around)) || scope->keep_pages ||
-        scope->escapes != name_dispose || !entered_plainly(scope) || modules_were_imported()) {
-        Py_DECREF(below);
-        return PyObject_CallMethodNoArgs(self, name_enter);
+    if (scope->state == state_unopened && (around == NULL || scope_is_direct(around)) && entered_plainly(scope) &&
+        !modules_were_imported()) {
+        put(&scope->below, below);
+        put(&scope->outer, below);
+        put(&scope->direct, Py_True);
     }
-    bool unlike_below = around == NULL || !scope_has_arena(around) || scope->has_memory_options;
-    put(&scope->below, below);
-    put(&scope->outer, below);
-    Py_DECREF(below);
-    if (set_current(self) < 0) {
+    else if (!called(self, name_prepare)) {
+        Py_DECREF(below);
         return NULL;
     }
-    put(&scope->direct, Py_True);
+    bool unlike_below = around == NULL || !scope_has_arena(around) || !scope_is_direct(scope) ||
+                        scope->has_memory_options;
+    bool is_noted = scope->keep_pages || scope->escapes != name_dispose;
+    Py_DECREF(below);
     put(&scope->state, state_open);
-    if ((unlike_below && PyList_GET_SIZE(memory_services) != 0 && serve(name_entered, scope) < 0) ||
+    if ((is_noted && !called(self, name_begin)) || set_current(self) < 0 ||
+        (unlike_below && PyList_GET_SIZE(memory_services) != 0 && serve(name_entered, scope) < 0) ||
         call_hooks(entered_hooks, self) < 0 || tell_listeners(name_opened, self, NULL) < 0) {
         /* No with statement leaves what could not be entered. */
         PyObject *raised = take_raised();
@@ -262,19 +272,43 @@ static void keep_raised(PyObject *failures)
     Py_DECREF(raised);
 }
 
-/* As `scope.again`: calls a method whose steps can be taken again, once more where it was
- * interrupted. NULL without an error where it was both times; what was raised is among the
- * failures. */
-static PyObject *again(PyObject *failures, PyObject *method, ScopeState *scope, PyObject *argument)
+/* Takes a step that can be taken again, once more where it was interrupted. NULL without an error
+ * where it was both times; what was raised is among the failures. */
+static PyObject *again(PyObject *failures, PyObject *step, PyObject *const *arguments, Py_ssize_t number)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
-        PyObject *done = PyObject_CallMethodObjArgs((PyObject *)scope, method, argument, NULL);
+        PyObject *done = PyObject_Vectorcall(step, arguments, (size_t)number, NULL);
         if (done != NULL) {
             return done;
         }
         keep_raised(failures);
     }
     return NULL;
+}
+
+/* See compiled.pyi. */
+PyObject *compiled_again(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number < 2 || !PyList_Check(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "internal error: again() takes a list of failures, a step and its arguments");
+        return NULL;
+    }
+    PyObject *done = again(arguments[0], arguments[1], arguments + 2, number - 2);
+    return done == NULL ? Py_NewRef(Py_None) : done;
+}
+
+/* The same with a method of a scope. */
+static PyObject *again_called(PyObject *failures, ScopeState *scope, PyObject *name, PyObject *argument)
+{
+    PyObject *method = PyObject_GetAttr((PyObject *)scope, name);
+    if (method == NULL) {
+        keep_raised(failures);
+        return NULL;
+    }
+    PyObject *done = again(failures, method, &argument, argument != NULL);
+    Py_DECREF(method);
+    return done;
 }
 
 /* Off the context variable, and what served the context before serves it again. Runs no Python
@@ -368,7 +402,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
         step_down(scope, failures);
     }
     else if (doing == name_leaving) {
-        Py_XDECREF(again(failures, name_leave_the_stack, scope, NULL));
+        Py_XDECREF(again_called(failures, scope, name_leave_the_stack, NULL));
     }
     if (in_flight != Py_None) {
         if ((done = PyObject_CallMethodOneArg(self, name_explain, in_flight)) == NULL) {
@@ -386,7 +420,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
             }
         }
         if (scope->state != state_closed || !is_bare(scope)) {
-            escaped = again(failures, name_end, scope, failures);
+            escaped = again_called(failures, scope, name_end, failures);
             if (escaped == NULL) {
                 give_up(scope);
             }
@@ -573,7 +607,8 @@ int blocks_make(PyObject *module)
         {&name_keep, "keep"},
         {&name_dispose, "dispose"},
         {&name_check_options, "_check_options"},
-        {&name_enter, "_enter"},
+        {&name_prepare, "_prepare"},
+        {&name_begin, "_begin"},
         {&name_leave_the_stack, "_leave_the_stack"},
         {&name_explain, "_explain"},
         {&name_end, "_end"},

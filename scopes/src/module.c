@@ -84,6 +84,7 @@ static PyObject *referents(PyObject *module, PyObject *object)
 }
 
 static PyMethodDef functions[] = {
+    {"again", FAST(compiled_again), METH_FASTCALL, NULL},
     {"anchor_died", compiled_anchor_died, METH_O, NULL},
     {"born", FAST(compiled_born), METH_FASTCALL, NULL},
     {"born_whole", FAST(compiled_born_whole), METH_FASTCALL, NULL},

@@ -155,6 +155,7 @@ extern PyObject *died_function, *anchor_died_function;
 /* -1 with an error set. */
 int births_make(PyObject *module);
 
+PyObject *compiled_again(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 PyObject *compiled_born(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 /* The same, but no listener is called yet: the resource has an address and nothing else. Runs no
  * Python code where the scope is given. */
