@@ -254,9 +254,11 @@ _T = TypeVar("_T")
 
 _CHAINS: Final = 3
 _LOOKED_AT: Final = 12
+_INTO_A_GRAPH: Final = ".grad_fn."
 _PERIODS: Final = 2 * 3 * 5
 _IN_CYCLES: Final = 10
 _MOST: Final = 0.75
+_FEW: Final = 1 / 6
 _REASONS: Final[dict[int, Reason]] = {
     EDGES_PLAIN: "held",
     SUSPENDED: "suspended",
@@ -395,21 +397,30 @@ class Holders:
     def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """Return how code reaches some subjects that are held in the same way.
 
-        The chains that reach most of them come first, and of those the chains of the oldest.
+        The chains that reach most of them come first, and of those the chains of the oldest. What reaches few of
+        many, as a left-over variable reaches the last, is left out.
 
         At most three chains, which differ in more than an index. Those that differ by one of many
         keys are one, and so are those that differ by how often a step is taken, as in a linked list.
         """
         alike: dict[str, dict[str, str]] = {}
         reached: Counter[str] = Counter()
-        for subject in _spread(subjects):
+        asked = _spread(subjects)
+        for subject in asked:
             for chain in self._chains_of_one(self._anchors.get(subject, subject)):
-                text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain))
+                # One way into a graph tells as much as another.
+                text = _AGAIN.sub(r"\1", _KEYS.sub("[]", chain.partition(_INTO_A_GRAPH)[0]))
                 way = _ANY_KEY.sub("[]", text)
-                reached[way] += 1
+                reached.update({text, way})
                 alike.setdefault(way, {}).setdefault(text, chain)
-        most_first = sorted(alike, key=lambda way: -reached[way])
-        told = [chain for way in most_first for chain in _without_keys([*alike[way].values()])][:_CHAINS]
+        enough = _FEW * len(asked)
+        told: list[str] = []
+        ways = [way for way in alike if reached[way] >= enough] or [*alike]
+        for way in sorted(ways, key=lambda way: -reached[way]):
+            texts = alike[way]
+            chains = [chain for text, chain in texts.items() if reached[text] >= enough]
+            told += _without_keys(chains or [*texts.values()])
+        told = told[:_CHAINS]
         return tuple(_MANY_TIMES.sub(r"\1 … \1", chain) for chain in told)
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:

@@ -125,6 +125,12 @@ def test_chains_that_differ_in_an_index_are_one() -> None:
     assert asked(entries[-1])[1] == (f"{HERE}['history'][99]", f"{HERE}['last'][0]")
 
 
+def test_what_is_held_in_many_ways_is_told_of_three() -> None:
+    BOX["boxes"] = boxes = SimpleNamespace()
+    entries = [tensor_in(lambda tensor, name=f"part{number}": setattr(boxes, name, tensor)) for number in range(13)]
+    assert asked(*entries)[1] == tuple(f"{HERE}['boxes'].part{number}" for number in range(3))
+
+
 def test_chains_that_differ_by_one_of_many_keys_are_one() -> None:
     BOX["layers"] = {}
     entries = [

@@ -153,7 +153,8 @@ def test_what_stays_of_a_line_that_makes_temporaries_too_is_undecided(tmp_path: 
     assert (report.verdict, report.leaks) == ("undecided", ())
     [row] = [row for row in report.kept if row.unjudged == "growth"]
     assert (row.count, row.made, row.holder) == (36, 108, "module __main__.kept[0]")
-    assert "36 of 108 × program.py:14 held by kept (mark steps" in str(report)
+    assert "36 of 108 × " in str(report)
+    assert "none ever released" not in str(report)
     bounded = WITH_TEMPORARIES.format(kept="__import__('collections').deque(maxlen=20)")
     assert report_on(tmp_path, bounded).verdict == "clean"
 
