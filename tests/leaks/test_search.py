@@ -126,8 +126,10 @@ def test_chains_that_differ_in_an_index_are_one() -> None:
 
 
 def test_what_is_held_in_many_ways_is_told_of_three() -> None:
-    BOX["boxes"] = boxes = SimpleNamespace()
-    entries = [tensor_in(lambda tensor, name=f"part{number}": setattr(boxes, name, tensor)) for number in range(13)]
+    BOX["boxes"] = SimpleNamespace()
+    entries = [
+        tensor_in(lambda tensor, name=f"part{number}": setattr(BOX["boxes"], name, tensor)) for number in range(13)
+    ]
     assert asked(*entries)[1] == tuple(f"{HERE}['boxes'].part{number}" for number in range(3))
 
 
