@@ -33,6 +33,7 @@ NEEDED: dict[str, Any] = {
     "settle": nothing,
     "is_born": nothing,
     "judge": nothing,
+    "is_overridden": nothing,
     "judge_frames": nothing,
     "give_up": nothing,
     "push_mode": nothing,
@@ -62,7 +63,10 @@ def _installed():
         ("budgeted", "dict"),
         ("waiting", "list"),
         ("passing", "dict"),
-        *((name, "a function") for name in ("settle", "is_born", "judge", "judge_frames", "give_up", "push_mode")),
+        *(
+            (name, "a function")
+            for name in ("settle", "is_born", "is_overridden", "judge", "judge_frames", "give_up", "push_mode")
+        ),
     ],
 )
 def test_a_watch_names_the_argument_that_it_cannot_use(name: str, expected: str) -> None:
