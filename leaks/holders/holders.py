@@ -21,7 +21,7 @@ from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on
-from .paths import spelled
+from .paths import is_a_cached_argument, spelled
 from .references import (
     EDGES_PLAIN,
     IN_EXCEPTION,
@@ -452,6 +452,14 @@ class Holders:
                 if place is not None:
                     items.setdefault(place[0], set()).add(place[1])
         return max(map(len, items.values()), default=0) >= _MOST * len(asked)
+
+    def are_cached_arguments(self, subjects: Sequence[Subject]) -> bool:
+        """Return whether only functools caches hold some subjects, as arguments of calls that they remember."""
+        for subject in _spread(subjects):
+            ways = self._search.ways.to(self._anchors.get(subject, subject))
+            if not ways or not all(is_a_cached_argument(chain) for _, chain, _ in ways):
+                return False
+        return True
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of some subjects, if that is known; or nothing."""

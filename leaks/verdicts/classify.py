@@ -425,6 +425,7 @@ class _Group:
                 program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
                 is_model=is_model,
                 is_added=is_added,
+                are_cached_arguments=is_model and not is_added and holders.are_cached_arguments(subjects),
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
                 remedy=holders.remedy_of(subjects),
             )

@@ -71,6 +71,8 @@ class Facts:
         Whether they are models, each with all that belongs to it.
     is_added : bool
         Whether they are parts of a model that were added to it after it was made.
+    are_cached_arguments : bool
+        Whether only functools caches hold them, as arguments of calls that they remember.
     is_apart : bool
         Whether the program did other work between the births of one and the next.
     remedy : str
@@ -95,6 +97,7 @@ class Facts:
     steps_outlived: int = 0
     is_model: bool = False
     is_added: bool = False
+    are_cached_arguments: bool = False
     is_apart: bool = False
     remedy: str = ""
 
@@ -198,6 +201,11 @@ def _model(facts: Facts) -> Verdict:
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
         return Verdict("model", "certain", what, todo)
+    if facts.count >= _REPEATED and facts.are_cached_arguments and facts.nbytes >= WORTH_NBYTES:
+        what = f"Only a cache holds the {facts.count} models, as arguments of calls: nothing can call with them again"
+        return Verdict(
+            "model", "likely", what, f"keep what it remembers in an attribute of the model, to go with it; {todo}"
+        )
     if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
         return Verdict("model", "likely", f"{facts.count} models were made one after another, and none has gone", todo)
     if trend is not None:
