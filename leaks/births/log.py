@@ -23,7 +23,7 @@ __all__ = [
     "LOG",
     "Disposal",
     "Row",
-    "Rows",
+    "BirthRows",
     "RecordedMemory",
     "SiteFacts",
     "Sites",
@@ -33,7 +33,7 @@ __all__ = [
     "find_recorded_memory",
 ]
 
-Rows: TypeAlias = Sequence[Row]
+BirthRows: TypeAlias = Sequence[Row]
 """What the log knows of some births."""
 
 

@@ -10,7 +10,7 @@ from ...scopes.base.errors import DisposedError
 from ...scopes.identity import DEAD, LIVE, Entry, device_of_entry, storages_of
 from ..report.records import DRAFT_OF_RECORD, Record
 from .compiled import untrack
-from .log import DISPOSALS, Disposal, RecordedMemory, Row, Rows, SiteFacts, Sites
+from .log import DISPOSALS, BirthRows, Disposal, RecordedMemory, Row, SiteFacts, Sites
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
@@ -119,7 +119,7 @@ class RecordBuilder:
             op=None if facts is None else facts.op,
         )
 
-    def build_memory_records(self, pieces: Sequence[RecordedMemory], rows: Rows) -> list[Record]:
+    def build_memory_records(self, pieces: Sequence[RecordedMemory], rows: BirthRows) -> list[Record]:
         """Return the records of the memory that is still there."""
         records = [self._memory_record(piece, row) for piece, row in zip(pieces, rows, strict=True)]
         untrack(records)

@@ -15,13 +15,13 @@ from ...scopes.base.process import install_imported, load_frameworks
 from ...scopes.framework import FRAMEWORKS
 from ...scopes.identity import DEAD, LIVE, Entry, catch_up
 from ..births.lines import Beginning, with_totals
-from ..births.log import DISPOSALS, LOG, RecordedMemory, Row, Rows, find_recorded_memory
+from ..births.log import DISPOSALS, LOG, BirthRows, RecordedMemory, Row, find_recorded_memory
 from ..holders.references import hide_types
 from ..report.report import OBJECT_LIMIT, Report
 from ..report.timeline import Timeline
 from ..verdicts.without_tensors import native_growth
 from .collection import collection_paused
-from .recording import Recorder
+from .recording import RunRecorder
 from .snapshot import Snapshot, survey
 from .watching import Window, counts, mark, recall
 
@@ -85,7 +85,7 @@ class LeakDetector:
         if timeline_s is not None and not timeline_s > 0:
             raise ValueError(f"timeline_s must be more than 0, or None for no time line, not {timeline_s}")
         self._lock = threading.Lock()
-        self._recorder: Recorder | None = None
+        self._recorder: RunRecorder | None = None
         self._timeline_s = timeline_s
         self._depth = 0
         self._frames = frames
@@ -96,7 +96,7 @@ class LeakDetector:
         with self._lock:
             if self._depth == 0:
                 window = Window(self._frames, self._sample_nbytes)
-                recorder = None if self._timeline_s is None else Recorder(self._timeline_s)
+                recorder = None if self._timeline_s is None else RunRecorder(self._timeline_s)
                 window.open()
                 if recorder is not None:
                     try:
@@ -238,7 +238,7 @@ def live_tensors() -> Snapshot:
     return take_snapshot().alive().largest_first()
 
 
-def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
+def _births_in(window: Window) -> list[tuple[list[Entry], BirthRows]]:
     """Return the resources that were born in a window of the log, with their rows."""
     entries, rows = LOG.entries(window.after, window.until)
     # Some are known only by their memory, others were disposed.
@@ -257,14 +257,14 @@ def _births_in(window: Window) -> list[tuple[list[Entry], Rows]]:
     return [(entries, rows), _without(entries, others)]
 
 
-def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], Rows]:
+def _without(entries: list[Entry], others: dict[Entry, Row]) -> tuple[list[Entry], BirthRows]:
     """Return the entries, with their rows, that are not among the others."""
     for entry in entries if others else ():
         others.pop(entry, None)
     return list(others), list(others.values())
 
 
-def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[RecordedMemory], Rows]]:
+def _memory_in(window: Window, but: Container[Hashable] = ()) -> list[tuple[list[RecordedMemory], BirthRows]]:
     if window.sample_nbytes is None:
         return _memory(window.after, window.until, but)
     # Of a sample, the memory of a resource may be there without it: the resources stand for it.
@@ -291,7 +291,7 @@ class _Either:
         return any(thing in container for container in self._containers)
 
 
-def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[RecordedMemory], Rows]]:
+def _memory(after: int, until: int, but: Container[Hashable]) -> list[tuple[list[RecordedMemory], BirthRows]]:
     found = [framework.live_memory(after, until) for framework in FRAMEWORKS.with_own("live_memory")]
     found += [framework.live_models(after, until) for framework in FRAMEWORKS.with_own("live_models")]
     return [find_recorded_memory(memory, but) for memory in found if memory is not None]

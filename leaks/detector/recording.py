@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RECORDERS",
-    "Recorder",
+    "RunRecorder",
     "Thinned",
     "Ticker",
     "anonymous_nbytes",
@@ -32,7 +32,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-RECORDERS: Final[list[Recorder]] = []
+RECORDERS: Final[list[RunRecorder]] = []
 """Those that record now."""
 
 
@@ -77,7 +77,7 @@ class Thinned(Generic[T]):
 
 
 @final
-class Recorder:
+class RunRecorder:
     """Records a run from `start` to `stop`.
 
     It samples memory at an interval on a thread of its own, and records passes and scopes when they

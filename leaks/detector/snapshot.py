@@ -12,7 +12,7 @@ from typing import final
 from ...scopes.base.sites import Site, shown
 from ...scopes.identity import Entry
 from ..births.lines import Beginning
-from ..births.log import LOG, RecordedMemory, Row, Rows, Sites
+from ..births.log import LOG, BirthRows, RecordedMemory, Row, Sites
 from ..births.record_builder import RecordBuilder
 from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
@@ -192,7 +192,7 @@ class Snapshot:
 def survey(
     known: Sequence[tuple[list[Entry], Sequence[Row | None]]],
     closings: int,
-    memory: Callable[[Container[Hashable]], Iterable[tuple[list[RecordedMemory], Rows]]] | None = None,
+    memory: Callable[[Container[Hashable]], Iterable[tuple[list[RecordedMemory], BirthRows]]] | None = None,
     beginning: Beginning | None = None,
     watched: bool = False,
     until: int | None = None,

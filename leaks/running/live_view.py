@@ -48,7 +48,7 @@ def live_view(stream: TextIO, parser: argparse.ArgumentParser) -> LiveView:
         return Lines(stream)
     if find_spec("rich") is None:
         parser.error("--live on a terminal needs rich: pip install 'disposescope[report]'")
-    return Table(stream)
+    return LiveTable(stream)
 
 
 def stack_lines(stacks: Sequence[Sequence[Opening]], now_s: float) -> list[str]:
@@ -114,7 +114,7 @@ class Lines:
 
 
 @final
-class Table:
+class LiveTable:
     """Draws a table over itself, below the output of the program."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -23,7 +23,7 @@ from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
 from .growth import EPOCHS, STOPPED, Evidence
-from .verdicts import WORTH_NBYTES, Facts, Verdict, verdict_of
+from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on
 from .without_tensors import unclosed_scopes
 
 __all__ = [
@@ -405,7 +405,7 @@ class _Group:
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
         times = _pinned_times(views, holders)
-        verdict = verdict_of(
+        verdict = judgement_on(
             Facts(
                 oldest=oldest,
                 count=count,
@@ -472,7 +472,7 @@ class _Group:
         ), verdict.is_leak
 
     def _unjudged(
-        self, verdict: Verdict, births: Births, evidence: Evidence, holders: Holders, nbytes: int
+        self, verdict: Judgement, births: Births, evidence: Evidence, holders: Holders, nbytes: int
     ) -> Unjudged | None:
         """Return what is not known of the group."""
         if self.reason == "unfinished":

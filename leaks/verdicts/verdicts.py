@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "WORTH_NBYTES",
     "Facts",
-    "Verdict",
-    "verdict_of",
+    "Judgement",
+    "judgement_on",
 ]
 
 _REPEATED: Final = 3
@@ -104,7 +104,7 @@ class Facts:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Judgement:
     """The kind of leak that some facts show.
 
     Attributes
@@ -132,7 +132,7 @@ class Verdict:
         return f"{self.what}: {self.remedy}." if self.remedy else f"{self.what}."
 
 
-def verdict_of(facts: Facts) -> Verdict:
+def judgement_on(facts: Facts) -> Judgement:
     """Return the verdict on some facts. Resources without a sign of a leak are ``alive``."""
     if facts.oldest.state == "disposed":
         return _disposed(facts)
@@ -147,7 +147,7 @@ def verdict_of(facts: Facts) -> Verdict:
     if facts.escape == "disposed" or (facts.escape is not None and facts.reason in ("held", "suspended")):
         return _escaped(facts)
     if facts.graph_passes >= _GRAPH_PASSES:
-        return Verdict(
+        return Judgement(
             "graph",
             "certain",
             f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each",
@@ -158,7 +158,7 @@ def verdict_of(facts: Facts) -> Verdict:
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         trend = facts.trend
         if trend.over == "births":
-            return Verdict(
+            return Judgement(
                 "growth",
                 "possible",
                 f"{facts.count:,} of {trend.passes:,} that this line made are alive, from the beginning of the run to "
@@ -166,7 +166,7 @@ def verdict_of(facts: Facts) -> Verdict:
                 "mark the steps (detector.mark(), or a dispose_scope) to know whether it grows with each; if it does, "
                 + (facts.remedy or "clear or bound the holder"),
             )
-        return Verdict(
+        return Judgement(
             "growth",
             "likely",
             f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
@@ -174,7 +174,7 @@ def verdict_of(facts: Facts) -> Verdict:
             facts.remedy or "clear the holder, bound it, or keep less (a number instead of a tensor)",
         )
     if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
-        return Verdict(
+        return Judgement(
             "growth",
             "possible",
             f"{facts.count} of them were made in different passes and all are held; if the holder goes on to collect "
@@ -184,55 +184,57 @@ def verdict_of(facts: Facts) -> Verdict:
     if facts.pinned_times > 2:
         return _pinned(facts, "possible")
     if facts.reason == "suspended":
-        return Verdict(
+        return Judgement(
             "suspended",
             "possible",
             "Only a suspended generator or coroutine holds it",
             "close it, or let it run to its end",
             is_leak=False,
         )
-    return Verdict("alive", "possible", "It is alive, and the holder says who references it", is_leak=False)
+    return Judgement("alive", "possible", "It is alive, and the holder says who references it", is_leak=False)
 
 
-def _model(facts: Facts) -> Verdict:
+def _model(facts: Facts) -> Judgement:
     todo = facts.remedy or "let the holders of those that are no longer used go"
     todo = f"{todo}; disposescope.why_alive(model) lists what holds it"
     trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
-        return Verdict("model", "certain", what, todo)
+        return Judgement("model", "certain", what, todo)
     if facts.count >= _REPEATED and facts.are_cached_arguments and facts.nbytes >= WORTH_NBYTES:
         what = f"Only a cache holds the {facts.count} models, as arguments of calls: nothing can call with them again"
-        return Verdict(
+        return Judgement(
             "model", "likely", what, f"keep what it remembers in an attribute of the model, to go with it; {todo}"
         )
     if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
-        return Verdict("model", "likely", f"{facts.count} models were made one after another, and none has gone", todo)
+        return Judgement(
+            "model", "likely", f"{facts.count} models were made one after another, and none has gone", todo
+        )
     if trend is not None:
         what = (
             f"{facts.count:,} of {trend.passes:,} models of this line are alive, made from the beginning of the run on"
         )
-        return Verdict("model", "possible", what, todo)
-    return Verdict("alive", "possible", "The model is alive: the holder says who references it", is_leak=False)
+        return Judgement("model", "possible", what, todo)
+    return Judgement("alive", "possible", "The model is alive: the holder says who references it", is_leak=False)
 
 
-def _added(facts: Facts) -> Verdict:
+def _added(facts: Facts) -> Judgement:
     what = f"The model that holds them grows: {facts.count:,} modules were added to it after it was made"
     todo = "take out those that are no longer used, or make them once"
     trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
     if trend is not None and trend.over == "passes":
-        return Verdict("growth", "likely", what, todo)
+        return Judgement("growth", "likely", what, todo)
     if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
-        return Verdict("growth", "likely", f"{what}, with other work in between", todo)
+        return Judgement("growth", "likely", f"{what}, with other work in between", todo)
     if trend is not None:
-        return Verdict("growth", "possible", what, todo)
-    return Verdict("alive", "possible", "It is a part of a model", is_leak=False)
+        return Judgement("growth", "possible", what, todo)
+    return Judgement("alive", "possible", "It is a part of a model", is_leak=False)
 
 
-def _disposed(facts: Facts) -> Verdict:
+def _disposed(facts: Facts) -> Judgement:
     if facts.is_left:
-        return Verdict("escaped", "possible", "Disposed, and only a variable that was left over still names it")
-    return Verdict(
+        return Judgement("escaped", "possible", "Disposed, and only a variable that was left over still names it")
+    return Judgement(
         "escaped",
         "certain",
         "Its scope has ended, the holder still references it, and the next use raises DisposedError",
@@ -240,38 +242,38 @@ def _disposed(facts: Facts) -> Verdict:
     )
 
 
-def _escaped(facts: Facts) -> Verdict:
+def _escaped(facts: Facts) -> Judgement:
     due = facts.escape == "due"
     what = "Its scope has ended, and it was not moved out" if due else "Its tensor was disposed, and this is an alias"
     if facts.is_left:
-        return Verdict("escaped", "possible", f"{what}; only a variable that was left over still names it")
+        return Judgement("escaped", "possible", f"{what}; only a variable that was left over still names it")
     remedy = (
         f"{facts.remedy or 'let the holder go'}, or say that it is meant with move_to_outer"
         if due
         else "keep a copy, or move it out"
     )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
-        return Verdict(
+        return Judgement(
             "escaped",
             "certain",
             f"{what}, and {facts.trend.count_per_pass:.3g} more stay with each pass, over {facts.trend.passes}",
             remedy,
         )
     if facts.trend_is_known and facts.is_bounded:
-        return Verdict("escaped", "possible", f"{what}, but no more of them come (a cache)", remedy, is_leak=False)
+        return Judgement("escaped", "possible", f"{what}, but no more of them come (a cache)", remedy, is_leak=False)
     sure: Sureness = "likely" if _is_repeated(facts) else "possible"
-    return Verdict("escaped", sure, f"{what}, so that its memory stays with the holder", remedy)
+    return Judgement("escaped", sure, f"{what}, so that its memory stays with the holder", remedy)
 
 
-def _in_a_cycle(facts: Facts) -> Verdict:
+def _in_a_cycle(facts: Facts) -> Judgement:
     if facts.cycle is not None and not facts.cycle.collectable:
-        return Verdict(
+        return Judgement(
             "cycle",
             "certain",
             "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph",
             "refer weakly to tensors in hooks and functions of a graph",
         )
-    return Verdict(
+    return Judgement(
         "cycle",
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
@@ -282,16 +284,16 @@ def _in_a_cycle(facts: Facts) -> Verdict:
     )
 
 
-def _in_an_exception(facts: Facts) -> Verdict:
+def _in_an_exception(facts: Facts) -> Judgement:
     if facts.program_died:
-        return Verdict(
+        return Judgement(
             "exception",
             "possible",
             "The exception that is being handled, or that ended the program, keeps the frames of its traceback",
             is_leak=False,
         )
     collects = facts.trend is not None or facts.generations >= _REPEATED
-    return Verdict(
+    return Judgement(
         "exception",
         # The program may have the last error on purpose, and not know what it keeps.
         "certain" if collects else "likely",
@@ -300,7 +302,7 @@ def _in_an_exception(facts: Facts) -> Verdict:
     )
 
 
-def _in_a_graph(facts: Facts) -> Verdict:
+def _in_a_graph(facts: Facts) -> Judgement:
     what = "The tensor is gone, but the graph of a kept one saved its memory for backward()"
     remedy = "keep loss.item() instead of the loss, and detach() a state that goes on to the next step"
     if facts.is_of_evaluation:
@@ -310,17 +312,17 @@ def _in_a_graph(facts: Facts) -> Verdict:
             "it record"
         )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
-        return Verdict("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
+        return Judgement("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
     if facts.steps_outlived >= _REPEATED and facts.nbytes >= WORTH_NBYTES:
         what += ", which cannot go through it any more: later steps of the optimizer have changed the parameters"
-        return Verdict("graph", "likely", what, remedy)
+        return Judgement("graph", "likely", what, remedy)
     if _is_repeated(facts):
-        return Verdict("graph", "likely", what, remedy)
-    return Verdict("graph", "possible", what, remedy, is_leak=False)
+        return Judgement("graph", "likely", what, remedy)
+    return Judgement("graph", "possible", what, remedy, is_leak=False)
 
 
-def _pinned(facts: Facts, sure: Sureness) -> Verdict:
-    return Verdict(
+def _pinned(facts: Facts, sure: Sureness) -> Judgement:
+    return Judgement(
         "view",
         sure,
         "A view of a part keeps the whole memory alive",

@@ -11,7 +11,7 @@ import pytest
 import disposescope as ds
 from disposescope.leaks import LeakDetector, Report, Site, live_tensors, take_snapshot
 from disposescope.leaks.detector import watching as _watching
-from disposescope.leaks.detector.recording import Recorder
+from disposescope.leaks.detector.recording import RunRecorder
 from disposescope.leaks.detector.watching import is_watching
 from disposescope.scopes.context import HOOKS
 from disposescope.scopes.framework import FRAMEWORKS, BirthLog, Framework
@@ -272,7 +272,7 @@ def test_an_interrupt_while_a_second_one_is_opened_leaves_the_first(monkeypatch:
 
     with LeakDetector() as detector:
         with monkeypatch.context() as patched:
-            patched.setattr(Recorder, "start", lambda recorder: adjust())
+            patched.setattr(RunRecorder, "start", lambda recorder: adjust())
             with pytest.raises(KeyboardInterrupt):
                 LeakDetector(timeline_s=0.1).__enter__()
         assert is_watching()

@@ -18,7 +18,7 @@ import disposescope as ds
 from disposescope.leaks.births.open_scopes import OPENINGS
 from disposescope.leaks.commands.arguments import growth_of_text, nbytes_of_text, seconds_of_text
 from disposescope.leaks.running import live_view as _live
-from disposescope.leaks.running.live_view import Lines, Table, live_view, stack_lines
+from disposescope.leaks.running.live_view import Lines, LiveTable, live_view, stack_lines
 
 DOOR = Path(ds.__file__).parent
 
@@ -32,7 +32,7 @@ def shown(stream: io.StringIO, words: str, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(_live, "_LINE_S", 0.01)
     monkeypatch.setattr(_live, "_REFRESH_S", 0.01)
     view = live_view(stream, argparse.ArgumentParser())
-    assert isinstance(view, Table if stream.isatty() else Lines)
+    assert isinstance(view, LiveTable if stream.isatty() else Lines)
     with ds.LeakDetector() as detector:
         kept = [ds.zeros((100, 10)) for _ in range(3)]
         more = [ds.zeros(size) for size in range(1, 3)]
