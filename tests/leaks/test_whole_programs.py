@@ -528,3 +528,29 @@ def test_models_that_only_a_cache_has_as_arguments_are_a_leak(tmp_path: Path, ma
     assert "Encoder.positions.cache_clear() empties it" in leak.holder
     loaded = report_on(tmp_path, CACHED_BY_MODELS.format(maxsize=maxsize, model="load(name)"))
     assert "model" not in [leak.kind for leak in loaded.leaks], "they are what a cache returns"
+
+
+CHECKPOINTED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+net = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(3)])
+kept = []
+
+def block(x):
+    for layer in net:
+        x = torch.relu(layer(x))
+        kept.append(torch.randn(64))
+    return x
+
+for step in range(60):
+    checkpoint(block, torch.randn(4, 16, requires_grad=True), use_reentrant=False).sum().backward()
+"""
+
+
+def test_a_look_inside_of_a_checkpointed_function_saves_nothing_in_it(tmp_path: Path) -> None:
+    """The hooks of a checkpoint count what is saved, and compare it with what the second run saves."""
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, CHECKPOINTED)
+    assert [leak.kind for leak in report.leaks] == ["growth"]
+    assert report.unwatched == ()

@@ -462,11 +462,27 @@ def check_graphs() -> None:
         PATCHES.fail(TORCH_GRAPHS, "torch._C._autograd.SavedTensor has no data and unpack_hook")
 
 
+@contextmanager
+def _without_saved_tensor_hooks() -> Generator[None]:
+    """Take the hooks of this thread on saved tensors away in a block: those of a checkpoint count what is saved."""
+    autograd = _C._autograd
+    taken: list[tuple[Any, Any]] = []
+    try:
+        while (top := autograd._top_saved_tensors_default_hooks(False)) is not None:
+            taken.append(top)
+            autograd._pop_saved_tensors_default_hooks()
+        yield
+    finally:
+        for pack, unpack in reversed(taken):
+            autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
 def _missed_in_a_graph() -> str | None:
     """Return what the graph of a probe does not show of what it saved; None where it shows all."""
     with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
-        result = torch.ones(2, device="cpu", requires_grad=True).exp()
         try:
+            with _without_saved_tensor_hooks():
+                result = torch.ones(2, device="cpu", requires_grad=True).exp()
             node: Any = result.grad_fn
             saved = node._raw_saved_result
             same = saved.unpack_hook is None and storage_of(saved.data)._cdata == storage_of(result)._cdata
