@@ -460,9 +460,9 @@ class Framework:
         return 0
 
     def step_outlived(self, tensor: Any, /) -> int | None:
-        """Return after which step of a loop a graph was made whose parameters a later step has changed.
+        """Return after which step of a loop a graph was made, if something that it saved was changed in place since.
 
-        Nothing can be computed back through it any more. None where none has changed them, or that is unknown.
+        Nothing can be computed back through it any more. None where nothing was changed, or that is unknown.
         """
         return None
 

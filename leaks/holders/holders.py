@@ -21,7 +21,7 @@ from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ..births.log import Row, Subject, UnheldMemory
 from ..report.leaks import KnownLeak
 from .known import known_on, remedy_on
-from .paths import is_a_cached_argument, spelled
+from .paths import spelled
 from .references import (
     EDGES_PLAIN,
     IN_EXCEPTION,
@@ -432,10 +432,15 @@ class Holders:
         found = [known for subject in asked if (known := self._known_of_one(subject)) is not None]
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
-    def are_in_a_bounded_deque(self, subjects: Sequence[Subject]) -> bool:
+    def are_in_a_bounded_deque(self, subjects: Sequence[Subject], owners: int | None = None) -> bool:
         """Return whether some subjects are each an item of one deque with a ``maxlen``, or held by an item.
 
         What one item collects may grow, and so may what something else has as well.
+
+        Parameters
+        ----------
+        owners : int, optional
+            Of how many things they are parts, which are the items then.
         """
         items: dict[int, set[int]] = {}
         asked = _spread(subjects)
@@ -451,15 +456,8 @@ class Holders:
             for place in found:
                 if place is not None:
                     items.setdefault(place[0], set()).add(place[1])
-        return max(map(len, items.values()), default=0) >= _MOST * len(asked)
-
-    def are_cached_arguments(self, subjects: Sequence[Subject]) -> bool:
-        """Return whether only functools caches hold some subjects, as arguments of calls that they remember."""
-        for subject in _spread(subjects):
-            ways = self._search.ways.to(self._anchors.get(subject, subject))
-            if not ways or not all(is_a_cached_argument(chain) for _, chain, _ in ways):
-                return False
-        return True
+        expected = len(asked) if owners is None else min(owners, len(asked))
+        return max(map(len, items.values()), default=0) >= _MOST * expected
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of some subjects, if that is known; or nothing."""
@@ -504,7 +502,7 @@ class Holders:
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
 
     def steps_outlived(self, tensors: Sequence[object]) -> int:
-        """Return after how many different steps graphs of tensors were made whose parameters changed since.
+        """Return after how many different steps graphs of tensors were made that saved what was changed since.
 
         Only some of the tensors are examined.
         """
@@ -609,5 +607,5 @@ def _spread(those: Sequence[_T]) -> Sequence[_T]:
     step = max(1, len(those) // _LOOKED_AT)
     while gcd(step, _PERIODS) > 1:
         # What a loop keeps at each second or tenth turn is not all that is looked at.
-        step += 1
+        step -= 1
     return those[::step]

@@ -37,7 +37,6 @@ __all__ = [
     "Link",
     "Ways",
     "called",
-    "is_a_cached_argument",
     "spelled",
     "steps",
 ]
@@ -323,19 +322,6 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
 }
 
 # The caches that a chain leads through, with the call that empties each.
-
-
-def is_a_cached_argument(chain: Sequence[object]) -> bool:
-    """Return whether a chain leads through the arguments of a call that a functools cache remembers."""
-    for position, thing in enumerate(chain):
-        if class_of(thing) is _CACHED:
-            # Of a cache without a bound the table is on the way.
-            following = chain[position + 1 : position + 3]
-            own: object = cast("Any", thing).__dict__
-            tables = [table for table in gc.get_referents(thing) if class_of(table) is dict and table is not own]
-            if any(key is step for table in tables for key in table.copy() for step in following):
-                return True
-    return False
 
 
 def cache_on(chain: Sequence[object], start: str) -> str:

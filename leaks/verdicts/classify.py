@@ -23,7 +23,7 @@ from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
 from .growth import EPOCHS, STOPPED, Evidence
-from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on
+from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
 __all__ = [
@@ -43,6 +43,7 @@ _IMPORTING: Final = "<frozen importlib"
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
 _PARTS: Final = 4
+_OUTLIVED: Final = 3
 _MUCH_MORE: Final = 2.0
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
 
@@ -398,8 +399,7 @@ class _Group:
                 trend = None
         elif not self.is_left:
             trend = evidence.trend_of(births, [record.nbytes for record in records])
-        is_in_a_ring = (trend is not None or bool(with_graphs)) and holders.are_in_a_bounded_deque(subjects)
-        if trend is not None and (is_in_a_ring or not _accounts_for(trend, count, nbytes)):
+        if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
@@ -421,16 +421,24 @@ class _Group:
                 cycle=cycle,
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
-                steps_outlived=0 if is_in_a_ring else holders.steps_outlived([*with_graphs.values()]),
                 program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
                 is_model=is_model,
                 is_added=is_added,
-                are_cached_arguments=is_model and not is_added and holders.are_cached_arguments(subjects),
                 is_apart=is_model and _are_apart(births.numbers(), subjects),
                 remedy=holders.remedy_of(subjects),
             )
         )
         unjudged = self._unjudged(verdict, births, evidence, holders, nbytes)
+        if (
+            verdict.kind == "graph"
+            and not verdict.is_leak
+            and nbytes >= WORTH_NBYTES
+            and self._goes_on(births, evidence)
+            and evidence.stays(births)
+            and not holders.are_in_a_bounded_deque(subjects, len(with_graphs))
+            and holders.steps_outlived([*with_graphs.values()]) >= _OUTLIVED
+        ):
+            verdict, unjudged = outlived(verdict), None
         share = _share_of(records, births.live) if is_model else 1.0
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
         has_graph = verdict.kind == "graph" and self.reason == "held"
@@ -496,13 +504,16 @@ class _Group:
         ):
             # Only what stays with each of a few epochs grows at steps too few to be seen.
             return None
-        # What was filled once, before the program went on to other things, does not grow.
-        goes_on = bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
         # Of models, the parts that one line makes count too.
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)
-        return "growth" if goes_on and evidence.stays(births, share) else None
+        return "growth" if self._goes_on(births, evidence) and evidence.stays(births, share) else None
+
+    def _goes_on(self, births: Births, evidence: Evidence) -> bool:
+        """Return whether a line made some late: what was filled once, before other things began, does not grow."""
+        numbers = births.numbers()
+        return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:

@@ -67,6 +67,7 @@ _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
+_FIRST_PASSES: Final = 32
 
 _QUARTERS: Final = (0.25, 0.5, 0.75)
 _UNEVEN: Final = 0.3
@@ -162,10 +163,10 @@ def trend_of_births(
         return None
     if not have_parts and count < _ALONE_AT_LEAST and spread < _OTHERS * count:
         return None
-    # The first passes compile, fill caches and load what others use: they are a warm-up.
-    warm_up = count // _WARM_UP
+    # The first passes compile, which makes much besides: what they keep is little of all.
+    warm_up = count // _FIRST_PASSES
     spread = numbers[-1] - numbers[warm_up]
-    if spread < _FROM_THE_START * (1 - 1 / _WARM_UP) * last:
+    if spread < _FROM_THE_START * (1 - 1 / _FIRST_PASSES) * last:
         return None
     # Where many are made, one gap that is many times the mean is still a small part of the run.
     if max(gaps[warm_up:]) > spread * max(_GAP / (count - 1 - warm_up), _SMALL_PART):
@@ -207,8 +208,8 @@ def rises(course: Sequence[Point]) -> bool:
     first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
     at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
-    # A cache fills ever more slowly, and is full in the end.
-    if floors[-1] - at_quarters[-1] < _STILL_AS_FAST * floors[-1] / 4:
+    # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a point.
+    if floors[-1] - at_quarters[-1] + 1 < _STILL_AS_FAST * floors[-1] / 4:
         return False
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 

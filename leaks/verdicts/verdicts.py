@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ __all__ = [
     "Facts",
     "Judgement",
     "judgement_on",
+    "outlived",
 ]
 
 _REPEATED: Final = 3
@@ -62,17 +63,12 @@ class Facts:
         them.
     graph_passes : int
         Over how many passes of a loop the graph of one of them reaches.
-    steps_outlived : int
-        After how many different steps of an optimizer graphs that hold them were made, whose
-        parameters a later step changed.
     is_of_evaluation : bool
         Whether the graph that holds them is that of a model in eval mode.
     is_model : bool
         Whether they are models, each with all that belongs to it.
     is_added : bool
         Whether they are parts of a model that were added to it after it was made.
-    are_cached_arguments : bool
-        Whether only functools caches hold them, as arguments of calls that they remember.
     is_apart : bool
         Whether the program did other work between the births of one and the next.
     remedy : str
@@ -94,10 +90,8 @@ class Facts:
     program_died: bool
     graph_passes: int
     is_of_evaluation: bool
-    steps_outlived: int = 0
     is_model: bool = False
     is_added: bool = False
-    are_cached_arguments: bool = False
     is_apart: bool = False
     remedy: str = ""
 
@@ -201,11 +195,6 @@ def _model(facts: Facts) -> Judgement:
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
         return Judgement("model", "certain", what, todo)
-    if facts.count >= _REPEATED and facts.are_cached_arguments and facts.nbytes >= WORTH_NBYTES:
-        what = f"Only a cache holds the {facts.count} models, as arguments of calls: nothing can call with them again"
-        return Judgement(
-            "model", "likely", what, f"keep what it remembers in an attribute of the model, to go with it; {todo}"
-        )
     if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
         return Judgement(
             "model", "likely", f"{facts.count} models were made one after another, and none has gone", todo
@@ -313,12 +302,15 @@ def _in_a_graph(facts: Facts) -> Judgement:
         )
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         return Judgement("graph", "certain" if facts.trend.over == "passes" else "likely", what, remedy)
-    if facts.steps_outlived >= _REPEATED and facts.nbytes >= WORTH_NBYTES:
-        what += ", which cannot go through it any more: later steps of the optimizer have changed the parameters"
-        return Judgement("graph", "likely", what, remedy)
     if _is_repeated(facts):
         return Judgement("graph", "likely", what, remedy)
     return Judgement("graph", "possible", what, remedy, is_leak=False)
+
+
+def outlived(judgement: Judgement) -> Judgement:
+    """Return the judgement on what graphs hold that no ``backward()`` can go through, and that are more with time."""
+    what = f"{judgement.what}. Steps have changed what it saved, so that backward() cannot go through it any more"
+    return replace(judgement, sure="likely", what=what, is_leak=True)
 
 
 def _pinned(facts: Facts, sure: Sureness) -> Judgement:

@@ -295,7 +295,7 @@ class Detector(Protocol):
     def restored(self, module: Any, /) -> object:
         """Record that a module was copied or unpickled."""
 
-    def stepped(self, optimizer: torch.optim.Optimizer, /) -> object:
+    def stepped(self) -> object:
         """Record a step of an optimizer."""
 
 

@@ -330,9 +330,9 @@ class TorchFramework(TorchReferences):
         if self._models is not None:
             self._models.restored(module)
 
-    def stepped(self, optimizer: torch.optim.Optimizer, /) -> None:
+    def stepped(self) -> None:
         """Count a step of an optimizer."""
-        STEPS.stepped(optimizer)
+        STEPS.stepped()
 
     def _escape(self, _memory: Any, reference: Callable[[], object]) -> Escape | None:
         storage = reference()

@@ -164,6 +164,8 @@ def test_what_the_first_passes_compile_does_not_hide_a_growth() -> None:
     steps = [500, 501, 502, 503, *range(1077, 1077 + 8 * 150, 8)]
     trend = trend_of_births(steps, [1024] * len(steps), births=len(steps), last=2280, course=list)
     assert trend is not None
+    phases = [*range(10, 20), *range(600, 1000, 10)]
+    assert trend_of_births(phases, [1024] * 50, births=50, last=1000, course=list) is None, "a setup, and a late phase"
     late = [3, 4, 5, 6, *range(1077, 1277, 2)]
     assert trend_of_births(late, [1024] * len(late), births=len(late), last=1280, course=list) is None, "a late phase"
 

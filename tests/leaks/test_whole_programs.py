@@ -490,46 +490,6 @@ def test_the_graph_of_a_row_does_not_count_parameters(tmp_path: Path) -> None:
     assert all(leak.graph_nbytes < 4_000_000 for leak in report_on(tmp_path, WEIGHTS).leaks)
 
 
-CACHED_BY_MODELS = """
-import functools
-import torch
-
-class Encoder(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(128, 128)
-
-    @functools.lru_cache(maxsize={maxsize})
-    def positions(self, size):
-        return torch.arange(size * 128.0).reshape(size, 128)
-
-    def forward(self, x):
-        return self.layer(x + self.positions(len(x)))
-
-@functools.lru_cache(maxsize={maxsize})
-def load(name):
-    return Encoder()
-
-def evaluate(name):
-    model = {model}
-    with torch.no_grad():
-        return model(torch.ones(4, 128)).sum().item()
-
-print([evaluate(name) > 0 for name in "abc"])
-"""
-
-
-@pytest.mark.parametrize("maxsize", [None, 32])
-def test_models_that_only_a_cache_has_as_arguments_are_a_leak(tmp_path: Path, maxsize: int | None) -> None:
-    pytest.importorskip("torch")
-    report = report_on(tmp_path, CACHED_BY_MODELS.format(maxsize=maxsize, model="Encoder()"))
-    [leak] = report.leaks
-    assert (leak.kind, leak.sure, leak.count) == ("model", "likely", 3)
-    assert "Encoder.positions.cache_clear() empties it" in leak.holder
-    loaded = report_on(tmp_path, CACHED_BY_MODELS.format(maxsize=maxsize, model="load(name)"))
-    assert "model" not in [leak.kind for leak in loaded.leaks], "they are what a cache returns"
-
-
 CHECKPOINTED = """
 import torch
 from torch.utils.checkpoint import checkpoint

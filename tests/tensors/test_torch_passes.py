@@ -88,12 +88,23 @@ def test_a_detector_that_opens_leaves_the_hooks_of_steps_alone() -> None:
     assert list(hooks) == before
 
 
-def kinds_with_kept_losses(epochs: int, *, of_the_optimizer: bool = True, deque_of: int | None = None) -> list[str]:
+def two_layers() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+
+
+def trim(losses: Any) -> None:
+    if len(losses) > 4:
+        losses.pop(0)
+
+
+def kinds_with_kept_losses(
+    epochs: int, losses: Any, *, is_stepped: bool = True, bound: Any = lambda _: None
+) -> list[str]:
     """Return the kinds of leak where a loss of each epoch is kept with its graph, with steps in between."""
-    stepped = torch.nn.Linear(8, 8)
-    model = stepped if of_the_optimizer else torch.nn.Linear(8, 8)
+    stepped = two_layers()
+    model = stepped if is_stepped else two_layers()
     optimizer = torch.optim.SGD(stepped.parameters(), lr=0.01)
-    KEPT["losses"] = losses = deque[Any](maxlen=deque_of)
+    KEPT["losses"] = losses
     with LeakDetector() as detector:
         try:
             for _ in range(epochs):
@@ -101,7 +112,9 @@ def kinds_with_kept_losses(epochs: int, *, of_the_optimizer: bool = True, deque_
                     optimizer.zero_grad()
                     stepped(torch.ones(4, 8)).mean().backward()
                     optimizer.step()
-                losses.append(model(torch.randn(4000, 8)).square().mean())
+                loss = model(torch.randn(4000, 8)).square().mean()
+                losses.append(loss)
+                bound(losses)
             report = detector.report(of_program=True)
         finally:
             KEPT.clear()
@@ -109,17 +122,35 @@ def kinds_with_kept_losses(epochs: int, *, of_the_optimizer: bool = True, deque_
 
 
 def test_graphs_of_a_few_epochs_whose_parameters_a_step_has_changed_are_a_leak() -> None:
-    assert kinds_with_kept_losses(5) == ["graph"]
+    assert kinds_with_kept_losses(5, []) == ["graph"]
 
 
-def test_what_a_bounded_deque_has_of_graphs_is_none() -> None:
-    assert kinds_with_kept_losses(5, deque_of=8) == []
+@pytest.mark.parametrize("maxlen", [3, 8])
+def test_what_a_bounded_deque_has_of_graphs_is_none(maxlen: int) -> None:
+    assert kinds_with_kept_losses(7, deque(maxlen=maxlen)) == []
+
+
+def test_graphs_in_a_list_that_is_trimmed_are_none() -> None:
+    assert kinds_with_kept_losses(40, [], bound=trim) == []
 
 
 def test_graphs_of_parameters_that_no_step_has_changed_wait_for_their_backward() -> None:
     """As those of a policy do while the critic learns with each step of an episode."""
-    assert kinds_with_kept_losses(5, of_the_optimizer=False) == []
+    assert kinds_with_kept_losses(5, [], is_stepped=False) == []
 
 
 def test_the_graph_of_one_step_or_two_is_no_leak() -> None:
-    assert kinds_with_kept_losses(2) == []
+    assert kinds_with_kept_losses(2, []) == []
+
+
+def test_an_optimizer_that_cannot_be_hashed_steps_as_ever() -> None:
+    class Equal(torch.optim.SGD):
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer: Any = Equal([weight], lr=0.5)
+    with LeakDetector():
+        weight.sum().backward()
+        optimizer.step()
+    assert weight.tolist() == [0.5, 0.5]

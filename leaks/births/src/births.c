@@ -250,11 +250,15 @@ static struct kind *kind_slot(Log *log, PyObject *kind)
 
 static void keep_kind(Log *log, struct kind *slot, const struct kind *kind)
 {
-    log->kinds_count += slot->kind == NULL;
+    struct kind before = *slot;
+    log->kinds_count += before.kind == NULL;
     *slot = *kind;
     Py_INCREF(kind->kind);
     Py_INCREF(kind->weigh);
     Py_INCREF(kind->memory);
+    Py_XDECREF(before.kind);
+    Py_XDECREF(before.weigh);
+    Py_XDECREF(before.memory);
 }
 
 PyObject *births_describe_kind(Log *log, PyObject *arguments)

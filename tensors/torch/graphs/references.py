@@ -8,7 +8,6 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from .walk import (
     read_of_graph,
     saved_under,
     walk_graph,
+    was_changed,
 )
 
 __all__ = [
@@ -60,7 +60,7 @@ _NO_NUMBER: Final = 2**63
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
-    __slots__ = ("_last", "_met", "_numbers", "_stride", "_thread")
+    __slots__ = ("_met", "_numbers", "_stride", "_thread")
 
     def __init__(self) -> None:
         self.begin()
@@ -95,20 +95,12 @@ class Steps:
         guard_release(nodes, edges)
         return len(places)
 
-    def outlived(self, tensor: Any) -> int | None:
-        """Return after how many steps the graph of a tensor was made, if a later one changed parameters of it.
-
-        None also where no optimizer that is alive has them.
-        """
+    def before(self, tensor: Any) -> int | None:
+        """Return how many of the steps that are remembered came before the graph of a tensor; None where unknown."""
         node = _grad_fn_of(tensor)
         if self._thread == 0 or not self._numbers or node is None:
             return None
-        number = node._sequence_nr()
-        since = [optimizer for optimizer, last in self._last.copy().items() if number < last]
-        changed = {id(each) for optimizer in since for group in optimizer.param_groups for each in group["params"]}
-        if not changed or not any(id(leaf) in changed for leaf in leaves_behind(node, 0)):
-            return None
-        return bisect_right(self._numbers, number)
+        return bisect_right(self._numbers, node._sequence_nr())
 
     def begin(self) -> None:
         """Forget what was counted: a detector is opened."""
@@ -116,9 +108,8 @@ class Steps:
         self._stride = 1
         self._met = 0
         self._thread: int | None = None
-        self._last: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
-    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+    def stepped(self) -> None:
         """Count a step."""
         thread = threading.get_ident()
         if self._thread is None:
@@ -126,10 +117,9 @@ class Steps:
         if self._thread != thread:
             self._thread = 0
         if _number_now is not None:
-            number = self._last[optimizer] = _number_now()
             self._met += 1
             if self._met % self._stride == 0:
-                self._numbers.append(number)
+                self._numbers.append(_number_now())
                 if len(self._numbers) > _KEPT:
                     del self._numbers[::2]
                     self._stride *= 2
@@ -374,8 +364,9 @@ class TorchReferences(Framework):
         return STEPS.reached(tensor)
 
     def step_outlived(self, tensor: Any, /) -> int | None:
-        """Return after how many steps its graph was made, if a later one changed parameters of it."""
-        return STEPS.outlived(tensor)
+        """Return after how many steps its graph was made, if something that it saved was changed since."""
+        step = STEPS.before(tensor)
+        return step if step is not None and was_changed(_grad_fn(tensor)) else None
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""

@@ -35,6 +35,7 @@ __all__ = [
     "saved_under",
     "showing_what_was_packed",
     "walk_graph",
+    "was_changed",
 ]
 
 # Deep autograd graphs that have been looked at: what keeps their release from overflowing the
@@ -460,6 +461,43 @@ def check_graphs() -> None:
     """Enter into the table of patches whether what nodes saved is read without unpacking it."""
     if not _are_read_raw() and not SHOWS_SAVED:
         PATCHES.fail(TORCH_GRAPHS, "torch._C._autograd.SavedTensor has no data and unpack_hook")
+
+
+def was_changed(end: Any) -> bool:
+    """Return whether a graph saved something that was changed in place since: no backward() can go through it.
+
+    Of a very large graph a part is looked at. False where this PyTorch does not show what nodes saved.
+    """
+    if not _are_read_raw():
+        return False
+    names: dict[type, list[str]] = {}
+    # So few that their release needs no guard.
+    nodes: dict[int, Any] = {}
+    pending = [end]
+    while pending and len(nodes) < GUARDED_DEPTH:
+        node = pending.pop()
+        if node is None or id(node) in nodes:
+            continue
+        nodes[id(node)] = node
+        pending += [child for child, _ in node.next_functions]
+        cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)
+        if cls not in names:
+            names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
+        if any(_is_of_another_version(node, name) for name in names[cls]):
+            return True
+    return False
+
+
+def _is_of_another_version(node: Any, name: str) -> bool:
+    try:
+        saved: Any = read_of_graph(_attribute(name), node, node)
+        if not isinstance(saved, _C._autograd.SavedTensor) or saved.unpack_hook is not None:
+            # A hook would run code of the program.
+            return False
+        read_of_graph(_attribute(f"_{name.removeprefix('_raw_')}"), node, node)
+    except RuntimeError as error:
+        return "modified by an inplace operation" in str(error)
+    return False
 
 
 @contextmanager

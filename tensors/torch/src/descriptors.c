@@ -74,13 +74,13 @@ static int may_be_read(PyObject *tensor)
     return answer;
 }
 
-/* What was assigned before lives until PyTorch has taken it out. It would die there, at a moment at
- * which the tensor still refers to it and other threads run: to read the gradient then, as a report
- * on another thread does, is a segmentation fault. */
+/* Where None is assigned, what was there before lives until PyTorch has taken it out. It would die
+ * there, at a moment at which the tensor still refers to it and other threads run: to read the
+ * gradient then, as a report on another thread does, is a segmentation fault. */
 static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
 {
     const PyGetSetDef *before = ((struct attribute *)closure)->before;
-    int readable = may_be_read(tensor);
+    int readable = value == NULL || value == Py_None ? may_be_read(tensor) : 0;
     PyObject *earlier = readable < 0 ? NULL : readable ? read_attribute(tensor, closure) : Py_NewRef(Py_None);
     if (earlier == NULL) {
         return -1;
