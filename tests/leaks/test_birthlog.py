@@ -6,12 +6,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from operator import attrgetter
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import disposescope as ds
+from disposescope.leaks import LeakDetector
 from disposescope.leaks.births.compiled import untrack
 from disposescope.leaks.births.log import LOG
 from disposescope.scopes.identity import LIVE
@@ -379,3 +381,16 @@ def test_what_is_asked_wrongly_is_refused(log: Any) -> None:
     ):
         with pytest.raises(error):
             ask()
+
+
+def test_a_kind_that_is_described_again_leaves_nothing_of_what_it_was() -> None:
+    def getters() -> int:
+        return sum(type(thing) is attrgetter for thing in gc.get_objects())
+
+    with LeakDetector():
+        """What it imports is there."""
+    before = getters()
+    for _ in range(20):
+        with LeakDetector():
+            """Each describes the kinds that it watches."""
+    assert getters() == before
