@@ -456,13 +456,16 @@ class Framework:
         return None
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown."""
+        """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown.
+
+        0 also where it can be computed back through the graph: it waits for that.
+        """
         return 0
 
-    def step_outlived(self, tensor: Any, /) -> int | None:
-        """Return after which step of a loop a graph was made, if something that it saved was changed in place since.
+    def step_outlived(self, tensor: Any, /) -> float | None:
+        """Return after which share of the steps of a loop a graph was made, if nothing can go back through it any more.
 
-        Nothing can be computed back through it any more. None where nothing was changed, or that is unknown.
+        What it saved was freed, or changed in place since. None where it was not, or that is unknown.
         """
         return None
 

@@ -501,18 +501,18 @@ class Holders:
         """Return the tensors whose graphs hold some subjects, by ``id``."""
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
 
-    def steps_outlived(self, tensors: Sequence[object]) -> int:
-        """Return after how many different steps graphs of tensors were made that saved what was changed since.
+    def steps_outlived(self, tensors: Sequence[object]) -> list[float]:
+        """Return after which shares of the steps of a loop graphs were made that nothing can go back through any more.
 
-        Only some of the tensors are examined.
+        In order, each once. Only some of the tensors are examined.
         """
-        steps: set[int] = set()
+        steps: set[float] = set()
         for tensor in _spread(tensors):
             known = framework_of(class_of(tensor))
             step = None if known is None else known[0].step_outlived(tensor)
             if step is not None:
                 steps.add(step)
-        return len(steps)
+        return sorted(steps)
 
     def graph_nbytes_behind(self, tensors: Sequence[object]) -> int:
         """Return the bytes that the graphs of some tensors saved, each storage once."""

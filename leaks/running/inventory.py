@@ -212,7 +212,7 @@ class Growing:
                 continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainers_of(leak, report.retainers)
-            if is_long and leak.kind == "graph":
+            if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 

@@ -434,9 +434,8 @@ class _Group:
             and not verdict.is_leak
             and nbytes >= WORTH_NBYTES
             and self._goes_on(births, evidence)
-            and evidence.stays(births)
             and not holders.are_in_a_bounded_deque(subjects, len(with_graphs))
-            and holders.steps_outlived([*with_graphs.values()]) >= _OUTLIVED
+            and _stay(holders.steps_outlived([*with_graphs.values()]))
         ):
             verdict, unjudged = outlived(verdict), None
         share = _share_of(records, births.live) if is_model else 1.0
@@ -514,6 +513,11 @@ class _Group:
         """Return whether a line made some late: what was filled once, before other things began, does not grow."""
         numbers = births.numbers()
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
+
+
+def _stay(steps: Sequence[float]) -> bool:
+    """Return whether graphs of several steps stay, given after which shares of all: a window has the last of them."""
+    return len(steps) >= _OUTLIVED and steps[0] <= STOPPED
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:

@@ -295,7 +295,7 @@ class Detector(Protocol):
     def restored(self, module: Any, /) -> object:
         """Record that a module was copied or unpickled."""
 
-    def stepped(self) -> object:
+    def stepped(self, optimizer: torch.optim.Optimizer, /) -> object:
         """Record a step of an optimizer."""
 
 

@@ -175,7 +175,7 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
 def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     resume_births(thread_state(), id(_getframe(1)))
     if SEAM.detector is not None:
-        SEAM.detector.stepped()
+        SEAM.detector.stepped(optimizer)
 
 
 @final

@@ -330,9 +330,9 @@ class TorchFramework(TorchReferences):
         if self._models is not None:
             self._models.restored(module)
 
-    def stepped(self) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer, /) -> None:
         """Count a step of an optimizer."""
-        STEPS.stepped()
+        STEPS.stepped(optimizer)
 
     def _escape(self, _memory: Any, reference: Callable[[], object]) -> Escape | None:
         storage = reference()

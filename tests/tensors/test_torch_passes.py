@@ -145,6 +145,54 @@ def test_the_graph_of_one_step_or_two_is_no_leak() -> None:
     assert kinds_with_kept_losses(2, []) == []
 
 
+def test_a_policy_whose_critic_steps_meanwhile_has_no_graph_over_many_steps() -> None:
+    policy, critic = two_layers(), two_layers()
+    of_policy = torch.optim.SGD(policy.parameters(), lr=0.01)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+    with LeakDetector() as detector:
+        try:
+            chosen = []
+            for _ in range(20):
+                chosen.append(policy(torch.ones(4, 8)).sum())
+                critic(torch.ones(4, 8)).mean().backward()
+                of_critic.step()
+            KEPT["loss"] = loss = torch.stack(chosen).mean()
+            waiting = detector.report(of_program=True)
+            loss.backward()
+            of_policy.step()
+            report = detector.report(of_program=True)
+        finally:
+            KEPT.clear()
+    assert [leak.kind for leak in (*waiting.leaks, *report.leaks) if leak.holder.endswith("KEPT['loss']")] == []
+
+
+@pytest.mark.skipif(not SHOWS_SAVED, reason="PyTorch before 2.10 does not show what a graph saved")
+def test_graphs_of_validation_are_found_where_training_runs_the_same_lines() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = two_layers()
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(self.layers(x))
+
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    KEPT["losses"] = losses = []
+    with LeakDetector() as detector:
+        try:
+            for _ in range(5):
+                for _ in range(10):
+                    optimizer.zero_grad()
+                    net(torch.ones(4, 8)).mean().backward()
+                    optimizer.step()
+                losses.append(net(torch.randn(4000, 8)).square().mean())
+            report = detector.report(of_program=True)
+        finally:
+            KEPT.clear()
+    assert {leak.kind for leak in report.leaks} == {"graph"}
+
+
 def test_an_optimizer_that_cannot_be_hashed_steps_as_ever() -> None:
     class Equal(torch.optim.SGD):
         def __eq__(self, other: object) -> bool:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -19,13 +20,14 @@ from ..disposal import RECORDER, DisposedTorchTensor
 from ..storages import storage_of, storages_behind
 from .walk import (
     ACCUMULATE,
+    SHOWS_SAVED,
     beside_no_backward,
     guard_release,
+    is_spent,
     leaves_behind,
     read_of_graph,
     saved_under,
     walk_graph,
-    was_changed,
 )
 
 __all__ = [
@@ -60,13 +62,16 @@ _NO_NUMBER: Final = 2**63
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
-    __slots__ = ("_met", "_numbers", "_stride", "_thread")
+    __slots__ = ("_met", "_numbers", "_of", "_stride", "_thread")
 
     def __init__(self) -> None:
         self.begin()
 
     def reached(self, tensor: Any) -> int:
         """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
+
+        The steps are those of the optimizers that have parameters of the graph: while those of a policy wait for the
+        end of an episode, a critic may step. Where none of them is alive they are the steps of all.
 
         Of very many steps some are remembered only, and of a very large graph a part is looked at:
         it is at least as many then.
@@ -76,7 +81,8 @@ class Steps:
             return 0
         nodes: dict[int, Any] = {}
         edges: dict[int, list[int]] = {}
-        places: set[int] = set()
+        made: list[int] = []
+        leaves: set[int] = set()
         pending = [node]
         while pending and len(nodes) < _NODES:
             node = pending.pop()
@@ -86,21 +92,35 @@ class Steps:
             nodes[key] = node
             number = node._sequence_nr()
             if number < _NO_NUMBER:
-                places.add(bisect_right(self._numbers, number))
+                made.append(number)
+            else:
+                leaves.add(id(getattr(node, "variable", None)))
             below = [child for child, _ in node.next_functions if child is not None]
             edges[key] = [id(child) for child in below]
             pending += below
         if pending:
             edges = {key: [child for child in below if child in nodes] for key, below in edges.items()}
         guard_release(nodes, edges)
-        return len(places)
+        steps = self._steps_of(leaves)
+        return len({bisect_right(steps, number) for number in made})
 
-    def before(self, tensor: Any) -> int | None:
-        """Return how many of the steps that are remembered came before the graph of a tensor; None where unknown."""
+    def _steps_of(self, leaves: set[int]) -> list[int]:
+        """Return the numbers at the steps of optimizers that have one of some parameters, given by ``id``."""
+        numbers: list[int] = []
+        for reference, those in self._of.copy().values():
+            optimizer = reference()
+            if optimizer is not None and any(
+                id(parameter) in leaves for group in optimizer.param_groups for parameter in group["params"]
+            ):
+                numbers += those
+        return sorted(numbers) or self._numbers
+
+    def before(self, tensor: Any) -> float | None:
+        """Return which share of the steps until now came before the graph of a tensor; None where unknown."""
         node = _grad_fn_of(tensor)
         if self._thread == 0 or not self._numbers or node is None:
             return None
-        return bisect_right(self._numbers, node._sequence_nr())
+        return bisect_right(self._numbers, node._sequence_nr()) / len(self._numbers)
 
     def begin(self) -> None:
         """Forget what was counted: a detector is opened."""
@@ -108,8 +128,10 @@ class Steps:
         self._stride = 1
         self._met = 0
         self._thread: int | None = None
+        # Of each optimizer, by ``id``: one that compares with others may have no hash.
+        self._of: dict[int, tuple[ref[torch.optim.Optimizer], list[int]]] = {}
 
-    def stepped(self) -> None:
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step."""
         thread = threading.get_ident()
         if self._thread is None:
@@ -117,9 +139,16 @@ class Steps:
         if self._thread != thread:
             self._thread = 0
         if _number_now is not None:
+            number = _number_now()
+            known = self._of.get(id(optimizer))
+            if known is None or known[0]() is not optimizer:
+                known = self._of[id(optimizer)] = ref(optimizer), []
+            known[1].append(number)
+            if len(known[1]) > _KEPT:
+                del known[1][::2]
             self._met += 1
             if self._met % self._stride == 0:
-                self._numbers.append(_number_now())
+                self._numbers.append(number)
                 if len(self._numbers) > _KEPT:
                     del self._numbers[::2]
                     self._stride *= 2
@@ -360,13 +389,15 @@ class TorchReferences(Framework):
         return RECORDER.lone_storage(tensor)
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return between how many steps of optimizers its graph was made."""
-        return STEPS.reached(tensor)
+        """Return between how many steps of optimizers its graph was made, if no ``backward()`` can go through it."""
+        steps = STEPS.reached(tensor)
+        # Before 2.10 PyTorch does not show whether one can.
+        return steps if steps > 1 and (not SHOWS_SAVED or is_spent(_grad_fn(tensor))) else 0
 
-    def step_outlived(self, tensor: Any, /) -> int | None:
-        """Return after how many steps its graph was made, if something that it saved was changed since."""
-        step = STEPS.before(tensor)
-        return step if step is not None and was_changed(_grad_fn(tensor)) else None
+    def step_outlived(self, tensor: Any, /) -> float | None:
+        """Return after which share of the steps its graph was made, if no ``backward()`` can go through it any more."""
+        share = STEPS.before(tensor)
+        return share if share is not None and is_spent(_grad_fn(tensor)) else None
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""

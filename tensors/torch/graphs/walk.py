@@ -29,13 +29,13 @@ __all__ = [
     "beside_no_backward",
     "check_graphs",
     "guard_release",
+    "is_spent",
     "leaves_behind",
     "modules_of",
     "read_of_graph",
     "saved_under",
     "showing_what_was_packed",
     "walk_graph",
-    "was_changed",
 ]
 
 # Deep autograd graphs that have been looked at: what keeps their release from overflowing the
@@ -463,13 +463,15 @@ def check_graphs() -> None:
         PATCHES.fail(TORCH_GRAPHS, "torch._C._autograd.SavedTensor has no data and unpack_hook")
 
 
-def was_changed(end: Any) -> bool:
-    """Return whether a graph saved something that was changed in place since: no backward() can go through it.
+def is_spent(end: Any) -> bool:
+    """Return whether no backward() can go through a graph: what it saved was freed by one, or changed in place since.
 
-    Of a very large graph a part is looked at. False where this PyTorch does not show what nodes saved.
+    Of a very large graph a part is looked at, and where nothing was saved there it is taken for spent. False where this
+    PyTorch does not show what nodes saved.
     """
     if not _are_read_raw():
         return False
+    saves = False
     names: dict[type, list[str]] = {}
     # So few that their release needs no guard.
     nodes: dict[int, Any] = {}
@@ -483,21 +485,28 @@ def was_changed(end: Any) -> bool:
         cls: Any = type(node)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls not in names:
             names[cls] = [name for name in dir(cls) if name.startswith(_RAW)]
-        if any(_is_of_another_version(node, name) for name in names[cls]):
+        saves = saves or bool(names[cls])
+        if any(_is_refused(node, name) for name in names[cls]):
             return True
-    return False
+    return bool(pending) and not saves
 
 
-def _is_of_another_version(node: Any, name: str) -> bool:
+def _is_refused(node: Any, name: str) -> bool:
+    """Return whether PyTorch refuses what a node saved under a raw name; False where a hook would be asked for it."""
     try:
         saved: Any = read_of_graph(_attribute(name), node, node)
-        if not isinstance(saved, _C._autograd.SavedTensor) or saved.unpack_hook is not None:
-            # A hook would run code of the program.
-            return False
-        read_of_graph(_attribute(f"_{name.removeprefix('_raw_')}"), node, node)
-    except RuntimeError as error:
-        return "modified by an inplace operation" in str(error)
+        several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+        if all(isinstance(one, _C._autograd.SavedTensor) and one.unpack_hook is None for one in several):
+            read_of_graph(_attribute(_public_name(node, name)), node, node)
+    except RuntimeError:
+        return True
     return False
+
+
+def _public_name(node: Any, name: str) -> str:
+    """Return the public attribute beside a raw one: a custom function has ``saved_tensors``, others ``_saved_self``."""
+    is_custom = name == f"{_RAW}tensors" and hasattr(cast("object", type(node)), "saved_tensors")
+    return "saved_tensors" if is_custom else f"_{name[5:]}"
 
 
 @contextmanager
@@ -556,9 +565,7 @@ def showing_what_was_packed(unpack: Callable[[Any], Any]) -> Callable[[Any], Any
 
 def _unpacked_under(node: Any, name: str) -> Iterator[Any]:
     """Yield the tensors that a node saved under a name, read by its public attribute."""
-    # A custom function has ``saved_tensors``, and other nodes ``_saved_self``.
-    is_custom = name == f"{_RAW}tensors" and hasattr(cast("object", type(node)), "saved_tensors")
-    public = "saved_tensors" if is_custom else f"_{name[5:]}"
+    public = _public_name(node, name)
     saved: Any = None
     packed: list[tuple[object, object]] = []
     _READING.packed = packed
