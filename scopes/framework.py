@@ -458,7 +458,7 @@ class Framework:
     def steps_behind(self, tensor: Any, /) -> int:
         """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown.
 
-        0 also where it can be computed back through the graph: it waits for that.
+        0 also where the graph is of few steps and it can be computed back through it: it waits for that.
         """
         return 0
 

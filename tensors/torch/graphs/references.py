@@ -55,6 +55,8 @@ _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
 _grad_fn_of: Final[Any] = _C.TensorBase.grad_fn.__get__
 _KEPT: Final = 4096
 _NODES: Final = 50_000
+# A loss over several tasks waits for its backward() while a part of the model is trained for each.
+_WAITS: Final = 32
 _NO_NUMBER: Final = 2**63
 
 
@@ -389,10 +391,13 @@ class TorchReferences(Framework):
         return RECORDER.lone_storage(tensor)
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return between how many steps of optimizers its graph was made, if no ``backward()`` can go through it."""
+        """Return between how many steps of optimizers its graph was made.
+
+        0 where it waits for a ``backward()`` that can go through it, over as many steps as such a graph may wait.
+        """
         steps = STEPS.reached(tensor)
         # Before 2.10 PyTorch does not show whether one can.
-        return steps if steps > 1 and (not SHOWS_SAVED or is_spent(_grad_fn(tensor))) else 0
+        return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(_grad_fn(tensor)))) else 0
 
     def step_outlived(self, tensor: Any, /) -> float | None:
         """Return after which share of the steps its graph was made, if no ``backward()`` can go through it any more."""
