@@ -473,6 +473,14 @@ class Framework:
         """Return the bytes that graphs of tensors saved, each storage once; 0 where unknown."""
         return 0
 
+    def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
+        """Return about how many bytes the nodes of the graph of the last of some tensors take; 0 where unknown.
+
+        A node takes memory also when what it saved was freed. Nodes that are in graphs of the other tensors as well
+        do not count.
+        """
+        return 0
+
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
         """Return whether a graph is a model's that is in eval mode.
 

@@ -9,7 +9,7 @@ import gc
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -496,6 +496,21 @@ class Holders:
         newest = subjects[-_CHAINS:]
         ways = self._search.ways
         return max((ways.graph_nbytes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
+
+    def node_nbytes_of(self, subjects: Sequence[Subject], carriers: Container[int]) -> int:
+        """Return about how many bytes the nodes of graphs take that each of some tensors adds.
+
+        Those in the middle are examined: a variable may have the last, with its graph, of which the others
+        were detached.
+
+        Parameters
+        ----------
+        carriers : set of int
+            Tensors whose graphs count elsewhere, by ``id``.
+        """
+        middle = len(subjects) // 2
+        two = subjects[max(0, middle - 1) : middle + 1]
+        return self._search.ways.node_nbytes_of([self._anchors.get(subject, subject) for subject in two], carriers)
 
     def roots_of_graphs(self, subjects: Sequence[Subject]) -> dict[int, object]:
         """Return the tensors whose graphs hold some subjects, by ``id``."""

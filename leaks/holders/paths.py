@@ -7,7 +7,7 @@ import gc
 import re
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final, cast, final
 
 from ...scopes.base.sites import shown
@@ -419,6 +419,17 @@ class Ways:
         """Return the bytes that the graph of a tensor saved."""
         framework, tensor = self._tensor_of(subject)
         return 0 if framework is None else framework.graph_nbytes_behind([tensor])
+
+    def node_nbytes_of(self, subjects: Sequence[Subject], carriers: Container[int]) -> int:
+        """Return about how many bytes the nodes of graphs take that the last of some tensors adds.
+
+        0 where it is one of the carriers, which are tensors by ``id``.
+        """
+        known = [self._tensor_of(subject) for subject in subjects]
+        framework, last = known[-1]
+        if framework is None or id(last) in carriers:
+            return 0
+        return framework.node_nbytes_behind([tensor for those, tensor in known if those is framework])
 
     def roots_of_graphs(self, subjects: Iterable[Subject]) -> dict[int, object]:
         """Return the tensors whose graphs hold some subjects, by ``id``."""

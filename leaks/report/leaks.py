@@ -182,7 +182,9 @@ class Leak:
         None.
     graph_nbytes : int
         Of a graph, what it saved where that is more than the lines of the report made: for a kept tensor whose graph
-        reaches over many steps of an optimizer, and where code of an extension made most of it. Otherwise 0.
+        reaches over many steps of an optimizer, and where code of an extension made most of it. Of kept tensors
+        that are smaller than their graphs, such as losses, about what the nodes take, which stay also after
+        ``backward()`` has freed what they saved. Otherwise 0.
     """
 
     kind: LeakKind

@@ -568,7 +568,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
         ("no leak, alive and held by the program:", "kept by", kept),
         ("no leak, disposed or escaped, and only named by a left-over variable:", "named by", report.leftovers),
     ):
-        shown_rows = rows if everything else [leak for leak in rows if leak.nbytes >= _WORTH_TELLING_NBYTES][:_ROWS]
+        worth = [leak for leak in rows if leak.nbytes + leak.graph_nbytes >= _WORTH_TELLING_NBYTES]
+        shown_rows = rows if everything else worth[:_ROWS]
         rest_nbytes = sum(leak.nbytes for leak in rows) - sum(leak.nbytes for leak in shown_rows)
         if shown_rows or rest_nbytes >= _WORTH_TELLING_NBYTES:
             lines += ["", title]
@@ -619,6 +620,9 @@ def headline_of(report: Report) -> str:
         of_tensors = f", {tensors}" if tensors else ""
         nbytes = report.nbytes + sum(leak.nbytes for leak in report.leaks if leak.kind == "native")
         size = f", {bytes_text(nbytes)}" if nbytes or tensors else ""
+        in_graphs = sum(leak.graph_nbytes for leak in report.leaks)
+        if in_graphs > nbytes:
+            size += f" and {bytes_text(in_graphs)} in graphs"
         return (
             f"{_counted(len(report.leaks), noun)}{of_tensors}{size}{_freed_of(report.leaks)}{_known_of(report.leaks)}"
         )
@@ -793,8 +797,14 @@ def _headline(leak: Leak) -> str:
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
-    graph = f" and a graph of {bytes_text(leak.graph_nbytes)}" if leak.graph_nbytes else ""
-    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{graph}{state}"
+    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{_graphs_of(leak)}{state}"
+
+
+def _graphs_of(leak: Leak) -> str:
+    if not leak.graph_nbytes:
+        return ""
+    graphs = "a graph" if leak.kind == "graph" or leak.count == 1 else "graphs"
+    return f" and {graphs} of {bytes_text(leak.graph_nbytes)}"
 
 
 def _sentence(leak: Leak) -> str:
@@ -817,7 +827,7 @@ def _freed(leak: Leak) -> str:
 
 
 def _size(leak: Leak) -> str:
-    return "" if leak.state == "disposed" else f"{bytes_text(leak.nbytes)}, "
+    return "" if leak.state == "disposed" else f"{bytes_text(leak.nbytes)}{_graphs_of(leak)}, "
 
 
 def _site(leak: Leak) -> str:

@@ -56,6 +56,8 @@ _PASSING: Final = ("scope", "suspended")
 _GROWING: Final = ("growth", "graph", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
+# An allocator gives out no less; and the graph of a number may be large.
+_NBYTES_AT_LEAST: Final = 64
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 _FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
@@ -315,7 +317,8 @@ def _grows() -> bool:
     """Return whether a line grows."""
     for number in range(LOG.site_count()):
         *_, live, nbytes, _ = LOG.site(number)
-        if live >= BIRTHS_AT_LEAST and nbytes >= _WORTH_A_LOOK_NBYTES and trend_of(LOG.series(number, None)):
+        worth = max(nbytes, live * _NBYTES_AT_LEAST)
+        if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES and trend_of(LOG.series(number, None)):
             return True
     return False
 
@@ -369,7 +372,8 @@ def _undecided_at_the_end(
     if not nbytes:
         # What the log counts as models has no bytes.
         nbytes = round(leak.nbytes / leak.count * count)
-    if nbytes < WORTH_NBYTES or 2 * live > count:
+    graph_nbytes = round(leak.graph_nbytes / leak.count * count)
+    if nbytes + graph_nbytes < WORTH_NBYTES or 2 * live > count:
         return
     if (stays or count >= NEVER_RELEASED * made) and latest > STOPPED * births:
         yield replace(
@@ -377,6 +381,7 @@ def _undecided_at_the_end(
             count=count,
             nbytes=nbytes,
             used_nbytes=min(leak.used_nbytes, nbytes),
+            graph_nbytes=graph_nbytes,
             made=None if count >= NEVER_RELEASED * made else made,
             freed=end,
         )
@@ -423,6 +428,7 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
         count=count,
         nbytes=nbytes,
         used_nbytes=min(leak.used_nbytes, nbytes),
+        graph_nbytes=leak.graph_nbytes if leak.kind == "graph" else round(leak.graph_nbytes / leak.count * count),
         trend=trend,
         freed=when,
         holders=tuple(holder for holder in leak.holders if _end_of(holder) == end),

@@ -128,6 +128,7 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
         left_memory = (
             holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()
         )
+        whole: list[_Group] = []
         for (*_, is_left), indices in groups.items():
             parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
             those_subjects = [subjects[index] for index in indices]
@@ -137,18 +138,25 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
                 is_part_left = is_left or (bool(left_memory) and subject in left_memory)
                 parts.setdefault((reason, min(3, int(times)), escape, is_part_left), []).append(index)
             for (reason, _, escape, is_part_left), those in parts.items():
-                group = _Group(found, those, reason, escape, is_part_left, views)
-                with_graphs = holders.roots_of_graphs([subjects[index] for index in those]) if reason == "graph" else {}
-                leak, is_leak = group.leak(holders, evidence, with_graphs, of_program=of_program, died=died)
-                places[id(leak)] = those
-                graphs[id(leak)] = with_graphs
-                if is_part_left:
-                    leftovers.append(leak)
-                elif of_program and not is_leak:
-                    if leak.site is None or not leak.site.file.startswith(_IMPORTING):
-                        kept.append(leak)
-                else:
-                    leaks.append(leak)
+                whole.append(_Group(found, those, reason, escape, is_part_left, views))
+        # What graphs hold first: the tensors that have these are said to be its holders then.
+        carriers: set[int] = set()
+        for group in sorted(whole, key=lambda group: group.reason != "graph"):
+            of_graph = group.reason == "graph"
+            with_graphs = holders.roots_of_graphs([subjects[index] for index in group.places]) if of_graph else {}
+            leak, is_leak = group.leak(
+                holders, evidence, with_graphs, carriers=carriers, of_program=of_program, died=died
+            )
+            places[id(leak)] = group.places
+            graphs[id(leak)] = with_graphs
+            if group.is_left:
+                leftovers.append(leak)
+            elif of_program and not is_leak:
+                if leak.site is None or not leak.site.file.startswith(_IMPORTING):
+                    kept.append(leak)
+            else:
+                leaks.append(leak)
+                carriers |= with_graphs.keys()
         behind = _graph_nbytes_by_row(found, holders, [*leaks, *kept], graphs, places)
         graphs.clear()
         for rows in (leaks, kept):
@@ -374,6 +382,7 @@ class _Group:
         evidence: Evidence,
         with_graphs: Mapping[int, object],
         *,
+        carriers: Container[int],
         of_program: bool,
         died: bool,
     ) -> tuple[Leak, bool]:
@@ -383,6 +392,10 @@ class _Group:
         ----------
         with_graphs : dict
             The tensors whose graphs hold the group, by ``id``.
+        carriers : set of int
+            The tensors of which it is reported what their graphs hold, by ``id``.
+        of_program, died : bool
+            See `report_of`.
         """
         records = [self.found.records[index] for index in self.places]
         subjects = [self.found.subjects[index] for index in self.places]
@@ -403,6 +416,9 @@ class _Group:
             trend = None
         chains = holders.chains_of(subjects)
         cycle = holders.cycle_of(subjects) if self.reason == "cycle" else None
+        # Of models the nodes of no graph count: parameters have none.
+        is_kept = self.reason in ("held", "suspended") and not is_model
+        nodes_nbytes = holders.node_nbytes_of(subjects, carriers) * count if is_kept else 0
         views = [pair for index in self.places for pair in self.views.get(index, ())] if self.views else []
         times = _pinned_times(views, holders)
         verdict = judgement_on(
@@ -421,6 +437,7 @@ class _Group:
                 cycle=cycle,
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
+                nodes_nbytes=nodes_nbytes,
                 program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
                 is_model=is_model,
                 is_added=is_added,
@@ -428,7 +445,7 @@ class _Group:
                 remedy=holders.remedy_of(subjects),
             )
         )
-        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes)
+        unjudged = self._unjudged(verdict, births, evidence, holders, nbytes + nodes_nbytes)
         if (
             verdict.kind == "graph"
             and not verdict.is_leak
@@ -440,7 +457,9 @@ class _Group:
             verdict, unjudged = outlived(verdict), None
         share = _share_of(records, births.live) if is_model else 1.0
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
-        has_graph = verdict.kind == "graph" and self.reason == "held"
+        graph_nbytes = nodes_nbytes if nodes_nbytes >= _MUCH_MORE * nbytes else 0
+        if verdict.kind == "graph" and self.reason == "held":
+            graph_nbytes = holders.graph_nbytes_of(subjects)
         known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
         used = sum(record.used_nbytes for record in records)
         ages = [record.age_s for record in records if record.age_s is not None]
@@ -461,7 +480,7 @@ class _Group:
             scopes=tuple(dict.fromkeys(record.scope for record in records)),
             oldest_age_s=max(ages, default=None),
             newest_age_s=min(ages, default=None),
-            graph_nbytes=holders.graph_nbytes_of(subjects) if has_graph else 0,
+            graph_nbytes=graph_nbytes,
             generation=oldest.generation,
             trend=trend,
             holders=chains,

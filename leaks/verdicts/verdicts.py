@@ -71,6 +71,8 @@ class Facts:
         Whether they are parts of a model that were added to it after it was made.
     is_apart : bool
         Whether the program did other work between the births of one and the next.
+    nodes_nbytes : int
+        About how many bytes the nodes of their graphs take.
     remedy : str
         What ends what holds them, where that is known of its kind; empty where it is not.
     """
@@ -93,7 +95,13 @@ class Facts:
     is_model: bool = False
     is_added: bool = False
     is_apart: bool = False
+    nodes_nbytes: int = 0
     remedy: str = ""
+
+    @property
+    def all_nbytes(self) -> int:
+        """Return the bytes of their storages and of the nodes of their graphs."""
+        return self.nbytes + self.nodes_nbytes
 
 
 @final
@@ -165,7 +173,7 @@ def judgement_on(facts: Facts) -> Judgement:
             "likely",
             f"More of them stay from pass to pass, {trend.count_per_pass:.3g} each over {trend.passes} passes, as the "
             "holder collects them",
-            facts.remedy or "clear the holder, bound it, or keep less (a number instead of a tensor)",
+            facts.remedy or _less_of(facts),
         )
     if facts.reason in ("held", "suspended") and _is_repeated(facts) and not facts.trend_is_known:
         return Judgement(
@@ -186,6 +194,13 @@ def judgement_on(facts: Facts) -> Judgement:
             is_leak=False,
         )
     return Judgement("alive", "possible", "It is alive, and the holder says who references it", is_leak=False)
+
+
+def _less_of(facts: Facts) -> str:
+    """Return what to do about a holder that collects some tensors."""
+    if facts.nodes_nbytes > facts.nbytes:
+        return "keep item() or detach() of each instead: backward() frees what a graph saved, and not its nodes"
+    return "clear the holder, bound it, or keep less (a number instead of a tensor)"
 
 
 def _model(facts: Facts) -> Judgement:
@@ -324,9 +339,10 @@ def _pinned(facts: Facts, sure: Sureness) -> Judgement:
 
 
 def _is_repeated(facts: Facts) -> bool:
-    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.nbytes >= WORTH_NBYTES
+    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.all_nbytes >= WORTH_NBYTES
 
 
 def _is_worth_it(facts: Facts, trend: Trend) -> bool:
     """Return whether a growth is more than that of a list of numbers."""
-    return trend.nbytes_per_pass >= _WORTH_PER_PASS or facts.nbytes >= WORTH_NBYTES or facts.oldest.nbytes == 0
+    per_pass = trend.nbytes_per_pass + trend.count_per_pass * facts.nodes_nbytes / facts.count
+    return per_pass >= _WORTH_PER_PASS or facts.all_nbytes >= WORTH_NBYTES or facts.oldest.nbytes == 0

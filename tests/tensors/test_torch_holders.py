@@ -17,6 +17,7 @@ import disposescope as ds
 from disposescope.leaks import LeakDetector
 from disposescope.leaks.holders.holders import Holders, Reason
 from disposescope.tensors.torch.graphs import references as _torch_edges
+from disposescope.tensors.torch.graphs.walk import NODE_NBYTES
 
 BOX: dict[str, Any] = {}
 HERE = f"module {__name__}.BOX"
@@ -267,3 +268,55 @@ def test_a_sum_of_losses_is_reported_with_the_bytes_of_its_graph(tmp_path):
     # Each step saves what exp() returns, and the weight, which is there anyhow.
     assert (leak["kind"], leak["nbytes"], leak["graph_nbytes"]) == ("graph", 4, 160_000)
     assert "1 × torch.Tensor, 4 bytes and a graph of 160.0 kB" in done.stderr
+
+
+@pytest.fixture
+def measured_loss() -> Callable[[], Any]:
+    """Makes losses of a small model, each after its backward pass."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+
+    def make() -> Any:
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    return make
+
+
+def kept_by_steps(keep: Callable[[], Any]) -> Any:
+    """What is reported of a program's list, to which each of 50 steps adds a tensor."""
+    history = BOX["history"] = []
+    with LeakDetector() as detector:
+        for _ in range(50):
+            history.append(keep())
+            detector.mark()
+        return detector.report(of_program=True, object_limit=10**8)
+
+
+def test_losses_that_are_kept_after_backward_grow_by_the_nodes_of_their_graphs(
+    measured_loss: Callable[[], Any],
+) -> None:
+    report = kept_by_steps(measured_loss)
+    [leak] = report.leaks
+    # MeanBackward0, PowBackward0, AddmmBackward0, TBackward0, ReluBackward0, AddmmBackward0, TBackward0
+    assert (leak.kind, leak.count, leak.nbytes, leak.graph_nbytes) == ("growth", 50, 200, 50 * 7 * NODE_NBYTES)
+    assert leak.remedy.startswith("keep item() or detach()")
+    assert "1 leak, 50 tensors, 200 bytes and 224.0 kB in graphs\n" in str(report)
+    assert "growth (likely): 50 × torch.Tensor, 200 bytes and graphs of 224.0 kB\n" in str(report)
+
+
+def test_losses_that_are_kept_without_their_graphs_are_a_list_of_numbers(measured_loss: Callable[[], Any]) -> None:
+    assert kept_by_steps(lambda: measured_loss().detach()).verdict == "clean"
+
+
+def test_of_states_that_each_step_makes_of_the_one_before_only_the_nodes_of_a_step_count() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    state = weight * 1
+
+    def step() -> Any:
+        nonlocal state
+        state = (state * 0.5).tanh()
+        return state
+
+    # MulBackward0, TanhBackward0
+    assert kept_by_steps(step).leaks[0].graph_nbytes == 50 * 2 * NODE_NBYTES

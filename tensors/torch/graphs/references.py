@@ -20,11 +20,13 @@ from ..disposal import RECORDER, DisposedTorchTensor
 from ..storages import storage_of, storages_behind
 from .walk import (
     ACCUMULATE,
+    NODE_NBYTES,
     SHOWS_SAVED,
     beside_no_backward,
     guard_release,
     is_spent,
     leaves_behind,
+    nodes_added,
     read_of_graph,
     saved_under,
     walk_graph,
@@ -407,6 +409,10 @@ class TorchReferences(Framework):
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""
         return walk_graph([*tensors], without_leaves=True).nbytes
+
+    def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
+        """Return about how many bytes the nodes near the last of some tensors take that are near no other of them."""
+        return NODE_NBYTES * nodes_added(tensors)
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
         """See to it that the graph can be released, however deep it is."""
