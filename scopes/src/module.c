@@ -5,20 +5,37 @@
 
 #define FAST(FUNCTION) ((PyCFunction)(void (*)(void))FUNCTION)
 
-/* Whether something belongs into the list of all objects. What the collector tracks is not listed
- * for the tuple that it is in. */
-static bool is_listed(PyObject *object, PyObject *classes, bool is_in_tuple)
+/* Of some types that objects have, whether these belong into a list: there are many objects of few
+ * types. No Python code runs while one is in use. */
+struct listed_types {
+    PyObject *classes;
+    struct {
+        PyTypeObject *type;
+        bool is_listed;
+    } known[256];
+};
+
+static bool are_listed(struct listed_types *types, PyTypeObject *type)
 {
-    if (is_in_tuple && (object == NULL || PyObject_GC_IsTracked(object) || PyLong_CheckExact(object) ||
-                        PyUnicode_CheckExact(object))) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++) {
-        if (PyObject_TypeCheck(object, (PyTypeObject *)PyTuple_GET_ITEM(classes, i))) {
-            return true;
+    size_t at = (uintptr_t)type / 64 % (sizeof types->known / sizeof types->known[0]);
+    if (types->known[at].type != type) {
+        Py_ssize_t count = PyTuple_GET_SIZE(types->classes);
+        bool is_listed = count == 0 && !PyType_HasFeature(type, Py_TPFLAGS_TUPLE_SUBCLASS);
+        for (Py_ssize_t i = 0; i < count && !is_listed; i++) {
+            is_listed = PyType_IsSubtype(type, (PyTypeObject *)PyTuple_GET_ITEM(types->classes, i));
         }
+        types->known[at].type = type;
+        types->known[at].is_listed = is_listed;
     }
-    return PyTuple_GET_SIZE(classes) == 0 && !PyTuple_Check(object);
+    return types->known[at].is_listed;
+}
+
+/* Whether something belongs into the list of all objects also as an item of a tuple: what the
+ * collector tracks is listed by itself. */
+static bool is_listed_in_tuple(struct listed_types *types, PyObject *object)
+{
+    return object != NULL && are_listed(types, Py_TYPE(object)) && !PyLong_CheckExact(object) &&
+           !PyUnicode_CheckExact(object) && !PyObject_GC_IsTracked(object);
 }
 
 /* See compiled.pyi. A tuple that another thread is making must have one reference, so none is in
@@ -33,18 +50,19 @@ static PyObject *tracked_objects(PyObject *module, PyObject *classes)
                                 Py_TYPE(cls)->tp_name);
         }
     }
+    struct listed_types types = {.classes = classes};
     PyObject *found = PyList_New(0);
     PyObject *collector = found == NULL ? NULL : PyImport_ImportModule("gc");
     PyObject *objects = collector == NULL ? NULL : PyObject_CallMethod(collector, "get_objects", NULL);
     bool failed = objects == NULL || !PyList_Check(objects);
     for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(objects); i++) {
         PyObject *object = PyList_GET_ITEM(objects, i);
-        if (is_listed(object, classes, false)) {
+        if (are_listed(&types, Py_TYPE(object))) {
             failed = object != found && PyList_Append(found, object) < 0;
         }
         for (Py_ssize_t at = 0; PyTuple_Check(object) && !failed && at < PyTuple_GET_SIZE(object); at++) {
             PyObject *item = PyTuple_GET_ITEM(object, at);
-            failed = is_listed(item, classes, true) && PyList_Append(found, item) < 0;
+            failed = is_listed_in_tuple(&types, item) && PyList_Append(found, item) < 0;
         }
     }
     Py_XDECREF(objects);

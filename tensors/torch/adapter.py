@@ -70,7 +70,11 @@ class TorchGraphs:
     def carried_by(self, resource: Tensor, /) -> bool:
         """Return whether a tensor was computed under autograd; asked without making a Python object of its node."""
         with _Undisturbed():
-            return resource.requires_grad and not resource.is_leaf
+            try:
+                return resource.requires_grad and not resource.is_leaf
+            except RuntimeError:
+                # PyTorch refuses to say it of a view whose base was changed in place: see `walk.node_of`.
+                return False
 
     def refusal(self, resource: Tensor, leaving: str, option: str, /) -> GraphRetainedError:
         """Return the error that names the tensor, the bytes, the nodes, the ops and the line."""

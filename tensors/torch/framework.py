@@ -240,7 +240,9 @@ class TorchFramework(TorchReferences):
             return None
         PENDING.settle()
         references, rows = self._log.recorded_memory(after, until)
-        owned = set[Hashable]() if self._models is None else self._models.memory_of_models(references, after)
+        owned = set[Hashable]()
+        if self._models is not None:
+            owned = self._models.memory_of_models(references, rows, after, until)
         identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())), owned, self._buffers)
         escape = self._escape if self._log.escapes() else None
         return LiveMemory(_NAME, references, rows, identify, _is_there, escape)

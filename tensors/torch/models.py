@@ -34,7 +34,7 @@ from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
 from .disposal import DisposedTorchTensor
 from .graphs.references import MODULE, TorchReferences, described, identity_of, parts_of
-from .graphs.walk import read_of_graph
+from .graphs.walk import is_leaf, read_of_graph
 from .storages import storage_of, storages_behind
 
 __all__ = [
@@ -51,7 +51,6 @@ _GROWN: Final = 8
 """How many names a module was given after it was made where it is one that grows."""
 _Base: Final[Any] = torch._C.TensorBase
 _grad: Final[Callable[[Any], Any]] = _Base._grad.__get__
-_is_leaf: Final[Callable[[Any], bool]] = _Base.is_leaf.__get__
 _is_meta: Final[Callable[[Any], bool]] = _Base.is_meta.__get__
 
 
@@ -69,6 +68,8 @@ class Models:
         self._log: Any = log
         self._codes: WeakKeyDictionary[type, frozenset[CodeType]] = WeakKeyDictionary()
         self._added = _Added()
+        # Of the window that was looked at last: all objects are gone through once for both answers.
+        self._live: tuple[int, int, LiveMemory | None] | None = None
 
     def registered(self, module: Any, name: str) -> None:
         """Record a module that is being made; of any other, that it was given a part."""
@@ -102,12 +103,21 @@ class Models:
 
     def live(self, after: int, until: int) -> LiveMemory | None:
         """Return the models that were made in a window of births and are there; None where there are none."""
+        known, self._live = self._live, None
+        if known is not None and known[:2] == (after, until):
+            return known[2]
         references, rows = self._log.recorded_memory(after, until)
+        with TorchReferences().quiet():
+            return self._live_of(references, rows, _Things(), self._added.parts())
+
+    def _live_of(
+        self, references: Sequence[Any], rows: Sequence[Any], things: _Things, added: _Parts
+    ) -> LiveMemory | None:
         places = [place for place, reference in enumerate(references) if isinstance(reference(), Module)]
         if not places:
             return None
         order = [reference for place in places if (reference := references[place]()) is not None]
-        nbytes, inner = _nbytes_of_models(order, self._added.parts())
+        nbytes, inner = _nbytes_of_models(things, order, added)
         return LiveMemory(
             MODULE,
             [references[place] for place in places],
@@ -118,7 +128,7 @@ class Models:
             partial(_described, inner),
         )
 
-    def memory_of_models(self, references: Sequence[Any], after: int) -> set[Hashable]:
+    def memory_of_models(self, references: Sequence[Any], rows: Sequence[Any], after: int, until: int) -> set[Hashable]:
         """Return the memory that is no one's but a model's, by its identities.
 
         It is that of the tensors of all modules, with their gradients and the state that optimizers
@@ -126,10 +136,10 @@ class Models:
 
         Parameters
         ----------
-        references : sequence of weak references
-            What the log has; where that is nothing nobody looks.
-        after : int
-            The number of the last birth before the window.
+        references, rows : sequence
+            What the log has: see `LiveMemory`. Where that is nothing nobody looks.
+        after, until : int
+            The numbers of the last birth before the window, and of the last one in it.
         """
         found: set[Hashable] = set()
         if not references:
@@ -137,6 +147,7 @@ class Models:
         with TorchReferences().quiet():
             things = _Things()
             added = self._added.parts()
+            self._live = after, until, self._live_of(references, rows, things, added)
             for module in things.modules:
                 for _ in _sizes_of(module, things.state, found, added):
                     pass
@@ -282,7 +293,7 @@ class _Things:
             if kind is None:
                 kind = kinds[cls] = _kind_of(cls)
             if kind == _IS_TENSOR:
-                if _is_leaf(thing) and _gradient_of(thing) is not None:
+                if is_leaf(thing) and _gradient_of(thing) is not None:
                     self.tensors_with_more.append(thing)
             elif kind == _IS_MODULE:
                 self.modules.append(thing)
@@ -319,13 +330,11 @@ def _identities_of(tensor: Any) -> Iterator[Hashable]:
         yield from (identity for identity, _ in storages_behind(tensor))
 
 
-def _nbytes_of_models(recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
+def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
     """Return the bytes of what belongs to each model, by ``id``; what several share is the first one's.
 
     Also those models that were added to one that grows.
     """
-    with TorchReferences().quiet():
-        things = _Things()
     modules, state = things.modules, things.state
     parents: dict[int, list[Any]] = {}
     given: set[tuple[int, int]] = set()
@@ -340,13 +349,12 @@ def _nbytes_of_models(recorded: Sequence[Any], added: _Parts) -> tuple[dict[int,
     counted: set[Hashable] = set()
     nbytes: dict[int, int] = {}
     inner: set[int] = set()
-    with TorchReferences().quiet():
-        # What an older model has is that one's.
-        for module in (*older, *recorded):
-            if type(module) not in _LISTS and _is_apart(module, parents, given, set()):
-                nbytes[id(module)] = sum(_sizes_of(module, state, counted, added))
-                if not _is_apart(module, parents, set(), set()):
-                    inner.add(id(module))
+    # What an older model has is that one's.
+    for module in (*older, *recorded):
+        if type(module) not in _LISTS and _is_apart(module, parents, given, set()):
+            nbytes[id(module)] = sum(_sizes_of(module, state, counted, added))
+            if not _is_apart(module, parents, set(), set()):
+                inner.add(id(module))
     return nbytes, inner
 
 
@@ -367,7 +375,7 @@ def _gradient_of(tensor: Any) -> Any:
 
 def _sizes_of(module: Any, state: dict[int, list[Any]], counted: set[Hashable], added: _Parts) -> Iterator[int]:
     for tensor, is_added in _tensors_of(module, added):
-        gradient = _gradient_of(tensor) if _is_leaf(tensor) else None
+        gradient = _gradient_of(tensor) if is_leaf(tensor) else None
         for part in (None if is_added else tensor, gradient, *state.get(id(tensor), ())):
             if part is None or _is_meta(part):
                 continue

@@ -338,3 +338,28 @@ def test_a_subclass_is_detached_and_keeps_its_class_and_attributes(outer: ds.Dis
     assert result.label == "kept"
     assert result.grad_fn is None
     assert result.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+def view_of_which_nothing_is_said() -> tuple[Any, Any]:
+    """A tensor, and a view of it: PyTorch warns, and refuses to say whether the view has a graph."""
+    with torch.enable_grad():
+        base = torch.ones(4, requires_grad=True) * 1
+        with torch.no_grad():
+            view = base[:2]
+        base.add_(1)
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        assert view.is_leaf
+    return base, view
+
+
+@pytest.mark.parametrize("graph", ["keep", "detach", "error", "none"])
+def test_a_view_of_which_pytorch_says_nothing_is_released_kept_and_moved_out(graph: Any) -> None:
+    with ds.dispose_scope(graph=graph):
+        view_of_which_nothing_is_said()
+    kept: list[Any] = []
+    with ds.dispose_scope(graph=graph, escapes="keep"):
+        kept.append(view_of_which_nothing_is_said()[1])
+    with ds.dispose_scope(graph=graph) as scope:
+        moved = scope.move_to_outer(view_of_which_nothing_is_said()[1])
+    assert (kept[0].shape, moved.shape) == ((2,), (2,))
+    assert ds.graph_nbytes(moved) == 0

@@ -320,3 +320,16 @@ def test_of_states_that_each_step_makes_of_the_one_before_only_the_nodes_of_a_st
 
     # MulBackward0, TanhBackward0
     assert kept_by_steps(step).leaks[0].graph_nbytes == 50 * 2 * NODE_NBYTES
+
+
+def test_a_view_of_which_pytorch_says_nothing_is_no_error_of_a_report() -> None:
+    with LeakDetector() as detector:
+        base = torch.ones(4, requires_grad=True) * 1
+        with torch.no_grad():
+            BOX["view"] = base[:2]
+        base.add_(1)
+        del base
+        BOX["model"] = torch.nn.Linear(2, 2)
+        report = detector.report(of_program=True, object_limit=10**8)
+    assert report.leaks == ()
+    assert {f"{HERE}['model']", f"{HERE}['view']"} < {leak.holder for leak in report.kept}

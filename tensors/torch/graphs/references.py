@@ -24,8 +24,10 @@ from .walk import (
     SHOWS_SAVED,
     beside_no_backward,
     guard_release,
+    is_leaf,
     is_spent,
     leaves_behind,
+    node_of,
     nodes_added,
     read_of_graph,
     saved_under,
@@ -54,7 +56,6 @@ __all__ = [
 
 _C: Final[Any] = torch._C
 _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
-_grad_fn_of: Final[Any] = _C.TensorBase.grad_fn.__get__
 _KEPT: Final = 4096
 _NODES: Final = 50_000
 # A loss over several tasks waits for its backward() while a part of the model is trained for each.
@@ -80,7 +81,7 @@ class Steps:
         Of very many steps some are remembered only, and of a very large graph a part is looked at:
         it is at least as many then.
         """
-        node = _grad_fn_of(tensor)
+        node = node_of(tensor)
         if self._thread == 0 or len(self._numbers) < 2 or node is None:
             return 0
         nodes: dict[int, Any] = {}
@@ -121,7 +122,7 @@ class Steps:
 
     def before(self, tensor: Any) -> float | None:
         """Return which share of the steps until now came before the graph of a tensor; None where unknown."""
-        node = _grad_fn_of(tensor)
+        node = node_of(tensor)
         if self._thread == 0 or not self._numbers or node is None:
             return None
         return bisect_right(self._numbers, node._sequence_nr()) / len(self._numbers)
@@ -167,10 +168,8 @@ STEPS: Final = Steps()
 
 # Past the attributes of subclasses.
 _Base: Final[Any] = _C.TensorBase
-_grad_fn: Final[Any] = _Base.grad_fn.__get__
 _grad: Final[Any] = _Base._grad.__get__
 _base: Final[Any] = _Base._base.__get__
-_is_leaf: Final[Any] = _Base.is_leaf.__get__
 _retains_grad: Final[Any] = _Base.retains_grad.__get__
 _hooks: Final[Any] = _Base._backward_hooks.__get__
 _layout: Final[Any] = _Base.layout.__get__
@@ -303,7 +302,7 @@ class TorchReferences(Framework):
         modules: list[Any] = [holder for holder in holders if issubclass(type(holder), torch.nn.Module)]
         if modules:
             return not any(module.training for module in modules[0].modules())
-        node = _grad_fn(part) if _is_tensor(type(part)) else part
+        node = node_of(part) if _is_tensor(type(part)) else part
         if node is None:
             return False
         if self._training is None:
@@ -327,13 +326,13 @@ class TorchReferences(Framework):
         """Return what a tensor, or a node, holds in C++; of a module, what it has by names and hooks."""
         if _is_tensor(type(thing)):
             found: list[tuple[str, object]] = [
-                (".grad_fn", _grad_fn(thing)),
+                (".grad_fn", node_of(thing)),
                 ("._base", _base(thing)),
                 ("._backward_hooks", _hooks(thing)),
             ]
-            if _is_leaf(thing) or _retains_grad(thing):
+            if is_leaf(thing) or _retains_grad(thing):
                 # That of others is asked for with a warning.
-                found.append((".grad", read_of_graph(_grad, thing, thing, _grad_fn(thing))))
+                found.append((".grad", read_of_graph(_grad, thing, thing, node_of(thing))))
             return [edge for edge in found if edge[1] is not None]
         if issubclass(type(thing), torch.nn.Module):
             return [*_parts_of(thing), *_hooks_of(thing)]
@@ -399,12 +398,12 @@ class TorchReferences(Framework):
         """
         steps = STEPS.reached(tensor)
         # Before 2.10 PyTorch does not show whether one can.
-        return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(_grad_fn(tensor)))) else 0
+        return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(node_of(tensor)))) else 0
 
     def step_outlived(self, tensor: Any, /) -> float | None:
         """Return after which share of the steps its graph was made, if no ``backward()`` can go through it any more."""
         share = STEPS.before(tensor)
-        return share if share is not None and is_spent(_grad_fn(tensor)) else None
+        return share if share is not None and is_spent(node_of(tensor)) else None
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""

@@ -31,9 +31,11 @@ __all__ = [
     "beside_no_backward",
     "check_graphs",
     "guard_release",
+    "is_leaf",
     "is_spent",
     "leaves_behind",
     "modules_of",
+    "node_of",
     "nodes_added",
     "read_of_graph",
     "saved_under",
@@ -237,7 +239,7 @@ def walk_graph(roots: list[Any], *, without_leaves: bool = False) -> Graph:
         saves it, and is not what keeps it.
     """
     with beside_no_backward(), _C.DisableTorchFunction(), torch.no_grad():
-        graph = Graph([node for root in roots if (node := root.grad_fn) is not None])
+        graph = Graph([node for root in roots if (node := node_of(root)) is not None])
         _collect(graph)
         _measure(graph, without_leaves=without_leaves)
     guard_release(graph.nodes, graph.edges)
@@ -269,7 +271,7 @@ def nodes_added(tensors: Sequence[Any]) -> int:
     known: dict[int, Any] = {}
     with beside_no_backward(), _C.DisableTorchFunction(), torch.no_grad():
         for tensor in tensors:
-            near = _nearest(tensor.grad_fn)
+            near = _nearest(node_of(tensor))
             added = near.keys() - known.keys()
             # Kept until the end: an id is only as good as the object is alive.
             known.update(near)
@@ -355,11 +357,32 @@ _IN_USE: Final = _InUse()
 _PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.001
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
+_is_leaf: Final[Any] = _C.TensorBase.is_leaf.__get__
+
+
+def node_of(tensor: Any) -> Any:
+    """Return the node that made a tensor; None where none did, and where PyTorch refuses to say.
+
+    It refuses for a view that was made under `torch.no_grad`, or by a function that returns several, once its base
+    was changed in place with a graph.
+    """
+    try:
+        return _grad_fn(tensor)
+    except RuntimeError:
+        return None
+
+
+def is_leaf(tensor: Any) -> bool:
+    """Return whether a tensor is a leaf of graphs; not where PyTorch refuses to say, as for `node_of`."""
+    try:
+        return bool(_is_leaf(tensor))
+    except RuntimeError:
+        return False
 
 
 def _ends_of(root: Any) -> Iterator[Any]:
     """Yield the node from which a backward pass begins: of a tensor, or of an edge, which is a tuple."""
-    node = root[0] if isinstance(root, tuple) else _grad_fn(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
+    node = root[0] if isinstance(root, tuple) else node_of(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if node is not None:
         yield node
 
@@ -368,7 +391,7 @@ def _keeps_nodes() -> bool:
     with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
         # It saves nothing: the program may have hooks on what is saved.
         result = torch.ones(1, device="cpu", requires_grad=True).neg()
-        node = _grad_fn(result)
+        node = node_of(result)
     before = sys.getrefcount(node)
     del result
     return sys.getrefcount(node) < before
