@@ -136,12 +136,12 @@ class Inventory:
 class Growing:
     """What grew while a program ran, with its holders, in case it is freed in the end.
 
-    It looks at passes 16, 32, 64 and so on, which bounds what that costs. In a program without passes
-    it looks at births, at first each a quarter further on than the one before, where a line has grown
-    until then. What grew until the last passes of the run and was then freed because a function returned,
-    or a thread ended, is reported; what a scope gives back, what the program clears, and what an
-    earlier phase freed is by design. Where the holder was not found, such as a finalizer of an object
-    that went, the program may have cleared it: that is possible growth.
+    It looks at passes 16, 24, 36 and so on, each half as far again as the one before, which bounds what
+    that costs. In a program without passes it looks at births, at first each a quarter further on than
+    the one before, where a line has grown until then. What grew until the last passes of the run and was
+    then freed because a function returned, or a thread ended, is reported; what a scope gives back, what
+    the program clears, and what an earlier phase freed is by design. Where the holder was not found,
+    such as a finalizer of an object that went, the program may have cleared it: that is possible growth.
 
     A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
     design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
@@ -153,7 +153,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met", "_open")
+    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met", "_next", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -163,13 +163,16 @@ class Growing:
         # Tensors with such graphs, and what these keep, when that was most.
         self._graphs: dict[_Line, Leak] = {}
         self._last: dict[str, int] = {}
+        # Of each name, at which pass it is looked next.
+        self._next: dict[str, int] = {}
         self._is_looking = False
 
     def passed(self, name: str, count: int) -> None:
-        """Look at what grows, where the number of a pass is a power of two."""
+        """Look at what grows, where that is due at the number of a pass."""
         self._last[name] = LOG.counts()[0]
-        if count < PASSES_AT_LEAST or count & (count - 1) or self._is_looking:
+        if count < self._next.get(name, PASSES_AT_LEAST) or self._is_looking:
             return
+        self._next[name] = count + count // 2
         self._look()
 
     def born(self) -> bool:
