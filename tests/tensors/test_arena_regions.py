@@ -38,13 +38,16 @@ def test_a_block_is_recycled() -> None:
 
 def test_cached_bytes_are_told_apart_from_those_in_use_and_returned_on_request() -> None:
     with ds.dispose_scope():
+        # Blocks that others have in use keep the regions that they lie in.
+        ds.empty_cache()
+        others = ds.arena_statistics().cached_nbytes
         np.ones(2_000_000)
         held = np.ones(10)
         statistics = ds.arena_statistics()
         assert statistics.cached_nbytes >= 16_000_000
         assert statistics.live_nbytes < 16_000_000
         ds.empty_cache()
-        assert ds.arena_statistics().cached_nbytes < 1_000_000
+        assert ds.arena_statistics().cached_nbytes < others + 1_000_000
         assert held.sum() == 10
 
 

@@ -796,8 +796,9 @@ def test_passes_of_tasks_that_overlap_are_counted_and_recorded() -> None:
 
     asyncio.run(main())
     assert workspace.statistics().passes == 5
-    # NumPy's sum may take 16 bytes for itself: 2.0 does not.
-    assert {workspace.peak(key).nbytes - (100 + key) * 8 for key in range(5)} in ({0}, {16})
+    # NumPy's sum may take a number or two for itself, as its version has it.
+    [own] = {workspace.peak(key).nbytes - (100 + key) * 8 for key in range(5)}
+    assert own in (0, 8, 16)
 
 
 def test_the_peak_of_a_key_is_known_after_its_thread_has_ended() -> None:
