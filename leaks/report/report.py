@@ -41,6 +41,7 @@ __all__ = [
     "headline_of",
     "of_kinds",
     "of_worker",
+    "size_of",
     "text_of",
     "undecided_of",
     "with_freed",
@@ -797,14 +798,15 @@ def _headline(leak: Leak) -> str:
     state = "" if leak.state == "alive" else ", disposed under a live reference"
     if leak.freed is not None:
         state = f", freed {leak.freed}"
-    return f"{kind}: {_what(leak)}, {bytes_text(leak.nbytes)}{_graphs_of(leak)}{state}"
+    return f"{kind}: {_what(leak)}, {size_of(leak)}{state}"
 
 
-def _graphs_of(leak: Leak) -> str:
+def size_of(leak: Leak) -> str:
+    """Return the bytes of a leak as text, with those of the graphs behind it."""
     if not leak.graph_nbytes:
-        return ""
+        return bytes_text(leak.nbytes)
     graphs = "a graph" if leak.kind == "graph" or leak.count == 1 else "graphs"
-    return f" and {graphs} of {bytes_text(leak.graph_nbytes)}"
+    return f"{bytes_text(leak.nbytes)} and {graphs} of {bytes_text(leak.graph_nbytes)}"
 
 
 def _sentence(leak: Leak) -> str:
@@ -827,7 +829,7 @@ def _freed(leak: Leak) -> str:
 
 
 def _size(leak: Leak) -> str:
-    return "" if leak.state == "disposed" else f"{bytes_text(leak.nbytes)}{_graphs_of(leak)}, "
+    return "" if leak.state == "disposed" else f"{size_of(leak)}, "
 
 
 def _site(leak: Leak) -> str:

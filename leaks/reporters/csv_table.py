@@ -48,6 +48,7 @@ COLUMNS: Final = (
     "pid",
     "rank",
     "reason",
+    "graph_nbytes",
 )
 
 
@@ -102,4 +103,5 @@ def _row(name: str, leak: Leak, reason: str | None) -> list[object]:
         leak.pid,
         leak.rank,
         reason,
+        leak.graph_nbytes,
     ]

@@ -6,10 +6,9 @@ https://docs.github.com/en/actions/reference/workflow-commands-for-github-action
 
 from __future__ import annotations
 
-from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import shown
 from ..report.leaks import Leak
-from ..report.report import Report
+from ..report.report import Report, size_of
 
 __all__ = [
     "github_of",
@@ -24,7 +23,7 @@ def github_of(report: Report) -> str:
 def _annotation(leak: Leak) -> str:
     place = "" if leak.site is None else f" file={_property(shown(leak.site.file))},line={leak.site.line},"
     title = _property(f"{leak.kind} ({leak.sure})")
-    what = "" if leak.tensor is None else f"{leak.count:,} × {leak.tensor}, {bytes_text(leak.nbytes)}, "
+    what = "" if leak.tensor is None else f"{leak.count:,} × {leak.tensor}, {size_of(leak)}, "
     held = f"held by {leak.holder}. " if leak.holders else ""
     return f"::error{place or ' '}title={title}::{_escaped(f'{what}{held}{leak.explanation}')}"
 

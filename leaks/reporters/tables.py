@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, shown
-from ..report.report import headline_of, text_of
+from ..report.report import headline_of, size_of, text_of
 
 if TYPE_CHECKING:
     from ..report.leaks import Leak
@@ -80,7 +80,7 @@ def print_table(report: Report, stream: TextIO) -> None:
         table.add_row(
             leak.kind,
             leak.sure,
-            bytes_text(leak.nbytes),
+            size_of(leak),
             f"{leak.count:,}",
             _text(leak.tensor or "-"),
             _text(str(leak.site or "-")),

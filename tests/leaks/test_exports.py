@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 
 from disposescope.leaks import Band, Leak, LiveSite, Pass, Process, ProgramFacts, Report, Sample, Timeline
 from disposescope.leaks.reporters.csv_table import COLUMNS, csv_of
+from disposescope.leaks.reporters.github import github_of
+from disposescope.leaks.reporters.html_page import LEAK_FIELDS, packed
 from disposescope.leaks.reporters.memory_viz import memory_viz_of
 from disposescope.leaks.reporters.perfetto import perfetto_of
 from disposescope.leaks.reporters.speedscope import speedscope_of
@@ -188,11 +190,11 @@ def test_csv_has_a_row_for_each_leak() -> None:
         ",".join(COLUMNS) + "\r\n"
         'leaks,growth,certain,"torch.Tensor float32 (250000,)",torch.Tensor,cpu:0,3,3001,3001,'
         "/projects/speech/train.py,31,Trainer.step,relu,alive,,,step,8.0,4.0,60,2,1.0,1000.0,0,0.998,"
-        'module train.trainer.history[17],,,"It is there, and nothing says why.",' + "1f" * 20 + ",4711,,\r\n"
+        'module train.trainer.history[17],,,"It is there, and nothing says why.",' + "1f" * 20 + ",4711,,,0\r\n"
         'kept,growth,certain,"torch.Tensor float32 (250000,)",torch.Tensor,cpu:0,3,3001,3001,,,,relu,alive,,,'
         '"step\noutside every scope",,4.0,60,,,,,,"a\nb,""c""",,,"It is there, and nothing says why.",'
         + "1f" * 20
-        + ",4711,,\r\n"
+        + ",4711,,,0\r\n"
     )
 
 
@@ -316,3 +318,12 @@ def test_pytorch_s_memory_viewer_takes_the_snapshot(tmp_path: Path) -> None:
     for name in reports:
         for verb in ("trace_plot", "segment_plot"):
             assert "snapshot.pickle" in (tmp_path / f"{name}.{verb}.html").read_text()
+
+
+def test_the_bytes_of_graphs_are_told_everywhere() -> None:
+    report = replace(SMALL, leaks=(replace(LEAK, graph_nbytes=9_600_000),))
+    size = "3.0 kB and graphs of 9.6 MB"
+    assert size in str(report)
+    assert size in github_of(report)
+    assert packed(report)["leaks"][0][LEAK_FIELDS.index("graph_nbytes")] == 9_600_000
+    assert next(csv.DictReader(io.StringIO(csv_of(report), newline="")))["graph_nbytes"] == "9600000"

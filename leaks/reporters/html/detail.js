@@ -63,6 +63,7 @@ function factsElement(row) {
   const facts = [];
   const fact = (name, ...values) => facts.push(h("dt", {}, name), h("dd", {}, ...values));
   fact("pins", bytesText(row[LEAK.nbytes]), ` in ${counted(row[LEAK.count], textAt(row[LEAK.tensor]) === null ? "thing" : "tensor")}`, row[LEAK.used_nbytes] < row[LEAK.nbytes] ? `, ${bytesText(row[LEAK.used_nbytes])} used` : "");
+  if (row[LEAK.graph_nbytes]) fact("graphs", bytesText(row[LEAK.graph_nbytes]));
   if (textAt(row[LEAK.device])) fact("device", textAt(row[LEAK.device]));
   fact("state", textAt(row[LEAK.state]) === "disposed" ? "disposed under a live reference" : "alive");
   if (row[LEAK.disposal] !== null) fact("disposed at", siteElement(siteAt(row[LEAK.disposal])));

@@ -142,7 +142,7 @@ function whatElement(row) {
   const count = row[LEAK.count];
   if (tensor === null) return h("span", {}, count > 0 ? counted(count, textAt(row[LEAK.kind]) === "scope" ? "scope" : "time") : "resident memory");
   const used = row[LEAK.used_nbytes], op = textAt(row[LEAK.op]);
-  const more = [op === null ? null : `made by ${op}`, used < row[LEAK.nbytes] && textAt(row[LEAK.state]) === "alive" ? `${bytesText(used)} used` : null].filter((part) => part !== null);
+  const more = [op === null ? null : `made by ${op}`, row[LEAK.graph_nbytes] ? `graphs of ${bytesText(row[LEAK.graph_nbytes])}` : null, used < row[LEAK.nbytes] && textAt(row[LEAK.state]) === "alive" ? `${bytesText(used)} used` : null].filter((part) => part !== null);
   return h("span", {}, count === 1 ? "" : `${NUMBER.format(count)} × `, tensor, more.length ? h("span", { class: "sub" }, more.join(", ")) : null);
 }
 
