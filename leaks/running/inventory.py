@@ -29,6 +29,7 @@ from ..verdicts.growth import (
     BIRTHS_AT_LEAST,
     COMPREHENSIONS,
     EPOCHS,
+    MODELS,
     NEVER_RELEASED,
     PASSES_AT_LEAST,
     STOPPED,
@@ -53,7 +54,7 @@ _NOT_FOUND: Final = "not found"
 _PASSING: Final = ("scope", "suspended")
 """Kinds of leak that are looked at again when more has run: a thread closes its scope."""
 
-_GROWING: Final = ("growth", "graph", "escaped", "exception", "model")
+_GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
@@ -217,6 +218,9 @@ class Growing:
                 continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainers_of(leak, report.retainers)
+            elif leak.kind == "model":
+                # Those that main() trained and averages in the end are kept on purpose.
+                self._open[_line_of(leak)] = replace(leak, unjudged="growth")
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
@@ -369,12 +373,14 @@ def _undecided_at_the_end(
             # What was made before the passes began does not rise over them.
             stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, highest[1], highest[2])]))
         made += LOG.site(number)[4]
-    if passes and not (nbytes and count >= EPOCHS and latest - first >= STOPPED * births):
+    is_model = not nbytes
+    enough = leak.count >= MODELS if is_model else count >= EPOCHS
+    if passes and not (enough and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.
         return
-    if not nbytes:
-        # What the log counts as models has no bytes.
-        nbytes = round(leak.nbytes / leak.count * count)
+    if is_model:
+        # What the log counts as models are also the modules in them, and have no bytes.
+        count, nbytes, made = leak.count, leak.nbytes, round(made * leak.count / count) if count else leak.count
     graph_nbytes = round(leak.graph_nbytes / leak.count * count)
     if nbytes + graph_nbytes < WORTH_NBYTES or 2 * live > count:
         return

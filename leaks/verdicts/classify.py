@@ -22,7 +22,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import EPOCHS, STOPPED, Evidence
+from .growth import EPOCHS, MODELS, STOPPED, Evidence
 from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -516,11 +516,11 @@ class _Group:
         if evidence.watched_loops:
             return None
         numbers = births.numbers()
-        model = _model_of(self.found.subjects[self.places[0]])
-        if evidence.watched_passes and not (
-            model is None and len(numbers) >= EPOCHS and max(numbers) - min(numbers) >= STOPPED * evidence.last
-        ):
-            # Only what stays with each of a few epochs grows at steps too few to be seen.
+        subjects = [self.found.subjects[index] for index in self.places]
+        model = _model_of(subjects[0])
+        enough = len(numbers) >= EPOCHS if model is None else len(numbers) >= MODELS and _are_apart(numbers, subjects)
+        if evidence.watched_passes and not (enough and max(numbers) - min(numbers) >= STOPPED * evidence.last):
+            # Only what stays with each of a few epochs, or runs, grows at steps too few to be seen.
             return None
         # Of models, the parts that one line makes count too.
         if model is not None and model.is_added:

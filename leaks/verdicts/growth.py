@@ -18,6 +18,7 @@ __all__ = [
     "BIRTHS_AT_LEAST",
     "COMPREHENSIONS",
     "EPOCHS",
+    "MODELS",
     "HANDED_OVER",
     "NEVER_RELEASED",
     "PASSES_AT_LEAST",
@@ -74,6 +75,8 @@ _UNEVEN: Final = 0.3
 
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
+MODELS: Final = 4
+"""So many models that a line makes, with other work in between, may be one for each run of a training."""
 NEVER_RELEASED: Final = 0.9
 """Of what a line made, the share that is there where it released nothing."""
 STOPPED: Final = 0.5

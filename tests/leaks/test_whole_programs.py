@@ -514,3 +514,48 @@ def test_a_look_inside_of_a_checkpointed_function_saves_nothing_in_it(tmp_path: 
     report = report_on(tmp_path, CHECKPOINTED)
     assert [leak.kind for leak in report.leaks] == ["growth"]
     assert report.unwatched == ()
+
+
+TRAININGS = """
+import torch
+
+def train(seed):
+    net = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.ReLU(), torch.nn.Linear(100, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(12):
+        optimizer.zero_grad()
+        net(torch.randn(4, 100)).square().mean().backward()
+        optimizer.step()
+    return net
+
+def main():
+    kept = {start}
+    for seed in range(7):
+        {keep}
+    return kept
+
+{call}
+"""
+
+
+@pytest.mark.parametrize("call", ["main()", "kept = main()"])
+def test_models_that_stay_with_each_of_a_few_trainings_are_undecided(tmp_path: Path, call: str) -> None:
+    pytest.importorskip("torch")
+    source = TRAININGS.format(start="[]", keep="kept.append(train(seed))", call=call)
+    report = report_on(tmp_path, source)
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    [row] = [row for row in report.kept if row.unjudged == "growth"]
+    assert row.tensor_kind == "torch.nn.Module"
+    assert 4 <= row.count <= 7
+    assert row.nbytes == row.count * (100 * 100 + 100 + 100 + 1) * 4 * 2  # with the gradients
+    assert row.freed == (None if "kept =" in call else "when main() returned")
+
+
+@pytest.mark.parametrize(
+    ("start", "keep"),
+    [("[None]", "kept[0] = train(seed)"), ("[train(seed) for seed in range(7)]", "train(seed)")],
+    ids=["the last", "a table of all"],
+)
+def test_models_that_are_replaced_or_made_in_a_row_are_clean(tmp_path: Path, start: str, keep: str) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, TRAININGS.format(start=start, keep=keep, call="kept = main()")).verdict == "clean"

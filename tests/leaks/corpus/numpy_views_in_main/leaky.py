@@ -1,0 +1,21 @@
+"""The headers that a variable of main() keeps are views, and each keeps its whole chunk.
+
+kind: view
+holder: main(): local 'headers'
+"""
+
+import numpy as np
+
+
+def main():
+    headers = {}
+    energy = 0.0
+    for number in range(120):
+        raw = np.arange(32_768, dtype=np.float32)
+        chunk = raw * np.float32(0.5) + number  # LEAK
+        energy += float(np.square(chunk).mean())
+        headers[number] = chunk[:8]
+    return np.stack(list(headers.values())).shape, energy
+
+
+main()
