@@ -16,6 +16,7 @@ from math import gcd
 from typing import Final, Literal, Self, TypeVar, cast, final
 
 from ...scopes.base.process import install_imported
+from ...scopes.compiled import referents
 from ...scopes.framework import Framework
 from ...scopes.identity import AnchoredEntry, Entry, HeldEntry, anchor_entry_of
 from ..births.log import Row, Subject, UnheldMemory
@@ -443,19 +444,27 @@ class Holders:
             Of how many things they are parts, which are the items then.
         """
         items: dict[int, set[int]] = {}
+        # For each deque, how often its items refer to what they have.
+        inside: dict[int, Counter[int]] = {}
         asked = _spread(subjects)
         for subject in asked:
             key = self._search.at.get(subject)
-            # One reference is the search's, one the argument's.
-            if key is not None and sys.getrefcount(self._search.ours[key]) - 2 > 1:
-                continue
+            # One reference is the search's, one the argument's; the ways have others.
+            references = 0 if key is None else sys.getrefcount(self._search.ours[key]) - 2
             ways = self._search.ways.to(self._anchors.get(subject, subject))
-            found = [_place_in_a_bounded_deque(chain) for _, chain, _ in ways]
-            if None in found:
+            found = [place for _, chain, _ in ways if (place := _place_in_a_bounded_deque(chain)) is not None]
+            if len(found) < len(ways):
                 continue
-            for place in found:
-                if place is not None:
-                    items.setdefault(place[0], set()).add(place[1])
+            if references > 1 and key is not None and found:
+                bounded = found[0][0]
+                if id(bounded) not in inside:
+                    inside[id(bounded)] = Counter(
+                        id(thing) for item in referents(bounded) for thing in (item, *referents(item))
+                    )
+                if references > inside[id(bounded)][key]:
+                    continue
+            for bounded, item in found:
+                items.setdefault(id(bounded), set()).add(id(item))
         expected = len(asked) if owners is None else min(owners, len(asked))
         return max(map(len, items.values()), default=0) >= _MOST * expected
 
@@ -592,11 +601,13 @@ class Holders:
                 self._search.settle(subject)
 
 
-def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[int, int] | None:
-    """Return the first such deque that a chain leads through, and the item that it leads to, by ``id``."""
+def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[deque[object], object] | None:
+    """Return the first such deque that a chain leads through, and the item that it leads to."""
     for thing, following in pairwise(chain):
-        if issubclass(class_of(thing), deque) and cast("deque[object]", thing).maxlen is not None:
-            return id(thing), id(following)
+        if issubclass(class_of(thing), deque):
+            found = cast("deque[object]", thing)
+            if found.maxlen is not None:
+                return found, following
     return None
 
 

@@ -218,8 +218,8 @@ class Growing:
                 continue
             if leak.trend is not None:
                 self._met[_line_of(leak)] = leak, _retainers_of(leak, report.retainers)
-            elif leak.kind == "model":
-                # Those that main() trained and averages in the end are kept on purpose.
+            elif leak.kind in ("model", "view"):
+                # Models that main() trained and averages in the end are kept on purpose.
                 self._open[_line_of(leak)] = replace(leak, unjudged="growth")
             if leak.kind == "graph" and (is_long or (leak.trend is None and leak.carriers)):
                 known = self._graphs.get(_line_of(leak), leak)
@@ -365,7 +365,9 @@ def _undecided_at_the_end(
         series = LOG.series(number, None)
         # The last of them: what is full has been for some time.
         highest = max(series, key=lambda point: (point[1], point[0]), default=(0, 0, 0))
-        count, nbytes, latest = count + highest[1], nbytes + highest[2], max(latest, highest[0])
+        count, nbytes = count + highest[1], nbytes + highest[2]
+        # It grew until then: a cache that is full stays as it is.
+        latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
             stays = stays or rises([point for point in series if point[0] <= highest[0]])

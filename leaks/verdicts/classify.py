@@ -459,7 +459,7 @@ class _Group:
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
         graph_nbytes = nodes_nbytes if nodes_nbytes >= _MUCH_MORE * nbytes else 0
         if verdict.kind == "graph" and self.reason == "held":
-            graph_nbytes = holders.graph_nbytes_of(subjects)
+            graph_nbytes = max(nodes_nbytes, holders.graph_nbytes_of(subjects))
         known = holders.known_of(subjects) if verdict.is_leak or not of_program else None
         used = sum(record.used_nbytes for record in records)
         ages = [record.age_s for record in records if record.age_s is not None]

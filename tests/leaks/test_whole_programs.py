@@ -130,6 +130,25 @@ def test_what_stays_with_each_of_a_few_epochs_is_undecided(tmp_path: Path, call:
     assert [row.count >= 8 for row in report.kept if row.unjudged == "growth"] == [True]
 
 
+def test_views_that_main_keeps_of_each_of_a_few_epochs_are_undecided(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, EPOCHS.format(call="main()").replace("(100, 100)", "(100, 1000)[0]"))
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    assert [(row.kind, row.freed) for row in report.kept if row.unjudged == "growth"] == [
+        ("view", "when main() returned")
+    ]
+
+
+def test_a_data_set_that_is_cached_in_the_first_epoch_is_clean(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    source = EPOCHS.format(call="main()").replace(
+        "kept.append(torch.randn(100, 100))",
+        "for item in range(100 if epoch == 0 else 0):\n            kept.append(torch.randn(400))",
+    )
+    report = report_on(tmp_path, source)
+    assert report.verdict == "clean", str(report)
+
+
 WITH_TEMPORARIES = """
 import numpy as np
 import torch
@@ -360,6 +379,17 @@ def main():
     for step in range(60):
         with ds.dispose_scope("step"):
             np.zeros(3000) + data[step]
+main()
+""",
+    "transitions in a deque that is not full, each state in two of them": """
+import collections
+import numpy as np
+def main():
+    memory = collections.deque(maxlen=10_000)
+    state = np.zeros(300)
+    for step in range(300):
+        before, state = state, np.full(300, step, dtype=float)
+        memory.append((before, 0.5, state))
 main()
 """,
     "what a scope gives back": """
