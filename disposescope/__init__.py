@@ -207,7 +207,7 @@ except ModuleNotFoundError as _error:
 
 
 def _open_witness() -> _Any:
-    return _import_module(".leaks.detector.witness", __name__).Witness()
+    return _import_module(".leaks.detector.witness", __name__).DetectorOfScope()
 
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ...scopes.identity import Entry
 
 __all__ = [
-    "Witness",
+    "DetectorOfScope",
 ]
 
 
 @final
-class Witness:
-    """A detector that is open as long as the scope: see `scopes.context.Witness`."""
+class DetectorOfScope:
+    """The `scopes.context.Witness` that is a detector, open as long as the scope."""
 
     def __init__(self) -> None:
         self._detector = LeakDetector()

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
-Order = Literal["C", "F"]
+MemoryOrder = Literal["C", "F"]
 
 
 def tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
@@ -50,7 +50,7 @@ def tensor(data: ArrayLike | Tensor, dtype: DTypeLike | None = None, name: str |
 def empty(
     shape: Shape,
     dtype: DTypeLike | None = float,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     *,
     device: str | None = None,
     name: str | None = None,
@@ -70,7 +70,7 @@ def empty(
 def zeros(
     shape: Shape,
     dtype: DTypeLike | None = float,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     *,
     device: str | None = None,
     name: str | None = None,
@@ -90,7 +90,7 @@ def zeros(
 def ones(
     shape: Shape,
     dtype: DTypeLike | None = float,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     *,
     device: str | None = None,
     name: str | None = None,
@@ -111,7 +111,7 @@ def full(
     shape: Shape,
     fill_value: ArrayLike | Tensor,
     dtype: DTypeLike | None = None,
-    order: Order = "C",
+    order: MemoryOrder = "C",
     *,
     device: str | None = None,
     name: str | None = None,
