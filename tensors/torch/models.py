@@ -107,6 +107,8 @@ class Models:
         if known is not None and known[:2] == (after, until):
             return known[2]
         references, rows = self._log.recorded_memory(after, until)
+        if not references:
+            return None
         with TorchReferences().quiet():
             return self._live_of(references, rows, _Things(), self._added.parts())
 
