@@ -10,6 +10,7 @@ import pytest
 
 from disposescope.leaks.report.report import Report
 from disposescope.leaks.reporters.json_report import report_from_json
+from disposescope.leaks.running.inventory import Growing
 
 
 def report_on(folder: Path, source: str) -> Report:
@@ -589,3 +590,16 @@ def test_models_that_stay_with_each_of_a_few_trainings_are_undecided(tmp_path: P
 def test_models_that_are_replaced_or_made_in_a_row_are_clean(tmp_path: Path, start: str, keep: str) -> None:
     pytest.importorskip("torch")
     assert report_on(tmp_path, TRAININGS.format(start=start, keep=keep, call="kept = main()")).verdict == "clean"
+
+
+def test_what_grows_is_looked_at_at_each_half_as_many_passes_more() -> None:
+    looks: list[int] = []
+
+    def look() -> Report:
+        looks.append(number)
+        return Report()
+
+    growing = Growing(look)
+    for number in range(1, 130):
+        growing.passed("step", number)
+    assert looks == [16, 24, 36, 54, 81, 121]
