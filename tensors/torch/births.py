@@ -295,6 +295,9 @@ class Detector(Protocol):
     def restored(self, module: Any, /) -> object:
         """Record that a module was copied or unpickled."""
 
+    def given(self, optimizer: torch.optim.Optimizer, /) -> object:
+        """Record an optimizer that is being made."""
+
     def stepped(self, optimizer: torch.optim.Optimizer, /) -> object:
         """Record a step of an optimizer."""
 

@@ -138,6 +138,8 @@ def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[A
 
 
 def _tensors_of_an_optimizer(optimizer: Any) -> Iterable[Any]:
+    if SEAM.detector is not None:
+        SEAM.detector.given(optimizer)
     return *flattened(optimizer.param_groups, 4), *flattened(optimizer.state, 4)
 
 

@@ -332,6 +332,11 @@ class TorchFramework(TorchReferences):
         if self._models is not None:
             self._models.restored(module)
 
+    def given(self, optimizer: torch.optim.Optimizer, /) -> None:
+        """Record an optimizer that is being made."""
+        if self._models is not None:
+            self._models.given(optimizer)
+
     def stepped(self, optimizer: torch.optim.Optimizer, /) -> None:
         """Count a step of an optimizer."""
         STEPS.stepped(optimizer)

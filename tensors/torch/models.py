@@ -3,7 +3,8 @@
 A model is reported as one thing, with its parameters, buffers, gradients and the state that
 optimizers have of them. It is a module that is in no other module, whatever class it has; a
 ``ModuleList`` or ``ModuleDict`` that is in none is a list of models. Its line is that of the code
-that called its class, and not one in its own ``__init__``.
+that called its class, and not one in its own ``__init__``. An optimizer whose parameters are in no module
+any more is a model too, with the same that belongs to it.
 
 PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first one of a module
 happens while it is made: in its ``__init__``, or as it is copied or unpickled. A module that is
@@ -17,7 +18,7 @@ model is, a tensor as any other. A name that is given a new value is no growth, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from sys import _getframe
 from types import CodeType, FrameType
@@ -32,6 +33,7 @@ from torch.optim import Optimizer
 from ...scopes.compiled import tracked_objects
 from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
+from .births import MODELS_OWN
 from .disposal import DisposedTorchTensor
 from .graphs.references import MODULE, TorchReferences, described, identity_of, parts_of
 from .graphs.walk import is_leaf, read_of_graph
@@ -44,6 +46,7 @@ __all__ = [
 _FRAMES_AT_MOST: Final = 64
 _LEVELS: Final = 4
 _LISTS: Final = frozenset({ModuleList, ModuleDict})
+_OWNERS: Final = (Module, Optimizer)
 _MAKERS: Final = ("__init__", "__setstate__")
 _COPYING: Final = "deepcopy"
 _TABLES: Final = ("_modules", "_parameters", "_buffers")
@@ -68,6 +71,8 @@ class Models:
         self._log: Any = log
         self._codes: WeakKeyDictionary[type, frozenset[CodeType]] = WeakKeyDictionary()
         self._added = _Added()
+        # Optimizers, by ``id``, that were given parameters after they were made: they may grow.
+        self._given: dict[int, ref[Any]] = {}
         # Of the window that was looked at last: all objects are gone through once for both answers.
         self._live: tuple[int, int, LiveMemory | None] | None = None
 
@@ -81,7 +86,7 @@ class Models:
             self._added.add(module, name)
 
     def _record(self, module: Any) -> bool:
-        """Record a module that is being made, and return whether it is."""
+        """Record a module, or an optimizer, that is being made, and return whether it is."""
         codes = self._codes_that_make(_class_of(module))
         frame: FrameType | None = _getframe()
         depth = 0
@@ -101,6 +106,25 @@ class Models:
         """Record a module that was copied or unpickled."""
         self._log.record_owner(module, MODULE, "cpu:0", 1)
 
+    def given(self, optimizer: Any) -> None:
+        """Record an optimizer that is being made; of any other, that it was given parameters."""
+        if self._log.recall_memory(optimizer) is None:
+            self._record(optimizer)
+        elif not _is_made():
+            known, key = self._given, id(optimizer)
+
+            def forget(_: object) -> None:
+                known.pop(key, None)
+
+            known[key] = ref(optimizer, forget)
+
+    def _stands_for_a_model(self, optimizer: Any, things: _Things) -> bool:
+        return (
+            self._log.recall_memory(optimizer) is not None
+            and id(optimizer) not in self._given
+            and not any(id(tensor) in things.in_modules for tensor, _ in _parameters_of(optimizer))
+        )
+
     def live(self, after: int, until: int) -> LiveMemory | None:
         """Return the models that were made in a window of births and are there; None where there are none."""
         known, self._live = self._live, None
@@ -115,10 +139,15 @@ class Models:
     def _live_of(
         self, references: Sequence[Any], rows: Sequence[Any], things: _Things, added: _Parts
     ) -> LiveMemory | None:
-        places = [place for place, reference in enumerate(references) if isinstance(reference(), Module)]
+        places = [place for place, reference in enumerate(references) if isinstance(reference(), _OWNERS)]
         if not places:
             return None
-        order = [reference for place in places if (reference := references[place]()) is not None]
+        order = [
+            thing
+            for place in places
+            if (thing := references[place]()) is not None
+            and (isinstance(thing, Module) or self._stands_for_a_model(thing, things))
+        ]
         nbytes, inner = _nbytes_of_models(things, order, added)
         return LiveMemory(
             MODULE,
@@ -151,7 +180,7 @@ class Models:
             added = self._added.parts()
             self._live = after, until, self._live_of(references, rows, things, added)
             for module in things.modules:
-                for _ in _sizes_of(module, things.state, found, added):
+                for _ in _sizes_of(_tensors_of(module, added), things.state, found):
                     pass
             for tensor in things.tensors_with_more:
                 if not self._is_in_window(tensor, after):
@@ -159,6 +188,10 @@ class Models:
                         found.update(_identities_of(part))
             for option in things.options:
                 found.update(_identities_of(option))
+            for optimizer in things.optimizers:
+                if self._stands_for_a_model(optimizer, things):
+                    for _ in _sizes_of(_parameters_of(optimizer), things.state, found):
+                        pass
         return found
 
     def _is_in_window(self, tensor: Any, after: int) -> bool:
@@ -251,6 +284,10 @@ def _codes_of(cls: type) -> Iterator[CodeType]:
 
 
 def _described(inner: Collection[int], module: Any) -> ModelFacts:
+    if isinstance(module, Optimizer):
+        parameters = [tensor for tensor, _ in _parameters_of(module)]
+        device = device_name(parameters[0].device) if parameters else "cpu:0"
+        return ModelFacts(f"{_class_of(module).__name__} with its parameters", device, len(parameters))
     tensors = [tensor for tensor, _ in _tensors_of(module, {})]
     first = next((tensor for tensor in tensors if not _is_meta(tensor)), None)
     parts = len(tensors) + len(list(module.modules()))
@@ -272,6 +309,10 @@ class _Things:
     ----------
     modules : list of Module
         All that are there.
+    optimizers : list of Optimizer
+        All that are there.
+    in_modules : set of int
+        Where there are optimizers, the parameters of all modules, by ``id``.
     state : dict
         For a tensor, by ``id``, the tensors that the first optimizer with any keeps of it. Of later
         ones they are tensors like any other, or a list of optimizers would grow unseen.
@@ -281,10 +322,11 @@ class _Things:
         The tensors among the options of optimizers, such as a learning rate.
     """
 
-    __slots__ = ("modules", "options", "state", "tensors_with_more")
+    __slots__ = ("in_modules", "modules", "optimizers", "options", "state", "tensors_with_more")
 
     def __init__(self) -> None:
         self.modules: list[Any] = []
+        self.optimizers: list[Any] = []
         self.state: dict[int, list[Any]] = {}
         self.tensors_with_more: list[Any] = []
         self.options: list[Any] = []
@@ -301,8 +343,14 @@ class _Things:
                 self.modules.append(thing)
             elif kind == _IS_OPTIMIZER:
                 self._add(thing)
+        self.in_modules = (
+            {id(tensor) for module in self.modules for _, tensor in parts_of(module, "_parameters")}
+            if self.optimizers
+            else set[int]()
+        )
 
     def _add(self, optimizer: Any) -> None:
+        self.optimizers.append(optimizer)
         names: dict[str, Any] = optimizer.__dict__
         state: dict[object, object] = names.get("state") or {}
         groups: list[dict[str, object]] = names.get("param_groups") or []
@@ -352,11 +400,14 @@ def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -
     nbytes: dict[int, int] = {}
     inner: set[int] = set()
     # What an older model has is that one's.
-    for module in (*older, *recorded):
+    for module in (*older, *(thing for thing in recorded if isinstance(thing, Module))):
         if type(module) not in _LISTS and _is_apart(module, parents, given, set()):
-            nbytes[id(module)] = sum(_sizes_of(module, state, counted, added))
+            nbytes[id(module)] = sum(_sizes_of(_tensors_of(module, added), state, counted))
             if not _is_apart(module, parents, set(), set()):
                 inner.add(id(module))
+    for optimizer in recorded:
+        if isinstance(optimizer, Optimizer):
+            nbytes[id(optimizer)] = sum(_sizes_of(_parameters_of(optimizer), state, counted))
     return nbytes, inner
 
 
@@ -375,8 +426,11 @@ def _gradient_of(tensor: Any) -> Any:
     return read_of_graph(_grad, tensor, tensor)
 
 
-def _sizes_of(module: Any, state: dict[int, list[Any]], counted: set[Hashable], added: _Parts) -> Iterator[int]:
-    for tensor, is_added in _tensors_of(module, added):
+def _sizes_of(
+    tensors: Iterable[tuple[Any, bool]], state: dict[int, list[Any]], counted: set[Hashable]
+) -> Iterator[int]:
+    """Yield the bytes of tensors and of what belongs to each, but for what is counted; of what was added the latter."""
+    for tensor, is_added in tensors:
         gradient = _gradient_of(tensor) if is_leaf(tensor) else None
         for part in (None if is_added else tensor, gradient, *state.get(id(tensor), ())):
             if part is None or _is_meta(part):
@@ -402,6 +456,14 @@ def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
             for name, tensor in parts_of(part, group):
                 if issubclass(_class_of(tensor), Tensor):
                     yield tensor, name in names[group]
+
+
+def _parameters_of(optimizer: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the parameters that an optimizer steps, as `_tensors_of` does; other tensors are no one's."""
+    for group in list(optimizer.__dict__.get("param_groups") or ()):
+        for tensor in _tensors_in(group.get("params"), _LEVELS):
+            if issubclass(_class_of(tensor), MODELS_OWN):
+                yield tensor, False
 
 
 def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:

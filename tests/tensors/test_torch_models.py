@@ -271,21 +271,70 @@ def test_a_look_at_models_is_no_birth_of_their_gradients(detector: ds.LeakDetect
     assert tensors(detector) == []
 
 
-def test_the_state_of_a_parameter_that_was_removed_is_told(detector: ds.LeakDetector) -> None:
+def test_an_optimizer_that_outlives_its_model_is_told_with_all_that_belongs_to_it(detector: ds.LeakDetector) -> None:
     model = nn.Linear(8, 8, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    optimizer, line = torch.optim.SGD(model.parameters(), momentum=0.9), here()
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
-    line = here() - 1
     assert tensors(detector) == []
+    assert models(detector)[0][:2] == ("Linear(8, 8, bias=False)", 3 * 256)
     del model
-    told = tensors(detector)
-    assert (line, 256) in told
+    # The parameter, its gradient and its momentum.
+    assert models(detector) == [("SGD with its parameters", 3 * 256, line)]
+    assert tensors(detector) == []
     leak = next(leak for leak in detector.report().leaks if leak.site is not None and leak.site.line == line)
     assert "local 'optimizer'" in leak.holder
     optimizer.param_groups[0]["params"].clear()
     optimizer.state.clear()
-    assert tensors(detector) == []
+    assert models(detector) == tensors(detector) == []
+
+
+def test_what_an_optimizer_was_given_after_it_was_made_is_told_by_itself(detector: ds.LeakDetector) -> None:
+    model = nn.Linear(8, 8, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    head, line = nn.Linear(8, 8, bias=False), here()
+    optimizer.add_param_group({"params": head.parameters()})
+    del model, head
+    assert [nbytes for _, nbytes in tensors(detector)] == [256, 256]
+    assert (line, 256) in tensors(detector)
+    assert models(detector) == []
+
+
+def test_an_optimizer_of_a_model_that_is_there_in_part_is_no_model(detector: ds.LeakDetector) -> None:
+    body = nn.Linear(8, 8, bias=False)
+    head, line = nn.Linear(8, 8, bias=False), here()
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], momentum=0.9)
+    del head
+    assert tensors(detector) == [(line, 256)]
+    assert [name for name, _, _ in models(detector)] == ["Linear(8, 8, bias=False)"]
+    del optimizer
+
+
+def test_a_tensor_that_an_optimizer_steps_is_a_tensor(detector: ds.LeakDetector) -> None:
+    image, line = torch.ones(64, requires_grad=True), here()
+    optimizer = torch.optim.SGD([image], momentum=0.9)
+    assert tensors(detector) == [(line, 256)]
+    assert models(detector) == []
+    del image, optimizer
+
+
+def test_a_copied_optimizer_has_the_line_that_asked(detector: ds.LeakDetector) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(8, 8, bias=False).parameters(), momentum=0.9)
+    copied, line = copy.deepcopy(optimizer), here()
+    del optimizer
+    assert models(detector) == [("SGD with its parameters", 256, line)]
+    del copied
+
+
+def test_of_two_optimizers_of_a_model_that_is_gone_the_first_one_has_it(detector: ds.LeakDetector) -> None:
+    model = nn.Linear(8, 8, bias=False)
+    first, line = torch.optim.SGD(model.parameters(), momentum=0.9), here()
+    second = torch.optim.Adam(model.parameters())
+    del model
+    assert models(detector) == [("SGD with its parameters", 256, line)]
+    del first
+    assert [name for name, _, _ in models(detector)] == ["Adam with its parameters"]
+    del second
 
 
 def test_the_state_and_gradients_of_what_was_there_before_are_not_told() -> None:

@@ -191,6 +191,7 @@ def _training_by_parameter() -> dict[int, bool]:
 # What a module has, without running a property or ``__getattr__`` of its class.
 
 
+_OWNERS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _PARTS: Final = ("_modules", "_parameters", "_buffers")
 _HOOKS: Final = re.compile(r"_(\w+)_hooks$")
 _DETAILS_AT_MOST: Final = 80
@@ -311,12 +312,12 @@ class TorchReferences(Framework):
         return bool(modes) and not any(modes)
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return what tensors, modules and the nodes of graphs are."""
+        """Return what tensors, modules and the nodes of graphs are; an optimizer has tensors as a module does."""
         if _is_tensor(cls):
             return None if cls is DisposedTorchTensor else "tensor"
         if issubclass(cls, _C._FunctionBase):
             return "node"
-        if issubclass(cls, torch.nn.Module):
+        if issubclass(cls, _OWNERS):
             return "module"
         names: Any = cast("Any", cls).__dict__
         # The types of nodes written in C++ have no base of their own.
@@ -336,6 +337,8 @@ class TorchReferences(Framework):
             return [edge for edge in found if edge[1] is not None]
         if issubclass(type(thing), torch.nn.Module):
             return [*_parts_of(thing), *_hooks_of(thing)]
+        if issubclass(type(thing), torch.optim.Optimizer):
+            return []
         following: Any = thing.next_functions or ()
         edges: list[tuple[str, object]] = [
             (f".next_functions[{index}][0]", node) for index, (node, _) in enumerate(following) if node is not None
@@ -349,7 +352,7 @@ class TorchReferences(Framework):
         cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if _is_tensor(cls):
             return self._of_tensor(thing, cls)
-        if issubclass(cls, torch.nn.Module):
+        if issubclass(cls, _OWNERS):
             # All that belongs to it counts as one: see `models`.
             return [HeldMemory("", identity_of(thing), 0)]
         names = self._names.get(cls)

@@ -1,6 +1,6 @@
 """The schedulers of all runs are kept for a plot of their rates, and each holds an optimizer and so a model's weights.
 
-kind: model, growth
+kind: model
 holder: schedulers
 """
 
@@ -13,12 +13,12 @@ schedulers = []
 
 def fit(width):
     model = nn.Linear(64, width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # LEAK
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     for _ in range(3):
         optimizer.zero_grad()
         model(torch.randn(8, 64)).square().mean().backward()
-        optimizer.step()  # LEAK
+        optimizer.step()
         scheduler.step()
     schedulers.append(scheduler)
 
