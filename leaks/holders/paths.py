@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import re
@@ -25,6 +26,7 @@ from .references import (
     is_weak_keyed,
     items_of_weak_keyed,
     locals_of,
+    named_in,
     namespace_of,
     qualified_name_of,
 )
@@ -59,6 +61,8 @@ _GENERATORS: Final[dict[type, str]] = {
     types.CoroutineType: "cr",
     types.AsyncGeneratorType: "ag",
 }
+# Of futures and tasks that are compiled.
+_FUTURE_PARTS: Final = {"_result": ".result()", "_exception": ".exception()", "_coro": ".get_coro()"}
 _EXCEPTION_PARTS: Final = ("__traceback__", "__cause__", "__context__", "args")
 
 
@@ -164,6 +168,11 @@ def _step(before: object, parent: Any, child: object) -> str:
             return f".{name}"
     if child is cls:
         return ".__class__"
+    if cls.__module__ == "_asyncio":
+        for name, text in _FUTURE_PARTS.items():
+            part = named_in(cls, name)
+            if part is not None and cast("Any", part).__get__(parent) is child:
+                return text
     return f".<{qualified_name_of(class_of(child))}>"
 
 
@@ -300,6 +309,10 @@ def _cached_step(_before: object, parent: Any, child: object) -> str:
     return ".__wrapped__" if parent.__dict__.get("__wrapped__") is child else ".<cached>"
 
 
+def _context_step(_before: object, parent: contextvars.Context, child: object) -> str:
+    return next((f"[<ContextVar {variable.name!r}>]" for variable, value in parent.items() if value is child), "")
+
+
 def _silent(_before: object, _parent: object, _child: object) -> str:
     return ""
 
@@ -318,6 +331,7 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
     types.BuiltinMethodType: lambda _before, _parent, _child: ".__self__",
     functools.partial: _partial_step,
     _CACHED: _cached_step,
+    contextvars.Context: _context_step,
     tuple: _tuple_step,
 }
 

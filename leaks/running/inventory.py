@@ -321,12 +321,14 @@ def _fills_a_comprehension() -> bool:
 
 
 def _grows() -> bool:
-    """Return whether a line grows."""
+    """Return whether a line grows, or may: what began late has too few points yet for a trend."""
     for number in range(LOG.site_count()):
         *_, live, nbytes, _ = LOG.site(number)
         worth = max(nbytes, live * _NBYTES_AT_LEAST)
-        if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES and trend_of(LOG.series(number, None)):
-            return True
+        if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
+            course = LOG.series(number, None)
+            if rises(course) or trend_of(course):
+                return True
     return False
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import atexit
+import contextvars
 import functools
 import gc
 import sys
@@ -320,6 +321,33 @@ def test_a_waiting_task_holds() -> None:
         return group.holder
 
     assert f"{worker.__qualname__}(): local 'batch'" in asyncio.run(main())
+
+
+def test_a_kept_task_is_reported_with_its_result() -> None:
+    async def audit() -> ds.Tensor:
+        return tensor()
+
+    async def main() -> str:
+        tasks = {asyncio.create_task(audit())}
+        await asyncio.sleep(0)
+        BOX["tasks"] = tasks
+        with LeakDetector() as detector:
+            tasks.add(asyncio.create_task(audit()))
+            await asyncio.sleep(0)
+            [leak] = [leak for leak in detector.report().leaks if leak.tensor_kind == "Tensor"]
+        return leak.holder
+
+    assert asyncio.run(main()).endswith(".<element>.result()")
+
+
+def test_a_kept_context_is_reported_with_its_variable() -> None:
+    variable = contextvars.ContextVar[Any]("request")
+    BOX["late"] = [contextvars.copy_context()]
+
+    def serve() -> None:
+        BOX["late"][0].run(variable.set, Plain(tensor()))
+
+    assert holder_of(serve) == f"{HERE}.BOX['late'][0][<ContextVar 'request'>].batch"
 
 
 def test_a_variable_that_passes_by_is_no_answer_where_a_container_holds() -> None:
