@@ -153,7 +153,7 @@ def judgement_on(facts: Facts) -> Judgement:
             "graph",
             "certain",
             f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each",
-            "add up loss.item() instead of the loss, or detach() what goes on to the next step",
+            "detach() what goes on to the next step, or compute it under torch.no_grad(); of a loss add up loss.item()",
         )
     if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= WORTH_NBYTES:
         return _pinned(facts, "likely")
@@ -308,7 +308,7 @@ def _in_an_exception(facts: Facts) -> Judgement:
 
 def _in_a_graph(facts: Facts) -> Judgement:
     what = "The tensor is gone, but the graph of a kept one saved its memory for backward()"
-    remedy = "keep loss.item() instead of the loss, and detach() a state that goes on to the next step"
+    remedy = "keep loss.item() instead of the loss, detach() what else stays, or use torch.no_grad()"
     if facts.is_of_evaluation:
         what = "The tensor is gone, but a graph saved its memory for backward(), and the model is in eval mode"
         remedy = (
