@@ -121,7 +121,7 @@ def remedy_on(chain: Sequence[object], text: str) -> str:
 
 
 def _steps_of_classes(chain: list[object]) -> Iterator[str]:
-    """Yield each step that code shows, with each class of the object that it leaves."""
+    """Yield each step that code shows, with each class of the object that it leaves, and the classes of the last."""
     owner: object = None
     for thing, step in zip(chain, steps(chain), strict=False):
         if not step:
@@ -130,11 +130,18 @@ def _steps_of_classes(chain: list[object]) -> Iterator[str]:
             continue
         if class_of(thing) is not dict or owner is None:
             owner = thing
-        for base in class_of(owner).__mro__:
-            module = named_in(base, "__module__")
-            # A type of the interpreter may have none.
-            yield f"{module if isinstance(module, str) else 'builtins'}.{qualified_name_of(base)}{step}"
+        for name in _classes_of(owner):
+            yield name + step
         owner = None
+    for last in chain[-1:]:
+        yield from _classes_of(last)
+
+
+def _classes_of(thing: object) -> Iterator[str]:
+    for base in class_of(thing).__mro__:
+        module = named_in(base, "__module__")
+        # A type of the interpreter may have none.
+        yield f"{module if isinstance(module, str) else 'builtins'}.{qualified_name_of(base)}"
 
 
 @cache
