@@ -32,6 +32,7 @@ from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
 from .children import ChildProcesses, session_of, watch_children, without_report
 from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
+from .last_request import Answers, LastRequest
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -103,6 +104,7 @@ class Session:
         self._is_program = True
         self._children: ChildProcesses | None = None
         self._ticker: Ticker | None = None
+        self._answers: Answers | None = None
         self._is_over = False
         self._inventory: Inventory | None = None
         self._growing = Growing(lambda: self._own_report("unfinished", OBJECTS_WHILE_RUNNING))
@@ -225,9 +227,12 @@ class Session:
         """Keep what is there now for the last report: the program's code has returned."""
         if self._lives is not None:
             self._lives.stop()
+        request = None if self.is_worker or self._folder is None else LastRequest(self._folder)
         # A report that is being made holds what the variables of the program named.
         with self._no_report_meanwhile():
             self._inventory = Inventory(lambda: self._with_freed(self._own_report(ended, self.settings.object_limit)))
+        if request is not None:
+            request.wait()
 
     @contextmanager
     def _no_report_meanwhile(self) -> Generator[None]:
@@ -281,7 +286,7 @@ class Session:
             # A process that has become another program left its report.
             self.output = self.output.with_stem(f"{self.output.stem}-")
         self._at_exit = None
-        self._ticker = None
+        self._ticker = self._answers = None
         if self._lives is not None:
             self._lives.forget()
             self._lives = None
@@ -344,11 +349,17 @@ class Session:
         if self.output is not None and (self.is_worker or self.output.is_file() or not self.output.exists()):
             self._ticker = Ticker(self._write_what_is_known, _INTERVAL_S)
             self._ticker.start()
+        if self._folder is not None and self.is_worker:
+            self._answers = Answers(self._folder, lambda: self.report("unfinished", None))
+            self._answers.start()
 
     def _end(self) -> None:
         if self._ticker is not None:
             self._ticker.stop()
             self._ticker = None
+        if self._answers is not None:
+            self._answers.stop()
+            self._answers = None
 
     def _report_now(self) -> Report | None:
         output = None if self._folder is None else requested_output(self._folder)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ...scopes.base.files import write_whole
-from ..report.leaks import Leak
+from ..report.leaks import Leak, Trend
 from ..report.live import LiveSite
 from ..report.report import Report, UnusedSuppression
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 from ..reporters.json_report import ReportFileError, json_of, report_from_json
 
 __all__ = [
+    "asked_report",
+    "is_running",
     "merged",
     "reports_in",
     "timelines_together",
@@ -34,21 +36,26 @@ def write_report(report: Report, output: Path) -> None:
 
 
 def reports_in(folder: Path | None) -> list[Report]:
-    """Return the reports that processes wrote into a folder.
+    """Return the reports that processes wrote into a folder; of one process that which `merged` shall take comes first.
 
-    The report of a killed process is the last one that it wrote.
+    That of a killed process is the one that it was asked for, or else the last one that it wrote.
     """
     found: list[Report] = []
-    for path in sorted(folder.glob("*.json")) if folder is not None else ():
+    for path in (*folder.glob(asked_report(folder, "*").name), *sorted(folder.glob("*.json"))) if folder else ():
         # A process that was killed while it wrote left its last report, or none.
         with suppress(OSError, ReportFileError, UnicodeDecodeError):
             found.append(_told_dead(report_from_json(path.read_text(encoding="utf-8"))))
-    return found
+    return sorted(found, key=lambda report: report.program.ended in ("unfinished", "killed"))
+
+
+def asked_report(folder: Path, pid: int | str) -> Path:
+    """Return the file of the report that a process was asked for before the program ended that had started it."""
+    return folder / f"asked-{pid}"
 
 
 def _told_dead(report: Report) -> Report:
     """Return the report of a process that was killed, marked as such."""
-    if report.program.ended != "unfinished" or _runs(report.program.pid):
+    if report.program.ended != "unfinished" or is_running(report.program.pid):
         return report
     return replace(
         report,
@@ -57,7 +64,8 @@ def _told_dead(report: Report) -> Report:
     )
 
 
-def _runs(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Return whether a process is there that has not ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -233,11 +241,23 @@ def _sum(leaks: list[Leak]) -> Leak:
         count=sum(leak.count for leak in leaks),
         nbytes=sum(leak.nbytes for leak in leaks),
         used_nbytes=sum(leak.used_nbytes for leak in leaks),
+        graph_nbytes=sum(leak.graph_nbytes for leak in leaks),
+        trend=_trend_of(most, leaks),
+        made=None if all(leak.made is None for leak in leaks) else sum(leak.made or leak.count for leak in leaks),
         scopes=tuple(dict.fromkeys(scope for leak in leaks for scope in leak.scopes)),
         oldest_age_s=max(oldest, default=None),
         newest_age_s=min(newest, default=None),
         records=tuple(record for leak in leaks for record in leak.records)[:_RECORDS_AT_MOST],
     )
+
+
+def _trend_of(most: Leak, leaks: Sequence[Leak]) -> Trend | None:
+    """Return the trend of one of some workers; where it is over births, over those of all of them."""
+    if most.trend is None or most.trend.over != "births":
+        return most.trend
+    births = [leak.trend.passes for leak in leaks if leak.trend is not None and leak.trend.over == "births"]
+    others = [leak.made or leak.count for leak in leaks if leak.trend is None]
+    return replace(most.trend, passes=sum(births) + sum(others))
 
 
 def _sites(rows: Iterable[LiveSite]) -> tuple[LiveSite, ...]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import disposescope as ds
+from disposescope.leaks.report.leaks import Trend
 from disposescope.leaks.report.report import Process, Report, UnusedSuppression
 from disposescope.leaks.saved.files import merged
 
@@ -46,6 +47,19 @@ def test_the_leaks_of_workers_are_reported_once_and_beside_those_of_the_main_pro
     assert [(site.count, site.nbytes) for site in whole.sites] == [
         (3 * site.count, 3 * site.nbytes) for site in report.sites
     ]
+
+
+def test_what_the_line_made_in_all_is_that_of_all_workers(report: Report) -> None:
+    trend = Trend(3, 1.0, 80_000.0, 1, 1.0, (), over="births")
+
+    def grown(pid: int) -> Report:
+        worker = of_worker(report, pid)
+        return replace(worker, leaks=tuple(replace(leak, trend=trend, graph_nbytes=5) for leak in worker.leaks))
+
+    kept = replace(of_worker(report, 9), leaks=tuple(replace(leak, made=7) for leak in of_worker(report, 9).leaks))
+    [leak] = merged([grown(7), grown(8), kept]).leaks
+    assert leak.trend is not None
+    assert (leak.count, leak.trend.passes, leak.made, leak.graph_nbytes) == (3, 3 + 3 + 7, 1 + 1 + 7, 10)
 
 
 def test_a_report_that_is_given_twice_counts_once(report: Report) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from disposescope.leaks import Settings
-from disposescope.leaks.running import session
+from disposescope.leaks.running import last_request, session
 
 from .test_commands import COMMANDS, environment, program, report
 
@@ -120,7 +120,7 @@ def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: 
         _, stderr = process.communicate(timeout=500)
     assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in stderr
-    assert written(tmp_path)["program"]["ended"] == "interrupt"
+    assert (written(tmp_path)["program"]["ended"], written(tmp_path)["program"]["status"]) == ("interrupt", 130)
     assert told(written(tmp_path)) == [("view", 1)]
 
 
@@ -159,6 +159,48 @@ def test_what_a_worker_keeps_is_reported_with_its_parents_report(tmp_path: Path,
     assert (main["role"], main["ended"], worker["role"]) == ("main", "exit", "worker")
     assert worker["ended"] == ("exit" if ending == "returns" else "killed")
     assert [(leak["kind"], leak["count"], leak["pid"]) for leak in content["leaks"]] == [("view", 1, worker["pid"])]
+
+
+ENDED_WITH_THE_PROGRAM = """\
+import multiprocessing, sys, time
+import numpy as np
+FILLER = [[number] for number in range(60_000)]
+
+def work(connection):
+    kept = {"batch": {"of": {"this": {"worker": [np.zeros((100, 200))]}}}}
+    connection.send("ready")
+    time.sleep(600)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    here, there = context.Pipe()
+    context.Process(target=work, args=(there,), daemon=True).start()
+    print(here.recv())
+"""
+
+
+@POSIX
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_the_end_of_the_program_kills_is_asked_before(tmp_path: Path, method: str) -> None:
+    done = report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, ENDED_WITH_THE_PROGRAM), method)
+    assert done.stdout == "ready\n", done.stderr
+    content = written(tmp_path)
+    [worker] = [process for process in content["processes"] if process["role"] == "worker"]
+    assert worker["ended"] == "killed"
+    assert content["verdict"] == "clean"
+    [array] = [leak for leak in content["kept"] if leak["pid"] == worker["pid"] and leak["nbytes"] == 160_000]
+    assert "local 'kept'['batch']['of']['this']['worker'][0]" in array["holders"][0]
+
+
+@POSIX
+def test_a_process_that_does_not_answer_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_request, "_WAIT_AT_MOST_S", 0.1)
+    (tmp_path / f"answers-{os.getpid()}").touch()
+    (tmp_path / "answers-999999999").touch()
+    last_request.LastRequest(tmp_path).wait()
+    assert (tmp_path / "last-request").exists()
 
 
 POOL = """\
