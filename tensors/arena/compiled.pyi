@@ -145,8 +145,11 @@ def reset() -> None:
 def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function with the arena serving this context."""
 
-def close_account(scope: ScopeState, outer: ScopeState | None, /) -> tuple[int, int] | None:
-    """Hand what a scope has in use to another, or to nobody: how many blocks and bytes; None if nothing was born."""
+def close_account(scope: ScopeState, outer: ScopeState | None, keeps: bool, /) -> tuple[int, int] | None:
+    """Hand what a scope has in use to another, or to nobody: how many blocks and bytes; None if nothing was born.
+
+    `keeps` says that the scope keeps what is held, so that nothing of it has `escaped`.
+    """
 
 def figures(scope: ScopeState, /) -> tuple[int, int, int, int, int, int, int, int]:
     """Live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, charged bytes of a scope."""
@@ -158,9 +161,10 @@ def owner(array: object, /) -> ScopeState | None:
     """Return the scope that owns the block behind an array, or at an address; None for nobody and for other memory."""
 
 def escaped(address: int, /) -> bool:
-    """Return whether the scope in which a block was born, or to which it was moved, has been closed.
+    """Return whether the scope in which a block was born, or to which it was moved, has been closed and keeps nothing.
 
-    False for an address at which the birth log has no block.
+    Where it kept the block, the same is asked of the scope that it handed it to. False for an
+    address at which the birth log has no block.
     """
 
 def is_served(array: object, /) -> bool:

@@ -69,7 +69,7 @@ class Service:
                 if ARENA.owner(array) is scope:
                     ARENA.move(array, scope, owner_of_entry(entry))
         by_site = _sites_of(scope) if scope.strict else {}
-        escaped = ARENA.close_account(scope, scope.outer)
+        escaped = ARENA.close_account(scope, scope.outer, scope.escapes == "keep")
         if escaped is None or not escaped[0] or not scope.strict:
             return None
         count, nbytes = escaped

@@ -260,3 +260,27 @@ def test_arrays_under_a_torch_tensor_that_was_moved_out_have_not_escaped() -> No
         with ds.dispose_scope("step") as step:
             BOX.held = step.move_to_outer(torch.from_numpy(np.ones(1000)))
         assert report_of(detector).leaks == ()
+
+
+def test_arrays_that_a_scope_keeps_have_not_escaped_from_it() -> None:
+    history = BOX.held = []
+    with LeakDetector() as detector:
+        for _ in range(40):
+            with ds.dispose_scope("request", escapes="keep"):
+                history.append(np.zeros(1000))
+        leak = one(report_of(detector).leaks)
+    assert (leak.kind, leak.sure, leak.count) == ("growth", "likely", 40)
+    assert leak.remedy.startswith("clear the holder")
+
+
+def test_arrays_that_a_scope_keeps_escape_from_the_outer_one_that_does_not() -> None:
+    history = BOX.held = []
+    with LeakDetector() as detector:
+        with ds.dispose_scope("epoch"):
+            for _ in range(3):
+                with ds.dispose_scope("step", escapes="keep"), ds.dispose_scope(escapes="keep"):
+                    history.append(np.zeros(1000))
+            assert [leak.kind for leak in report_of(detector).leaks] == []
+            # What is asked of the memory shortens the way from one scope to the next.
+            assert ds.statistics().live == 0
+        assert one(report_of(detector).leaks).kind == "escaped"

@@ -104,6 +104,7 @@ struct account *account_at_the_end(struct account *account)
             struct account *after = next->forward;
             after->references++;
             account->forward = after;
+            account->keeps = account->keeps && next->keeps;
             account_release(next);
             next = after;
         }

@@ -52,6 +52,7 @@ struct account {
     size_t charged_nbytes;                 /* with a budget: live and elsewhere, of this account and of all inside */
     struct account *limits;                /* of the nearest outer scope with a budget, or NULL; a reference */
     struct account *forward;               /* closed: the account that owns its blocks; a reference */
+    bool keeps;                            /* closed: its scope keeps what is held, so that nothing escaped from it */
     bool records;                          /* the birth site of every block is wanted */
     uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
     struct account *next_limited;          /* with a budget: the next of those */
@@ -87,6 +88,15 @@ struct account *account_at_the_end(struct account *account);
 static inline struct account *account_now(struct account *account)
 {
     return account->forward == NULL ? account : account_at_the_end(account);
+}
+
+/* Whether blocks of an account outlived a scope that does not keep what is held. */
+static inline bool account_has_escaped(const struct account *account)
+{
+    while (account->forward != NULL && account->keeps) {
+        account = account->forward;
+    }
+    return account->forward != NULL;
 }
 
 /* The account with a budget that this many bytes more would exceed, or NULL. */

@@ -161,8 +161,9 @@ static struct account *account_argument(PyObject *object)
 PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)module;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "close_account() takes a scope and its outer scope");
+    int keeps = count == 3 ? PyObject_IsTrue(arguments[2]) : 0;
+    if (count != 3 || keeps < 0) {
+        PyErr_SetString(PyExc_TypeError, "close_account() takes a scope, its outer scope and whether it keeps");
         return NULL;
     }
     struct account *account;
@@ -182,6 +183,7 @@ PyObject *arena_close_account(PyObject *module, PyObject *const *arguments, Py_s
     }
     successor = account_now(successor);
     if (successor != account) {
+        account->keeps = keeps != 0;
         account_close(account, successor);
     }
     pool_decay();
@@ -233,8 +235,7 @@ PyObject *arena_escaped(PyObject *module, PyObject *address)
     if (!handler_has_logged(start)) {
         Py_RETURN_FALSE;
     }
-    bool is_closed = block_account(block_at(start))->forward != NULL;
-    return PyBool_FromLong(is_closed);
+    return PyBool_FromLong(account_has_escaped(block_account(block_at(start))));
 }
 
 PyObject *arena_is_served(PyObject *module, PyObject *array)
