@@ -106,7 +106,7 @@ class Check:
             return printed(f"no leaks{known_too}", 0)
         worse = f", {len(difference.worse)} of them worse than in the baseline" if difference.worse else ""
         leaks_are = "leak that is" if len(failing) == 1 else "leaks that are"
-        head = f"{len(failing)} {leaks_are} not known{worse}, {bytes_text(rest.nbytes)}:"
+        head = f"{len(failing)} {leaks_are} not tolerated{worse}, {bytes_text(rest.nbytes)}:"
         return printed(github_of(rest) if options.format == "github" else f"{head}\n\n{text_of(rest)}", FOUND)
 
 

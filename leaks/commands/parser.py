@@ -29,13 +29,20 @@ __all__ = [
 
 _SHELLS: Final = ("bash", "zsh", "tcsh")
 _FILES: Final = ("FILE", "OUT", "OLD", "NEW", "SCRIPT")
+_ELSEWHERE: Final = {
+    "doctor": "python -m disposescope doctor",
+    "plan": "python -m disposescope plan FILE.csv -o OUT.csv",
+    "help": "leak-report --help",
+}
+"""Words that are no verbs, with the command that is meant."""
+_NOT_IN_SETTINGS: Final = ("--help", "--config", "--force", "--update-baseline")
 _WITH_SETTINGS: Final = ("run", "check")
 """The verbs that take options from a file of settings."""
 _EPILOG: Final = """\
 exit status:
   the program's own    run: what the program ended with
   0                    the others: done, and nothing was found that should not be
-  3                    run --fail-on: the program succeeded, and leaked; check: there are leaks that are not known
+  3                    run --fail-on: the program succeeded, and leaked; check: there are leaks that are not tolerated
   4                    run --fail-on, check, diff: nothing was found, and not everything could be judged; what, and
                        what to do about it, is in the report
   2                    usage: an unknown option or file, a file that is no report, an output that exists
@@ -107,9 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"{words[0]!r} is a program; to run it: leak-report run {shlex.join(words)}")
         # The name of a report alone means `show`.
         words.insert(0, "show")
-    if words and words[0].startswith("-"):
+    if not words:
+        parser.error(f"name a verb: {', '.join(VERBS)}; leak-report --help says what each does")
+    if words[0] in _ELSEWHERE:
+        parser.error(f"there is no verb {words[0]!r}; the command is: {_ELSEWHERE[words[0]]}")
+    if words[0].startswith("-"):
         _refuse([word for word in words[:1] if word.partition("=")[0] not in _options_of(parser)], parser)
-    elif words and words[0] not in VERBS:
+    elif words[0] not in VERBS:
         parser.error(f"invalid choice: {words[0]!r}{_near_to(words[0], VERBS)} (choose from {', '.join(VERBS)})")
     options, unknown = parser.parse_known_args(words)
     verb, verb_parser = parsers[options.verb]
@@ -194,7 +205,9 @@ def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
         name.removeprefix("--"): action
         for action in _actions_of(parser)
         for name in action.option_strings
-        if name.startswith("--") and name not in ("--help", "--config", "--force", "--update-baseline")
+        if name.startswith("--")
+        and action.help != argparse.SUPPRESS
+        and name not in ("--help", "--config", "--force", "--update-baseline")
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from ..report.report import Report, Settings
+from ..report.report import Ending, Report, Settings
 from .children import JOIN, VARIABLE, watches_itself
 from .program import error_text
 from .session import Session, in_session, join
@@ -55,12 +55,12 @@ def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
     def take_inventory() -> None:
         # A process that was forked comes here too.
         if os.getpid() == pid:
-            session.take_inventory("exit" if _error() is None else "exception")
+            session.take_inventory(_ending())
 
     def finish() -> None:
         if os.getpid() == pid:
             error = _error()
-            show(session.finish("exit", None) if error is None else session.finish("exception", None, error))
+            show(session.finish(_ending(), None, None if error is None else error_text(error)))
             session.remove_folder()
 
     # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit
@@ -70,12 +70,17 @@ def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
     atexit.register(finish)
 
 
-def _error() -> str | None:
+def _ending() -> Ending:
+    error = _error()
+    return "exit" if error is None else "interrupt" if isinstance(error, KeyboardInterrupt) else "exception"
+
+
+def _error() -> BaseException | None:
     """Return the exception that ended this program; None where none did."""
     error: object = getattr(sys, "last_exc", getattr(sys, "last_value", None))
     # In a notebook or at a prompt, the exception of an earlier input is kept there.
     if isinstance(error, BaseException) and not hasattr(sys, "ps1") and "IPython" not in sys.modules:
-        return error_text(error)
+        return error
     return None
 
 

@@ -541,7 +541,7 @@ def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
 
 
 def _told_freed(leak: Leak, when: str) -> Leak:
-    if leak.freed is not None or leak.kind in (*_PASSING, "cycle"):
+    if leak.freed is not None or leak.kind in (*_PASSING, "cycle") or leak.state == "disposed":
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))

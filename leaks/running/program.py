@@ -7,6 +7,7 @@ import io
 import os
 import pkgutil
 import runpy
+import signal
 import sys
 import threading
 import types
@@ -245,7 +246,10 @@ def _ended_by(error: BaseException) -> Outcome:
         return Outcome(1, error=None if ran else str(code), ran=ran)
     ran, text = _has_run(error), error_text(error)
     status = _print_exception(error)
-    return Outcome(status, isinstance(error, KeyboardInterrupt), failed=True, error=text, ran=ran)
+    if isinstance(error, KeyboardInterrupt):
+        # As a shell tells it.
+        return Outcome(128 + signal.SIGINT, interrupted=True, failed=True, error=text, ran=ran)
+    return Outcome(status, failed=True, error=text, ran=ran)
 
 
 def _has_run(error: BaseException) -> bool:

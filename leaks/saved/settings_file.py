@@ -123,8 +123,11 @@ def options_of(file: Path, known: Collection[str]) -> dict[str, Any]:
     options = {name: value for name, value in read_table(file).items() if name not in _TABLES}
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, [*known, *_TABLES], 1) or sorted([*known, *_TABLES])
-            raise SettingsError(f"{str(file)!r} has an unknown entry {name!r}; known is {', '.join(near)}")
+            near = difflib.get_close_matches(name, {*known, *_TABLES}, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted({*known, *_TABLES}))}"
+            if name == "tool":
+                hint = "the header [tool.leak-report] is for pyproject.toml: leave it out here"
+            raise SettingsError(f"{str(file)!r} has an unknown entry {name!r}; {hint}")
     return options
 
 

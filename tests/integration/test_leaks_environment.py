@@ -28,6 +28,11 @@ def test_a_program_prints_its_report_when_it_ends():
     assert "3 × Tensor float64 (1000,)" in done.stderr
 
 
+def test_a_program_that_was_interrupted_says_so_first():
+    done = run(LEAKY + "raise KeyboardInterrupt")
+    assert "leak-report: the program was ended by Ctrl-C\n" in done.stderr
+
+
 def test_a_program_that_ends_itself_prints_its_report_too():
     done = run(LEAKY + "import os; os._exit(5)")
     assert done.returncode == 5

@@ -296,7 +296,8 @@ def test_errors_under_the_command_name_both_sites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "the following arguments are required: VERB"),
+        ([], "name a verb: run, show, "),
+        (["doctor"], "there is no verb 'doctor'; the command is: python -m disposescope doctor"),
         (["fly"], "invalid choice: 'fly' (choose from run, show, check, "),
         (["rnu", "program.py"], "invalid choice: 'rnu'; did you mean run? (choose from run, "),
         (["--verison"], "unrecognized arguments: --verison; did you mean --version?"),
@@ -440,7 +441,7 @@ def test_options_are_read_from_the_settings_of_the_project(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("frams = 3", "has an unknown entry 'frams'; known is frames"),
+        ("frams = 3", "has an unknown entry 'frams'; did you mean frames?"),
         ("fail-on = 'views'", "fail-on: unknown kind of leak 'views'"),
         ("quiet = 1", "quiet must be true or false, not 1"),
         ("threshold = 'much'", "threshold: 'much' is no number of bytes"),

@@ -93,6 +93,8 @@ def test_suppressions_are_read_from_the_projects_file_or_its_pyproject(tmp_path:
         ("suppress = 3\n", "as a table"),
         ("[[suppres]]\nreason = 'x'\n", "unknown entry 'suppres'"),
         ("time-limit = 5\n", "unknown entry 'time-limit'"),
+        ("freams = 5\n", "unknown entry 'freams'; did you mean frames?"),
+        ("[tool.leak-report]\nframes = 5\n", "is for pyproject.toml: leave it out here"),
         ("[[suppress\n", "is no TOML"),
     ],
 )
@@ -143,7 +145,7 @@ class TestCheck:
         self, file: str, report: Report, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["check", file]) == 3
-        assert "2 leaks that are not known" in capsys.readouterr().out
+        assert "2 leaks that are not tolerated" in capsys.readouterr().out
         Path(file).write_text(json_of(replace(report, leaks=())))
         assert main(["check", file]) == 0
         assert capsys.readouterr().out == "no leaks\n"
@@ -151,7 +153,7 @@ class TestCheck:
     def test_suppressions_of_the_project_count(self, file: str, capsys: pytest.CaptureFixture[str]) -> None:
         Path(".leak-report.toml").write_text("[[suppress]]\nreason = 'x'\nsite = 'cache.py'\n")
         assert main(["check", file]) == 3
-        assert "1 leak that is not known" in capsys.readouterr().out
+        assert "1 leak that is not tolerated" in capsys.readouterr().out
         Path("other.toml").write_text("[[suppress]]\nreason = 'x'\nkind = 'view'\n")
         assert main(["check", "--config", "other.toml", file]) == 0
 
