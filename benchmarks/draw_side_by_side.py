@@ -19,7 +19,7 @@ BEGIN, END = "<!-- figures: {} -->", "<!-- end of figures -->"
 LABELS = {
     "plain": "plain",
     "scope": "in a scope",
-    "mended": "plain, mended",
+    "mended": "plain, fixed",
     "out=": "`out=` by hand",
     "detector": "leak detector",
     "tracemalloc": "tracemalloc",
@@ -96,7 +96,7 @@ def shown(value: float, memory: bool) -> str:
 
 def summary(results: dict[str, Any]) -> str:
     """Return the table of the README: a row for each program, ratios to plain code."""
-    lines = ["| program | plain | in a scope | beside it |", "|---|---|---|---|"]
+    lines = ["| program | plain | in a scope | for comparison |", "|---|---|---|---|"]
     for program in [name for names in PLOTS.values() for name in names]:
         memory = is_memory(results, program)
         sides, times = values(results, program), ratios(results, program)

@@ -35,7 +35,6 @@ _ELSEWHERE: Final = {
     "help": "leak-report --help",
 }
 """Words that are no verbs, with the command that is meant."""
-_NOT_IN_SETTINGS: Final = ("--help", "--config", "--force", "--update-baseline")
 _WITH_SETTINGS: Final = ("run", "check")
 """The verbs that take options from a file of settings."""
 _EPILOG: Final = """\
@@ -205,9 +204,7 @@ def _settable(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
         name.removeprefix("--"): action
         for action in _actions_of(parser)
         for name in action.option_strings
-        if name.startswith("--")
-        and action.help != argparse.SUPPRESS
-        and name not in ("--help", "--config", "--force", "--update-baseline")
+        if name.startswith("--") and name not in ("--help", "--config", "--force", "--update-baseline")
     }
 
 
