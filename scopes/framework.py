@@ -163,13 +163,15 @@ class LibraryCache(NamedTuple):
 class BirthLog(Protocol):
     """The part of the log of births that every framework may use while a detector is open."""
 
-    def record_owner(self, owner: object, kind: str, device: str, frames: int, /) -> bool:
+    def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
         """Record that what owns memory was made, such as a model. Return whether it is known now.
 
         Parameters
         ----------
         owner : object
             It is referred to weakly.
+        op : str, optional
+            What was called. What one line makes by two calls is counted apart.
         kind, device : str
             As for memory; its bytes are asked for when a report is made.
         frames : int

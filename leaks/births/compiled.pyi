@@ -140,7 +140,7 @@ class Log:
     def record_memory(self, anchor: object, op: str | None, nbytes: int, kind: str, device: str | None, /) -> bool:
         """Record the birth of memory, whose end is that of `anchor`; once. Return whether it is known now."""
 
-    def record_owner(self, owner: object, kind: str, device: str, frames: int, /) -> bool:
+    def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
         """Record the birth of what owns memory, at a line outside of so many frames; also where births are sampled."""
 
     def exclude(self, anchor: object, /) -> bool:

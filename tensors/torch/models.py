@@ -85,7 +85,7 @@ class Models:
         elif not _is_made():
             self._added.add(module, name)
 
-    def _record(self, module: Any) -> bool:
+    def _record(self, module: Any, op: str | None = None) -> bool:
         """Record a module, or an optimizer, that is being made, and return whether it is."""
         codes = self._codes_that_make(_class_of(module))
         frame: FrameType | None = _getframe()
@@ -99,17 +99,17 @@ class Models:
         while frame is not None and frame.f_code in codes:
             frame = frame.f_back
             depth += 1
-        self._log.record_owner(module, MODULE, "cpu:0", depth)
+        self._log.record_owner(module, op, MODULE, "cpu:0", depth)
         return True
 
     def restored(self, module: Any) -> None:
         """Record a module that was copied or unpickled."""
-        self._log.record_owner(module, MODULE, "cpu:0", 1)
+        self._log.record_owner(module, None, MODULE, "cpu:0", 1)
 
     def given(self, optimizer: Any) -> None:
         """Record an optimizer that is being made; of any other, that it was given parameters."""
         if self._log.recall_memory(optimizer) is None:
-            self._record(optimizer)
+            self._record(optimizer, _class_of(optimizer).__name__)
         elif not _is_made():
             known, key = self._given, id(optimizer)
 

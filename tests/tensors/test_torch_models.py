@@ -326,6 +326,17 @@ def test_a_copied_optimizer_has_the_line_that_asked(detector: ds.LeakDetector) -
     del copied
 
 
+def test_a_line_that_makes_a_model_and_its_optimizer_makes_each_apart(detector: ds.LeakDetector) -> None:
+    kept = []
+    for _ in range(20):
+        model = nn.Linear(64, 64); optimizer = torch.optim.SGD(model.parameters())  # fmt: skip  # noqa: E702
+        kept.append((model, optimizer))
+        detector.mark("step")
+    [leak] = [leak for leak in detector.report(of_program=True).leaks if leak.kind == "model"]
+    assert leak.trend is not None
+    assert (leak.count, leak.trend.count_per_pass) == (20, pytest.approx(1.0))
+
+
 def test_of_two_optimizers_of_a_model_that_is_gone_the_first_one_has_it(detector: ds.LeakDetector) -> None:
     model = nn.Linear(8, 8, bias=False)
     first, line = torch.optim.SGD(model.parameters(), momentum=0.9), here()

@@ -460,11 +460,12 @@ PyObject *births_record_memory(Log *log, PyObject *const *arguments, Py_ssize_t 
 
 PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t count)
 {
-    if (count != 4) {
-        PyErr_SetString(PyExc_TypeError, "record_owner() takes an object, kind, device and a number of frames");
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError,
+                        "record_owner() takes an object, what was called, kind, device and a number of frames");
         return NULL;
     }
-    long frames = PyLong_AsLong(arguments[3]);
+    long frames = PyLong_AsLong(arguments[4]);
     if (frames < 0 || frames > INT32_MAX) {
         if (!PyErr_Occurred()) {
             PyErr_Format(PyExc_ValueError, "record_owner() takes a number of frames from 0 on, not %ld", frames);
@@ -473,8 +474,8 @@ PyObject *births_record_owner(Log *log, PyObject *const *arguments, Py_ssize_t c
     }
     /* They are few, and all are kept, also where births are sampled. */
     origin_leave_out((uint32_t)frames);
-    int failed = memory_born(log, arguments[0], NULL, 0, names_number(&log->kind_names, arguments[1]),
-                             names_number(&log->devices, arguments[2]));
+    int failed = memory_born(log, arguments[0], arguments[1] == Py_None ? NULL : arguments[1], 0,
+                             names_number(&log->kind_names, arguments[2]), names_number(&log->devices, arguments[3]));
     origin_leave_out(0);
     return failed ? NULL : PyBool_FromLong(birth_of_memory(log, arguments[0]) != NULL);
 }
