@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from ...scopes.base.process import PATCHES, Patch
 from ...scopes.base.sites import Mark, Site, site_of
 from ..report.live import LiveSite
 from .log import LOG, Row, Sites
@@ -32,12 +33,15 @@ class Beginning:
         How many births of each site there were.
     opening : int
         How often births had begun to be recorded.
+    met : mapping of Patch to int
+        How often something had been met that cannot be seen in this version of a library.
     """
 
     after: int = 0
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
     births: Mapping[int, int] = field(default_factory=dict[int, int])
     opening: int = field(default_factory=lambda: LOG.openings())
+    met: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.met())
 
     @classmethod
     def now(cls, births: int) -> Beginning:

@@ -188,7 +188,7 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
         kept=tuple(kept),
         leftovers=tuple(leftovers),
         sites=live_sites(records, weights if sampled else ()),
-        unwatched=tuple(PATCHES.unseen()),
+        unwatched=tuple(PATCHES.unseen(found.beginning.met)),
         kept_nbytes=kept_nbytes,
         retainers=retainers,
     )

@@ -184,6 +184,7 @@ class Patches:
         self._changes: dict[Patch, dict[object, _Attribute | _Change]] = {}
         self._failures: dict[Patch, dict[str, None]] = {}
         self._unseen: dict[str, None] = {}
+        self._met: dict[Patch, int] = {}
 
     def declare(self, *patches: Patch) -> None:
         """Give patches a row in the table; nothing is changed yet."""
@@ -259,6 +260,22 @@ class Patches:
         if found in failures:
             return
         failures[found] = None
+        self._warn(patch, found)
+
+    def meet(self, patch: Patch, found: str) -> None:
+        """Record, and warn once, that something was met which cannot be seen as the guard of a patch does not hold.
+
+        It is said of the reports that met it, and not of later ones.
+        """
+        if patch not in self._met:
+            self._warn(patch, found)
+        self._met[patch] = self._met.get(patch, 0) + 1
+
+    def met(self) -> dict[Patch, int]:
+        """Return how often `meet` was called for each patch."""
+        return self._met.copy()
+
+    def _warn(self, patch: Patch, found: str) -> None:
         if patch.warns:
             try:
                 warn(
@@ -299,14 +316,22 @@ class Patches:
         """Record that a detector does not see something for another reason than a patch."""
         self._unseen[unseen] = None
 
-    def unseen(self) -> list[str]:
-        """Return what a detector does not see in this process, a sentence for each reason."""
+    def unseen(self, before: Mapping[Patch, int]) -> list[str]:
+        """Return what a detector does not see in this process, a sentence for each reason.
+
+        Parameters
+        ----------
+        before : mapping of Patch to int
+            What `met` returned when the detector was opened.
+        """
+        failed = [patch for patch, failures in self._failures.items() if failures]
+        failed += [patch for patch, times in self._met.items() if times > before.get(patch, 0)]
         return [
             *self._unseen,
             *(
                 f"{patch.library} {version_of(patch.library)} (tested: {patch.tested}): {patch.unseen}"
-                for patch, failures in self._failures.items()
-                if failures and patch.unseen
+                for patch in dict.fromkeys(failed)
+                if patch.unseen
             ),
         ]
 
