@@ -22,6 +22,7 @@ __all__ = [
     "TORCH_TRANSFORMS",
     "TORCH_LAZY_PROPERTIES",
     "TORCH_COMPILED_FUNCTIONS",
+    "TORCH_DISPATCH_MODES",
     "TORCH_GRAPHS",
     "TORCH_GRAPH_BREAKS",
     "TORCH_DISPOSAL",
@@ -189,6 +190,11 @@ TORCH_BUFFERS: Final = _of_torch(
     otherwise="a detector sees no tensors over memory that PyTorch did not allocate",
     unseen="tensors of torch.frombuffer",
 )
+TORCH_DISPATCH_MODES: Final = _of_torch(
+    name="torch.utils._python_dispatch._push_mode and _pop_mode, which are called and not changed",
+    why="torch.compile goes on while a workspace or --peak records, also where several threads do",
+    otherwise="with PyTorch before 2.8, torch.compile compiles nothing while a pass is recorded",
+)
 TORCH_LOADERS: Final = _of_torch(
     name="torch.utils.data.dataloader._MultiProcessingDataLoaderIter._next_data",
     why="batches are born where they are handed over",
@@ -239,6 +245,7 @@ PATCHES.declare(
     TORCH_GRAPH_BREAKS,
     TORCH_FAST_PATHS,
     TORCH_BUFFERS,
+    TORCH_DISPATCH_MODES,
     TORCH_LOADERS,
     TORCH_SWAPS,
     TORCH_THREADS,

@@ -16,9 +16,12 @@ from functools import partial
 from typing import Any, Final, final
 
 import torch
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...scopes.base.process import PATCHES
 from ...scopes.framework import LifeLog
+from ..patches import TORCH_DISPATCH_MODES
 
 __all__ = ["note_lives"]
 
@@ -29,8 +32,20 @@ _DispatchMode: Final[Any] = TorchDispatchMode
 def note_lives(lives: LifeLog) -> Callable[[], None]:
     """Note in a recording what operations of this thread make from now on; return what ends that."""
     mode = _NotingMode(lives)
-    mode.__enter__()
-    return partial(mode.__exit__, None, None, None)
+    push, pop = (getattr(_python_dispatch, name, None) for name in ("_push_mode", "_pop_mode"))
+    if push is None or pop is None:
+        PATCHES.fail(TORCH_DISPATCH_MODES, f"not so: {TORCH_DISPATCH_MODES.guard}")
+        mode.__enter__()
+        return partial(mode.__exit__, None, None, None)
+    # To enter the mode sets flags of the whole process besides. PyTorch before 2.8 compiles nothing while they
+    # are set, and they stay set where two threads end their recordings in the order in which they began them.
+    push(mode)
+    return partial(_take_off, pop, mode)
+
+
+def _take_off(pop: Callable[[], object], _mode: object) -> None:
+    # PyTorch 2.5 crashes where the stack has the only reference to what is taken off.
+    pop()
 
 
 @final

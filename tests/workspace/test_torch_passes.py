@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -145,3 +146,56 @@ def test_tensors_without_memory_are_no_births() -> None:
             x + 1.0
 
     assert peak_of(work).nbytes < N
+
+
+def test_threads_that_record_at_once_leave_torch_compile_as_it_was() -> None:
+    from torch.utils import _python_dispatch
+
+    flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in_")}
+    workspace = ds.Workspace("step")
+    begun, first_is_over = threading.Event(), threading.Event()
+
+    def record() -> None:
+        with workspace.run():
+            torch.ones(100)
+            begun.set()
+            assert first_is_over.wait(60)
+
+    other = threading.Thread(target=record)
+    with workspace.run():
+        torch.ones(100)
+        other.start()
+        assert begun.wait(60)
+        # Before 2.8 nothing is compiled where one of these is set.
+        assert {name: value for name, value in vars(_python_dispatch).items() if name in flags} == flags
+    first_is_over.set()
+    other.join()
+    assert {name: value for name, value in vars(_python_dispatch).items() if name in flags} == flags
+    assert _python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_a_pytorch_without_the_stack_of_modes_is_recorded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import _python_dispatch
+
+    from disposescope.scopes.base.process import PATCHES
+    from disposescope.tensors.torch.lives import note_lives
+
+    class Lives:
+        def __init__(self) -> None:
+            self.noted: list[int] = []
+
+        def note(self, nbytes: int) -> int:
+            self.noted.append(nbytes)
+            return len(self.noted)
+
+        def note_death(self, number: int) -> None: ...
+
+    failed: list[Any] = []
+    monkeypatch.setattr(PATCHES, "fail", lambda patch, found: failed.append(patch.name))
+    lives = Lives()
+    monkeypatch.setattr(_python_dispatch, "_push_mode", None)
+    monkeypatch.setattr(_python_dispatch.TorchDispatchMode, "__enter__", lambda mode: mode)
+    monkeypatch.setattr(_python_dispatch.TorchDispatchMode, "__exit__", lambda *_: None)
+    note_lives(lives)()
+    assert failed == ["torch.utils._python_dispatch._push_mode and _pop_mode, which are called and not changed"]
+    assert lives.noted == []
