@@ -604,3 +604,47 @@ def test_what_grows_is_looked_at_at_each_half_as_many_passes_more() -> None:
     for number in range(1, 130):
         growing.passed("step", number)
     assert looks == [16, 24, 36, 54, 81, 121]
+
+
+LATE = """
+import numpy as np
+
+def main():
+    for _ in range(1200):
+        np.zeros(10)
+    state = {name: np.zeros(6000) for name in range(7)}
+    snapshots = []
+    for epoch in range(10):
+        for _ in range(5):
+            fresh = {}
+            for name, part in state.items():
+                fresh[name] = np.add(part, 1.0)
+            state = fresh
+        snapshots.append(state)
+
+main()
+"""
+
+
+def test_what_began_to_grow_in_the_second_half_of_a_program_is_looked_at(tmp_path: Path) -> None:
+    report = report_on(tmp_path, LATE)
+    assert report.verdict == "undecided"
+    [leak] = [leak for leak in report.kept if leak.unjudged == "growth"]
+    assert "local 'snapshots'" in leak.holder
+    assert report_on(tmp_path, LATE.replace("snapshots.append(state)", "snapshots = [state]")).verdict == "clean"
+
+
+DISPOSED = """
+import disposescope as ds
+
+CACHE = {}
+for number in range(40):
+    with ds.dispose_scope("request") as scope:
+        CACHE[number] = ds.ones(1000)
+        total = scope.move_to_outer(CACHE[number].sum())
+"""
+
+
+def test_what_is_disposed_is_not_said_to_be_freed_in_the_end(tmp_path: Path) -> None:
+    [leak] = report_on(tmp_path, DISPOSED).leaks
+    assert (leak.kind, leak.state, leak.count, leak.freed) == ("escaped", "disposed", 40, None)
