@@ -6,6 +6,7 @@ import contextvars
 import functools
 import gc
 import re
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -22,6 +23,7 @@ from .references import (
     class_of,
     framework_of,
     is_exception,
+    is_module,
     is_thread_local,
     is_weak_keyed,
     items_of_weak_keyed,
@@ -168,12 +170,20 @@ def _step(before: object, parent: Any, child: object) -> str:
             return f".{name}"
     if child is cls:
         return ".__class__"
-    if cls.__module__ == "_asyncio":
+    if _is_compiled_future(cast("object", cls)):
         for name, text in _FUTURE_PARTS.items():
             part = named_in(cls, name)
             if part is not None and cast("Any", part).__get__(parent) is child:
                 return text
     return f".<{qualified_name_of(class_of(child))}>"
+
+
+def _is_compiled_future(cls: object) -> bool:
+    # By its identity: the name of a class may be what the program computes.
+    module = sys.modules.get("_asyncio")
+    return (
+        module is not None and is_module(module) and any(named_in(module, name) is cls for name in ("Future", "Task"))
+    )
 
 
 def _is_instance_dict(owner: object, attributes: object) -> bool:

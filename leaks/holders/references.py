@@ -362,7 +362,7 @@ _HOLDING: Final = {
 }
 _WITHOUT: Final = LEAF_TYPES - _HOLDING
 _SPECIAL: Final[dict[type, Callable[[Any], list[object]]]] = {
-    contextvars.Context: lambda node: [*node.values()],
+    contextvars.Context: lambda node: [*node, *node.values()],
     types.FunctionType: _of_function,
     types.FrameType: _of_frame,
     types.TracebackType: _of_traceback,

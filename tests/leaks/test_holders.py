@@ -6,6 +6,7 @@ import atexit
 import contextvars
 import functools
 import gc
+import itertools
 import sys
 import threading
 import weakref
@@ -348,6 +349,26 @@ def test_a_kept_context_is_reported_with_its_variable() -> None:
         BOX["late"][0].run(variable.set, Plain(tensor()))
 
     assert holder_of(serve) == f"{HERE}.BOX['late'][0][<ContextVar 'request'>].batch"
+
+
+def test_a_class_that_computes_its_module_is_not_asked_for_it() -> None:
+    asked = []
+
+    class Meta(type):
+        @property
+        def __module__(cls) -> str:
+            asked.append(cls)
+            return "_asyncio"
+
+    class Hidden(itertools.chain[Any], metaclass=Meta):
+        """It holds what it iterates over, and no code shows how."""
+
+    def make() -> None:
+        asked.clear()
+        BOX["iterator"] = Hidden([tensor()])
+
+    assert holder_of(make).startswith(f"{HERE}.BOX['iterator'].")
+    assert asked == []
 
 
 def test_a_variable_that_passes_by_is_no_answer_where_a_container_holds() -> None:
