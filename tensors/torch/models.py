@@ -35,7 +35,7 @@ from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
 from .births import MODELS_OWN
 from .disposal import DisposedTorchTensor
-from .graphs.references import MODULE, TorchReferences, described, identity_of, parts_of
+from .graphs.references import MODULE, OWNERS, TorchReferences, described, identity_of, parts_of
 from .graphs.walk import is_leaf, read_of_graph
 from .storages import storage_of, storages_behind
 
@@ -46,7 +46,6 @@ __all__ = [
 _FRAMES_AT_MOST: Final = 64
 _LEVELS: Final = 4
 _LISTS: Final = frozenset({ModuleList, ModuleDict})
-_OWNERS: Final = (Module, Optimizer)
 _MAKERS: Final = ("__init__", "__setstate__")
 _COPYING: Final = "deepcopy"
 _TABLES: Final = ("_modules", "_parameters", "_buffers")
@@ -139,7 +138,7 @@ class Models:
     def _live_of(
         self, references: Sequence[Any], rows: Sequence[Any], things: _Things, added: _Parts
     ) -> LiveMemory | None:
-        places = [place for place, reference in enumerate(references) if isinstance(reference(), _OWNERS)]
+        places = [place for place, reference in enumerate(references) if isinstance(reference(), OWNERS)]
         if not places:
             return None
         order = [

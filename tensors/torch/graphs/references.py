@@ -36,6 +36,7 @@ from .walk import (
 
 __all__ = [
     "MODULE",
+    "OWNERS",
     "STEPS",
     "Steps",
     "TorchReferences",
@@ -191,7 +192,6 @@ def _training_by_parameter() -> dict[int, bool]:
 # What a module has, without running a property or ``__getattr__`` of its class.
 
 
-_OWNERS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _PARTS: Final = ("_modules", "_parameters", "_buffers")
 _HOOKS: Final = re.compile(r"_(\w+)_hooks$")
 _DETAILS_AT_MOST: Final = 80
@@ -236,6 +236,9 @@ def _hooks_of(module: Any) -> list[tuple[str, object]]:
 
 MODULE: Final = "torch.nn.Module"
 """The name of the kind that models are recorded as."""
+
+OWNERS: Final = (torch.nn.Module, torch.optim.Optimizer)
+"""The types of what has the parameters of a model."""
 
 
 def identity_of(module: object) -> Hashable:
@@ -317,7 +320,7 @@ class TorchReferences(Framework):
             return None if cls is DisposedTorchTensor else "tensor"
         if issubclass(cls, _C._FunctionBase):
             return "node"
-        if issubclass(cls, _OWNERS):
+        if issubclass(cls, OWNERS):
             return "module"
         names: Any = cast("Any", cls).__dict__
         # The types of nodes written in C++ have no base of their own.
@@ -352,7 +355,7 @@ class TorchReferences(Framework):
         cls: Any = type(thing)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if _is_tensor(cls):
             return self._of_tensor(thing, cls)
-        if issubclass(cls, _OWNERS):
+        if issubclass(cls, OWNERS):
             # All that belongs to it counts as one: see `models`.
             return [HeldMemory("", identity_of(thing), 0)]
         names = self._names.get(cls)
