@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Final, final
@@ -19,6 +20,7 @@ from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
 from ...scopes.framework import FRAMEWORKS
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
+from ..detector.looks import unless_another_looks
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
 from ..holders.roots import OF_A_COROUTINE, OF_A_TASK
@@ -154,7 +156,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_graphs", "_is_looking", "_last", "_make", "_met", "_next", "_open")
+    __slots__ = ("_failure", "_graphs", "_is_looking", "_last", "_make", "_met", "_next", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -167,23 +169,24 @@ class Growing:
         # Of each name, at which pass it is looked next.
         self._next: dict[str, int] = {}
         self._is_looking = False
+        self._failure: str | None = None
 
     def passed(self, name: str, count: int) -> None:
         """Look at what grows, where that is due at the number of a pass."""
         self._last[name] = LOG.counts()[0]
         if count < self._next.get(name, PASSES_AT_LEAST) or self._is_looking:
             return
-        self._next[name] = count + count // 2
-        self._look()
+        if self._look():
+            self._next[name] = count + count // 2
 
     def born(self) -> bool:
         """Look at what grows in a program without passes. Return whether this was a place to do so."""
         if _is_in_our_code():
             # It may have a lock.
             return False
-        if not self._is_looking and not any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) and _grows():
-            self._look()
-        return True
+        if self._is_looking or any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows():
+            return True
+        return self._look()
 
     def look_at(self, report: Report) -> None:
         """Take what grows from a report of what is there now, also from one that is written now and then.
@@ -225,16 +228,39 @@ class Growing:
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
-    def _look(self) -> None:
-        self._is_looking = True
+    def look(self, make: Callable[[], Report] | None = None) -> None:
+        """Look at what grows now; the program goes on also where that fails.
+
+        Parameters
+        ----------
+        make : callable, optional
+            Makes the report, where another is at hand than that of this object.
+        """
         try:
-            self.look_at(self._make())
+            self.look_at((make or self._make)())
         except Exception as error:
-            # The program goes on, and this is said once: `_is_looking` stays, so that nothing looks
-            # again.
-            print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
-            return
-        self._is_looking = False
+            if self._failure is None:
+                with suppress(OSError, ValueError):
+                    print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
+            # Not the exception, whose traceback holds what its frames have.
+            self._failure = repr(error)
+
+    def unwatched(self) -> list[str]:
+        """Return what was not seen: growth, where a look has failed."""
+        return [] if self._failure is None else [f"what grew while the program ran: {self._failure}"]
+
+    def _look(self) -> bool:
+        """Look, on a thread of the program. Return whether this was a time to do so."""
+        if self._failure is not None:
+            return True
+        with unless_another_looks() as may_look:
+            if may_look:
+                self._is_looking = True
+                try:
+                    self.look()
+                finally:
+                    self._is_looking = False
+        return may_look
 
     def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
         """Return the lines that grew and were freed, but for those that are reported already, and what retained them.

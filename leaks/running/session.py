@@ -181,6 +181,7 @@ class Session:
                 count=report.count + len(leaks) - len(report.leaks),
                 unwatched=(*report.unwatched, *self._own_pages.unwatched()),
             )
+        report = replace(report, unwatched=(*report.unwatched, *self._growing.unwatched()))
         return replace(
             of_kinds(report, self.settings.kinds), settings=replace(self.settings, object_limit=object_limit)
         )
@@ -370,7 +371,7 @@ class Session:
         return None
 
     def _write_what_is_known(self) -> None:
-        self._growing.look_at(self._written())
+        self._growing.look(self._written)
 
     def _written(self) -> Report:
         """Return the report of this process, which is written with what is known of others."""

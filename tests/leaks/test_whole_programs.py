@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from disposescope.leaks.detector.looks import undisturbed_look
 from disposescope.leaks.report.report import Report
 from disposescope.leaks.reporters.json_report import report_from_json
 from disposescope.leaks.running.inventory import Growing
@@ -604,6 +606,45 @@ def test_what_grows_is_looked_at_at_each_half_as_many_passes_more() -> None:
     for number in range(1, 130):
         growing.passed("step", number)
     assert looks == [16, 24, 36, 54, 81, 121]
+
+
+def test_a_pass_during_a_look_of_another_thread_leaves_the_next_one_to_look() -> None:
+    looks: list[int] = []
+
+    def look() -> Report:
+        looks.append(number)
+        return Report()
+
+    growing = Growing(look)
+    with ThreadPoolExecutor(1) as pool:
+        with undisturbed_look():
+            for number in range(1, 20):
+                pool.submit(growing.passed, "step", number).result()
+        for number in range(20, 40):
+            growing.passed("step", number)
+    assert looks == [20, 30]
+
+
+def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import numpy as np\n"
+        "from disposescope.leaks.running.inventory import Growing\n"
+        "def look_at(self, report):\n"
+        "    raise TypeError('broken')\n"
+        "Growing.look_at = look_at\n"
+        "def main():\n"
+        "    kept = [np.zeros(1000 + n) for n in range(4)]\n"
+        "    for n in range(200):\n"
+        "        kept.append(np.zeros(1000))\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    report = report_from_json((tmp_path / "r.json").read_text(encoding="utf-8"))
+    assert done.returncode == 0
+    assert done.stderr.count("leak-report: internal error: growth is not followed any more: TypeError('broken')") == 1
+    assert report.unwatched == ("what grew while the program ran: TypeError('broken')",)
+    assert report.verdict == "undecided"
 
 
 LATE = """
