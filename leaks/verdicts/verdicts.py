@@ -26,6 +26,7 @@ _WORTH_PER_PASS: Final = 512
 _PINNED_TIMES: Final = 10
 _GRAPH_PASSES: Final = 8
 _MODELS: Final = 8
+_MANY_MODELS: Final = 16
 
 
 @final
@@ -209,11 +210,10 @@ def _model(facts: Facts) -> Judgement:
     trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
-        return Judgement("model", "certain", what, todo)
-    if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
-        return Judgement(
-            "model", "likely", f"{facts.count} models were made one after another, and none has gone", todo
-        )
+        return Judgement("model", "certain" if _are_many(facts) else "possible", what, todo)
+    if _are_several(facts):
+        what = f"{facts.count} models were made one after another, and none has gone"
+        return Judgement("model", "likely" if _are_many(facts) else "possible", what, todo)
     if trend is not None:
         what = (
             f"{facts.count:,} of {trend.passes:,} models of this line are alive, made from the beginning of the run on"
@@ -227,12 +227,23 @@ def _added(facts: Facts) -> Judgement:
     todo = "take out those that are no longer used, or make them once"
     trend = facts.trend if facts.trend is not None and _is_worth_it(facts, facts.trend) else None
     if trend is not None and trend.over == "passes":
-        return Judgement("growth", "likely", what, todo)
-    if facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES:
-        return Judgement("growth", "likely", f"{what}, with other work in between", todo)
+        return Judgement("growth", "likely" if _are_many(facts) else "possible", what, todo)
+    if _are_several(facts):
+        what = f"{what}, with other work in between"
+        return Judgement("growth", "likely" if _are_many(facts) else "possible", what, todo)
     if trend is not None:
         return Judgement("growth", "possible", what, todo)
     return Judgement("alive", "possible", "It is a part of a model", is_leak=False)
+
+
+def _are_several(facts: Facts) -> bool:
+    """Return whether they are models, or parts of one, that were made with other work in between."""
+    return facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES
+
+
+def _are_many(facts: Facts) -> bool:
+    """Return whether there are more models than a cross-validation, or an ensemble, keeps on purpose."""
+    return facts.count >= _MANY_MODELS
 
 
 def _disposed(facts: Facts) -> Judgement:

@@ -595,6 +595,31 @@ def test_models_that_are_replaced_or_made_in_a_row_are_clean(tmp_path: Path, sta
     assert report_on(tmp_path, TRAININGS.format(start=start, keep=keep, call="kept = main()")).verdict == "clean"
 
 
+ENSEMBLE = """
+import torch
+
+data = torch.rand(8, 256)
+ensemble = []
+for fold in range({models}):
+    model = torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range({steps}):
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+    ensemble.append(model)
+"""
+
+
+@pytest.mark.parametrize("steps", [2, 10])
+@pytest.mark.parametrize(("models", "verdict"), [(12, "suspects"), (24, "leaks")])
+def test_as_many_models_as_an_ensemble_has_are_a_suspect(tmp_path: Path, models: int, verdict: str, steps: int) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, ENSEMBLE.format(models=models, steps=steps))
+    assert [(leak.kind, leak.count) for leak in report.leaks] == [("model", models)]
+    assert report.verdict == verdict
+
+
 def test_what_grows_is_looked_at_at_each_half_as_many_passes_more() -> None:
     looks: list[int] = []
 
