@@ -20,7 +20,7 @@ from ..holders.references import hide_types
 from ..report.report import OBJECT_LIMIT, Report
 from ..report.timeline import Timeline
 from ..verdicts.without_tensors import native_growth
-from .looks import undisturbed_look
+from .collection import collection_paused
 from .recording import RunRecorder
 from .snapshot import Snapshot, survey
 from .watching import Window, counts, mark, recall
@@ -129,7 +129,7 @@ class LeakDetector:
         window = self._window
         if window is None:
             return survey([], 0)
-        with undisturbed_look():
+        with collection_paused():
             return survey(
                 _births_in(window),
                 window.closings,
@@ -145,7 +145,7 @@ class LeakDetector:
 
     def report(self, *, object_limit: int = OBJECT_LIMIT, of_program: bool = False, died: bool = False) -> Report:
         """Return what is there now by site and reason, with holders: see `Snapshot.report`."""
-        with undisturbed_look():
+        with collection_paused():
             report = self.take_snapshot().report(object_limit=object_limit, of_program=of_program, died=died)
         timeline = self.timeline()
         native = native_growth(timeline)
@@ -219,7 +219,7 @@ def take_snapshot() -> Snapshot:
     load_frameworks()
     install_imported()
     catch_up()
-    with undisturbed_look():
+    with collection_paused():
         return _survey_process()
 
 
@@ -432,7 +432,7 @@ class NoLeaks:
             raise RuntimeError("assert_no_leaks() was left without having been entered")
         detector.__exit__(exc_type, exc, traceback)
         if exc_type is None:
-            with undisturbed_look():
+            with collection_paused():
                 _check(detector.take_snapshot(), self._object_limit)
 
     def __del__(self) -> None:
@@ -449,7 +449,7 @@ def check_nothing_is_left(
     detector: LeakDetector, *, allowed: Callable[[Leak], bool], object_limit: int = OBJECT_LIMIT
 ) -> None:
     """Raise `LeakError` if something born under a detector leaks and is not allowed to."""
-    with undisturbed_look():
+    with collection_paused():
         report = detector.take_snapshot().report(object_limit=object_limit)
         leaks = tuple(leak for leak in report.leaks if not allowed(leak))
         if len(leaks) < len(report.leaks):

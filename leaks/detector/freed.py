@@ -24,7 +24,7 @@ from ..holders.references import framework_of, hide_types
 from ..holders.roots import library_roots, user_roots
 from ..holders.search import Allowance, Garbage, Search
 from ..report.report import OBJECT_LIMIT
-from .looks import undisturbed_look
+from .collection import collection_paused
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -319,7 +319,7 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
     parts = parts[:_PARTS_SEARCHED]
     subjects: list[tuple[Subject, str]] = [(entry, ""), *((part.subject(), part.name) for part in parts)]
     opaque = {subject.key for subject, _ in subjects if isinstance(subject, _Object)}
-    with undisturbed_look():
+    with collection_paused():
         wanted = [subject for subject, _ in subjects]
         search = Search(wanted, object_limit, {}, opaque=opaque, finds_all=True)
         try:

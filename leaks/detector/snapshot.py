@@ -18,7 +18,7 @@ from ..holders.references import is_module, namespace_of
 from ..report.records import COLUMNS, Comparison, Record, cells_of, compare, html_table, nbytes_of
 from ..report.report import OBJECT_LIMIT, Report
 from ..verdicts.classify import Census, report_of
-from .looks import undisturbed_look
+from .collection import collection_paused
 
 __all__ = [
     "Snapshot",
@@ -154,7 +154,7 @@ class Snapshot:
             self._watched,
             self._last,
         )
-        with undisturbed_look():
+        with collection_paused():
             return report_of(found, object_limit=object_limit, of_program=of_program, died=died)
 
     def __len__(self) -> int:

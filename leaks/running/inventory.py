@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 from typing import Final, final
+from weakref import ref
 
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
 from ...scopes.framework import FRAMEWORKS
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
-from ..detector.looks import unless_another_looks
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
 from ..holders.roots import OF_A_COROUTINE, OF_A_TASK
@@ -136,6 +136,17 @@ class Inventory:
 
 
 @final
+class _Look:
+    """A look that is being made."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _no_look() -> None:
+    """Stand for a look that has ended."""
+
+
+@final
 class Growing:
     """What grew while a program ran, with its holders, in case it is freed in the end.
 
@@ -156,7 +167,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_failure", "_graphs", "_is_looking", "_last", "_make", "_met", "_next", "_open")
+    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_next", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -168,25 +179,23 @@ class Growing:
         self._last: dict[str, int] = {}
         # Of each name, at which pass it is looked next.
         self._next: dict[str, int] = {}
-        self._is_looking = False
+        self._look: Callable[[], _Look | None] = _no_look
         self._failure: str | None = None
 
     def passed(self, name: str, count: int) -> None:
         """Look at what grows, where that is due at the number of a pass."""
         self._last[name] = LOG.counts()[0]
-        if count < self._next.get(name, PASSES_AT_LEAST) or self._is_looking:
-            return
-        if self._look():
+        if count >= self._next.get(name, PASSES_AT_LEAST) and self.look():
             self._next[name] = count + count // 2
 
     def born(self) -> bool:
         """Look at what grows in a program without passes. Return whether this was a place to do so."""
-        if _is_in_our_code():
-            # It may have a lock.
+        # Code of this package may have a lock.
+        if self._look() is not None or _is_in_our_code():
             return False
-        if self._is_looking or any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows():
+        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows():
             return True
-        return self._look()
+        return self.look()
 
     def look_at(self, report: Report) -> None:
         """Take what grows from a report of what is there now, also from one that is written now and then.
@@ -228,39 +237,38 @@ class Growing:
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
-    def look(self, make: Callable[[], Report] | None = None) -> None:
+    def look(self, make: Callable[[], Report] | None = None) -> bool:
         """Look at what grows now; the program goes on also where that fails.
 
         Parameters
         ----------
         make : callable, optional
-            Makes the report, where another is at hand than that of this object.
+            Makes the report, where it is to be made in another way than this object does.
+
+        Returns
+        -------
+        bool
+            Whether this was a time to do so. While another thread looks it is none: what a look has found
+            it holds until its end, which another one would take for references of the program.
         """
+        if self._look() is not None:
+            return False
+        # It goes with this frame, whatever ends that.
+        look = _Look()
+        self._look = ref(look)
         try:
             self.look_at((make or self._make)())
         except Exception as error:
             if self._failure is None:
                 with suppress(OSError, ValueError):
-                    print(f"leak-report: internal error: growth is not followed any more: {error!r}", file=sys.stderr)
+                    print(f"leak-report: internal error: a look at what grows failed: {error!r}", file=sys.stderr)
             # Not the exception, whose traceback holds what its frames have.
             self._failure = repr(error)
+        return True
 
     def unwatched(self) -> list[str]:
         """Return what was not seen: growth, where a look has failed."""
         return [] if self._failure is None else [f"what grew while the program ran: {self._failure}"]
-
-    def _look(self) -> bool:
-        """Look, on a thread of the program. Return whether this was a time to do so."""
-        if self._failure is not None:
-            return True
-        with unless_another_looks() as may_look:
-            if may_look:
-                self._is_looking = True
-                try:
-                    self.look()
-                finally:
-                    self._is_looking = False
-        return may_look
 
     def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
         """Return the lines that grew and were freed, but for those that are reported already, and what retained them.
@@ -274,7 +282,7 @@ class Growing:
         reported: dict[_Line, set[str]] = {}
         for leak in told:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
-        names: list[str | None] = [name for name, last in self._last.items() if last >= _UNTIL_THE_END * births]
+        names: list[str | None] = [name for name, last in self._last.copy().items() if last >= _UNTIL_THE_END * births]
         often = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in often)
         if not often:
@@ -282,7 +290,7 @@ class Growing:
         found: list[Leak] = []
         # For each, the lines that it was of: what there was of them when it was looked at, and in the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
-        for line, (leak, retainers) in self._met.items():
+        for line, (leak, retainers) in self._met.copy().items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
@@ -299,14 +307,14 @@ class Growing:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
         known = reported.keys() | {_line_of(leak) for leak in found}
-        for line, leak in self._graphs.items():
+        for line, leak in self._graphs.copy().items():
             end = _end_of(leak.holder)
             if line not in known and end is not None:
                 found.append(_told_freed_graph(leak, end))
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
-            for line, leak in self._open.items()
+            for line, leak in self._open.copy().items()
             if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]

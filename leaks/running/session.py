@@ -377,7 +377,9 @@ class Session:
         """Return the report of this process, which is written with what is known of others."""
         # The program waits meanwhile, so look for holders only near its variables.
         own = self._own_report("unfinished", OBJECTS_WHILE_RUNNING)
-        self._write(self._with_others(own, "unfinished", None, None))
+        # Where it cannot be written now, the next one may be; of the last one an error is told.
+        with suppress(OSError):
+            self._write(self._with_others(own, "unfinished", None, None))
         return own
 
     def _write(self, report: Report) -> None:

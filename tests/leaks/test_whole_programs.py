@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from disposescope.leaks.detector.looks import undisturbed_look
 from disposescope.leaks.report.report import Report
 from disposescope.leaks.reporters.json_report import report_from_json
 from disposescope.leaks.running.inventory import Growing
@@ -635,19 +636,48 @@ def test_what_grows_is_looked_at_at_each_half_as_many_passes_more() -> None:
 
 def test_a_pass_during_a_look_of_another_thread_leaves_the_next_one_to_look() -> None:
     looks: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
 
     def look() -> Report:
         looks.append(number)
         return Report()
 
+    def long_look() -> Report:
+        begun.set()
+        go_on.wait()
+        return Report()
+
     growing = Growing(look)
+    number = 0
     with ThreadPoolExecutor(1) as pool:
-        with undisturbed_look():
-            for number in range(1, 20):
-                pool.submit(growing.passed, "step", number).result()
-        for number in range(20, 40):
+        other = pool.submit(growing.look, long_look)
+        begun.wait()
+        for number in range(1, 20):
             growing.passed("step", number)
+        assert not growing.look()
+        assert not growing.born()
+        go_on.set()
+        assert other.result()
+    for number in range(20, 40):
+        growing.passed("step", number)
     assert looks == [20, 30]
+
+
+@pytest.mark.parametrize("ending", [ValueError, KeyboardInterrupt])
+def test_a_look_that_ended_badly_hinders_no_other(
+    ending: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Report:
+        raise ending
+
+    growing = Growing(Report)
+    with suppress(KeyboardInterrupt):
+        growing.look(fail)
+    assert growing.look()
+    assert growing.unwatched() == (
+        [] if ending is KeyboardInterrupt else ["what grew while the program ran: ValueError()"]
+    )
+    assert capsys.readouterr().err.count("\n") == len(growing.unwatched())
 
 
 def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_path: Path) -> None:
@@ -667,7 +697,7 @@ def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_pa
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     report = report_from_json((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert done.returncode == 0
-    assert done.stderr.count("leak-report: internal error: growth is not followed any more: TypeError('broken')") == 1
+    assert done.stderr.count("leak-report: internal error: a look at what grows failed: TypeError('broken')") == 1
     assert report.unwatched == ("what grew while the program ran: TypeError('broken')",)
     assert report.verdict == "undecided"
 

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 
+from disposescope.leaks.detector import collection as _collection
 from disposescope.leaks.detector import watching as _watching
 from disposescope.scopes import framework
 from disposescope.scopes import identity as dead_composites
@@ -34,6 +35,7 @@ def test_locks_are_acquired_in_the_order_in_which_threads_acquire_several():
         process._installing,
         _watching._lock,
         framework.FRAMEWORKS._lock,
+        _collection._lock,
         dead_composites.SHARING,
         process._pages_lock,
         _workspace._LOCK,
@@ -79,10 +81,10 @@ def test_a_child_collects_garbage_although_a_thread_of_its_parent_looked_at_what
     told = run_program(
         FORK
         + """
-from disposescope.leaks.detector.looks import undisturbed_look
+from disposescope.leaks.detector.collection import collection_paused
 inside, done = threading.Event(), threading.Event()
 def look():
-    with undisturbed_look():
+    with collection_paused():
         inside.set()
         done.wait()
 before = gc.get_threshold()

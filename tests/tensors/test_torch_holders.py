@@ -6,6 +6,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -333,3 +334,20 @@ def test_a_view_of_which_pytorch_says_nothing_is_no_error_of_a_report() -> None:
         report = detector.report(of_program=True, object_limit=10**8)
     assert report.leaks == ()
     assert {f"{HERE}['model']", f"{HERE}['view']"} < {leak.holder for leak in report.kept}
+
+
+def test_a_report_that_another_thread_makes_meanwhile_disturbs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves_behind, others = _torch_edges.leaves_behind, list[Any]()
+
+    def leaves_meanwhile(end: Any, since: int) -> list[Any]:
+        with ThreadPoolExecutor(1) as pool:
+            others.append(pool.submit(lambda: LeakDetector().report(of_program=True)).result())
+        return leaves_behind(end, since)
+
+    monkeypatch.setattr(_torch_edges, "leaves_behind", leaves_meanwhile)
+    with LeakDetector() as detector:
+        layer = torch.nn.Linear(4, 4)
+        BOX["result"] = layer(torch.ones(2, 4)).tanh().exp()
+        report = detector.report(of_program=True)
+    assert "graph" in {leak.kind for leak in report.kept}
+    assert others

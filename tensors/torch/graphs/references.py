@@ -309,9 +309,11 @@ class TorchReferences(Framework):
         node = node_of(part) if _is_tensor(type(part)) else part
         if node is None:
             return False
-        if self._training is None:
-            self._training = _training_by_parameter()
-        modes = [self._training[id(leaf)] for leaf in leaves_behind(node, 0) if id(leaf) in self._training]
+        # Another thread may begin a search meanwhile.
+        training = self._training
+        if training is None:
+            training = self._training = _training_by_parameter()
+        modes = [training[id(leaf)] for leaf in leaves_behind(node, 0) if id(leaf) in training]
         return bool(modes) and not any(modes)
 
     def part_of(self, cls: type, /) -> Part | None:
