@@ -237,34 +237,39 @@ class Growing:
                 known = self._graphs.get(_line_of(leak), leak)
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
-    def look(self, make: Callable[[], Report] | None = None) -> bool:
-        """Look at what grows now; the program goes on also where that fails.
-
-        Parameters
-        ----------
-        make : callable, optional
-            Makes the report, where it is to be made in another way than this object does.
-
-        Returns
-        -------
-        bool
-            Whether this was a time to do so. While another thread looks it is none: what a look has found
-            it holds until its end, which another one would take for references of the program.
-        """
+    def look(self) -> bool:
+        """Look at what grows now, on a thread of the program. Return whether no other one is doing so."""
         if self._look() is not None:
             return False
         # It goes with this frame, whatever ends that.
         look = _Look()
         self._look = ref(look)
+        self._look_at_what(self._make)
+        return True
+
+    def look_beside(self, make: Callable[[], Report]) -> None:
+        """Look at what grows now, on a thread of this package, unless a thread of the program does so.
+
+        That one does not wait: when it looks shall not depend on this one.
+
+        Parameters
+        ----------
+        make : callable
+            Makes the report.
+        """
+        if self._look() is None:
+            self._look_at_what(make)
+
+    def _look_at_what(self, make: Callable[[], Report]) -> None:
         try:
-            self.look_at((make or self._make)())
+            self.look_at(make())
         except Exception as error:
+            # The program goes on.
             if self._failure is None:
                 with suppress(OSError, ValueError):
                     print(f"leak-report: internal error: a look at what grows failed: {error!r}", file=sys.stderr)
             # Not the exception, whose traceback holds what its frames have.
             self._failure = repr(error)
-        return True
 
     def unwatched(self) -> list[str]:
         """Return what was not seen: growth, where a look has failed."""

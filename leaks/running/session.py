@@ -371,7 +371,7 @@ class Session:
         return None
 
     def _write_what_is_known(self) -> None:
-        self._growing.look(self._written)
+        self._growing.look_beside(self._written)
 
     def _written(self) -> Report:
         """Return the report of this process, which is written with what is known of others."""

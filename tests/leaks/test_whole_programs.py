@@ -640,27 +640,34 @@ def test_a_pass_during_a_look_of_another_thread_leaves_the_next_one_to_look() ->
 
     def look() -> Report:
         looks.append(number)
+        if number == 16:
+            begun.set()
+            go_on.wait()
         return Report()
 
-    def long_look() -> Report:
-        begun.set()
-        go_on.wait()
+    def look_beside() -> Report:
+        # A thread of the program looks all the same.
+        growing.passed("step", number)
+        looks.append(-number)
         return Report()
 
     growing = Growing(look)
-    number = 0
+    number = 16
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(growing.look, long_look)
+        other = pool.submit(growing.passed, "step", number)
         begun.wait()
-        for number in range(1, 20):
+        for number in range(17, 20):
             growing.passed("step", number)
-        assert not growing.look()
         assert not growing.born()
+        growing.look_beside(look_beside)
         go_on.set()
-        assert other.result()
+        other.result()
     for number in range(20, 40):
         growing.passed("step", number)
-    assert looks == [20, 30]
+    assert looks == [16, 24, 36]
+    number = 54
+    growing.look_beside(look_beside)
+    assert looks == [16, 24, 36, 54, -54]
 
 
 @pytest.mark.parametrize("ending", [ValueError, KeyboardInterrupt])
@@ -670,14 +677,13 @@ def test_a_look_that_ended_badly_hinders_no_other(
     def fail() -> Report:
         raise ending
 
-    growing = Growing(Report)
-    with suppress(KeyboardInterrupt):
-        growing.look(fail)
-    assert growing.look()
-    assert growing.unwatched() == (
-        [] if ending is KeyboardInterrupt else ["what grew while the program ran: ValueError()"]
-    )
-    assert capsys.readouterr().err.count("\n") == len(growing.unwatched())
+    growing = Growing(fail)
+    for _ in range(2):
+        with suppress(KeyboardInterrupt):
+            assert growing.look()
+    unwatched = [] if ending is KeyboardInterrupt else ["what grew while the program ran: ValueError()"]
+    assert growing.unwatched() == unwatched
+    assert capsys.readouterr().err.count("\n") == len(unwatched)
 
 
 def test_where_looks_fail_the_program_goes_on_and_its_report_is_undecided(tmp_path: Path) -> None:
