@@ -216,7 +216,8 @@ class BatchIterator(_Closing, Iterator[T]):
 
 
 # The traceback of what is raised keeps the iterator, which otherwise would close the scope when it
-# dies. mypy takes no method for another, and these are called as the ones they wrap.
+# dies. mypy takes no method for another; each of these has the same signature as the one that it
+# wraps.
 _wrapped: Final = with_undo
 BatchIterator.__next__ = _wrapped((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]  # same
 BatchIterator.__del__ = _wrapped((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]  # same
