@@ -292,23 +292,25 @@ class Run:
         self._is_forgotten = False
 
     def __enter__(self) -> DisposeScope:
+        workspace = self._workspace
         if self._scope is not None:
             raise ScopeNestingError(
-                f"a pass of workspace {self._workspace.name!r} is entered once: write run() in each with statement",
+                f"a pass of workspace {workspace.name!r} is entered once: write run() in each with statement",
                 scope=repr(self._scope),
             )
-        scope = DisposeScope(self._workspace.name, escapes=self._escapes)
-        self._begin()
+        scope = DisposeScope(workspace.name, escapes=self._escapes)
+        self._thread = thread = workspace._thread()
+        self._course = course = thread.courses.get(self._key) or workspace._new_course(thread, self._key)
+        if course.refusal is not None:
+            raise MemoryError(course.refusal)
         self._scope = scope
         try:
+            self._pass = self._pass_of(thread, course)
             scope.__enter__()
             try:
                 self._pass.begin(scope)
-                if self._works and self._course is not None and self._course.wants_notes:
-                    for framework in FRAMEWORKS.with_own("note_lives"):
-                        stop = framework.note_lives(self._pass)
-                        if stop is not None:
-                            self._stops.append(stop)
+                if self._works and course.wants_notes:
+                    self._note_lives()
             except BaseException as error:
                 self._stop_noting()
                 scope.__exit__(type(error), error, error.__traceback__)
@@ -336,38 +338,40 @@ class Run:
                 raise refusal
             error.add_note(str(refusal))
 
+    def _pass_of(self, thread: _Thread, course: _Course) -> Any:
+        """Return what records the pass, and serves it from the slab where that is its turn."""
+        if thread.open is not None:
+            return ARENA.Pass()
+        self._works = True
+        thread.open = self
+        if course.served is None:
+            return ARENA.Pass()
+        try:
+            return ARENA.Pass(course.served, thread.slab_for(course))
+        except MemoryError:
+            # The pool serves this pass.
+            self._has_no_slab = True
+            return ARENA.Pass()
+
+    def _note_lives(self) -> None:
+        for framework in FRAMEWORKS.with_own("note_lives"):
+            stop = framework.note_lives(self._pass)
+            if stop is not None:
+                self._stops.append(stop)
+
     def _stop_noting(self) -> None:
         while self._stops:
             self._stops.pop()()
 
-    def _begin(self) -> None:
-        workspace = self._workspace
-        self._thread = thread = workspace._thread()
-        self._course = course = thread.courses.get(self._key)
-        if course is None:
-            self._course = course = thread.courses[self._key] = _Course(self._key, workspace.verify)
-        if course.refusal is not None:
-            raise MemoryError(course.refusal)
-        self._pass = ARENA.Pass()
-        self._works = thread.open is None
-        self._has_no_slab = False
-        if self._works:
-            thread.open = self
-        if self._works and course.served is not None:
-            try:
-                self._pass = ARENA.Pass(course.served, thread.slab_for(course))
-            except MemoryError:
-                # The pool serves this pass.
-                self._has_no_slab = True
-
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
-        escaped_slab = self._pass.end()
-        if self._is_forgotten:
+        escaped_slab = 0 if self._pass is None else self._pass.end()
+        works, thread = self._works, self._thread
+        if works and thread is not None:
+            self._works = False
+            thread.open = None
+        if self._pass is None or self._is_forgotten:
             return None
-        works, self._works = self._works, False
-        if works and self._thread is not None:
-            self._thread.open = None
         return self._workspace._ended(self, escaped_slab, is_whole=is_whole, works=works)
 
     def forget(self) -> None:
@@ -595,6 +599,10 @@ class Workspace:
         if thread is not None and thread.open is not None:
             thread.open.forget()
         self._begin()
+
+    def _new_course(self, thread: _Thread, key: Hashable) -> _Course:
+        thread.courses[key] = course = _Course(key, self.verify)
+        return course
 
     def _course(self, key: Hashable) -> _Course:
         course = self._last
