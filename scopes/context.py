@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .base.errors import EscapedError
 
 __all__ = [
-    "ANY_GENERATOR",
     "ArenaUse",
     "CLOSED",
     "CURRENT",
@@ -43,6 +42,7 @@ __all__ = [
     "add_listener",
     "after_releases",
     "aside",
+    "block_frame",
     "drive_by_hand",
     "enter_among_generators",
     "finish_releases",
@@ -352,7 +352,7 @@ CLOSED: Final = 2
 _CO_GENERATOR: Final = 0x20
 _CO_ITERABLE_COROUTINE: Final = 0x100  # types.coroutine: its yield is an await
 _CO_ASYNC_GENERATOR: Final = 0x200
-ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
+_ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
 # Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are
@@ -429,6 +429,14 @@ def _innermost_running(node: ScopeState) -> ScopeState:
     return node
 
 
+def block_frame(frame: FrameType) -> FrameType | None:
+    """Return the frame, at or above one, that enters nothing on behalf of another."""
+    found: FrameType | None = frame
+    while found is not None and not found.f_code.co_flags & _ANY_GENERATOR and found.f_code.co_name in ENTERING:
+        found = found.f_back
+    return found
+
+
 def generator_frame(frame: FrameType) -> FrameType | None:
     """Return the frame of the generator whose block enters a scope; None for another block.
 
@@ -437,12 +445,8 @@ def generator_frame(frame: FrameType) -> FrameType | None:
     A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest
     hook are None too: while they are suspended, the block that they manage runs.
     """
-    found: FrameType | None = frame
-    while found is not None and not found.f_code.co_flags & ANY_GENERATOR:
-        if found.f_code.co_name not in ENTERING:
-            return None
-        found = found.f_back
-    if found is None:
+    found = block_frame(frame)
+    if found is None or not found.f_code.co_flags & _ANY_GENERATOR:
         return None
     driver = found.f_back
     if driver is not None and (driver.f_globals.get("__name__"), driver.f_code.co_name) in _BLOCK_DRIVERS:

@@ -19,7 +19,6 @@ from .base.sites import mark_of
 from .compiled import (
     CURRENT,
     DEAD_COMPOSITES,
-    ENTERING,
     LIVE,
     Entry,
     ScopeState,
@@ -31,13 +30,13 @@ from .compiled import (
     thread_ledger,
 )
 from .context import (
-    ANY_GENERATOR,
     CLOSED,
     HOOKS,
     OPEN,
     UNOPENED,
     ArenaUse,
     aside,
+    block_frame,
     drive_by_hand,
     enter_among_generators,
     finish_releases,
@@ -91,9 +90,9 @@ __all__ = [
 # What a scope is made of, and its properties.
 
 
-def _origin_at(name: str | None, frame: FrameType) -> Origin:
+def _origin_at(name: str | None, frame: FrameType | None) -> Origin:
     """Return what errors say of a scope that is entered in user code at or above a frame."""
-    mark = mark_of(frame)
+    mark = None if frame is None else mark_of(frame)
     return (name, None, 0) if mark is None else (name, *mark)
 
 
@@ -735,7 +734,7 @@ class DisposeScope(ScopeState):
         return tree
 
     def _check_options(self) -> None:
-        """Check the options that a scope was made with: what the compiled `__init__` calls where there are any."""
+        """Check the options of a scope; the compiled `__init__` calls it where they may be wrong."""
         name: object = self.name
         if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             if callable(name):
@@ -749,20 +748,14 @@ class DisposeScope(ScopeState):
                 raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
     def _prepare(self) -> None:
-        """Find the place of the scope: what the compiled `__enter__` calls where that is no plain block."""
+        """Find the place of the scope; the compiled `__enter__` calls it where the block is no plain one."""
         if self._state:
             self._refuse_to_enter()
         if modules_were_imported():
             install_imported()
-        below = CURRENT.get()
-        code = _getframe(1).f_code
         if self._origin is None:
-            self._origin = _origin_at(self.name, _getframe(1))
-        if (below is None or below._direct) and not code.co_flags & ANY_GENERATOR and code.co_name not in ENTERING:
-            self._below = self._outer = below
-            self._direct = True
-        else:
-            enter_among_generators(self, below, _getframe(1))
+            self._origin = _origin_at(self.name, block_frame(_getframe(1)))
+        enter_among_generators(self, CURRENT.get(), _getframe(1))
 
     def _begin(self) -> None:
         """Note what is there before the block, for the options that ask for it: called by `__enter__`."""

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "shared/fields.h"
+#include "shared/frames.h"
 #include "shared/raised.h"
 
 static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
@@ -141,6 +142,10 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
     scope->keep_pages = keep_pages;
     scope->has_memory_options = !arena || budget != Py_None;
     scope->limits_recording = limits_recording(graph);
+    if (graph == name_keep && escapes == name_dispose && budget == Py_None &&
+        (name == Py_None || PyUnicode_CheckExact(name))) {
+        return 0;
+    }
     PyObject *checked = PyObject_CallMethodNoArgs(self, name_check_options);
     Py_XDECREF(checked);
     return checked == NULL ? -1 : 0;
@@ -148,28 +153,26 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
 
 /* ------------------------------------------------------------------ __enter__ */
 
-/* Whether the code that enters is a plain function's: no generator, and nothing that enters on
- * behalf of one. Takes note of its place then. */
+/* Whether the block that a scope is entered for is a plain function's, and no generator's: that of
+ * the innermost frame that enters nothing on behalf of another one. Takes note of its place. */
 static bool entered_plainly(ScopeState *scope)
 {
-    PyFrameObject *frame = PyEval_GetFrame();
-    if (frame == NULL) {
-        return false;
-    }
-    PyCodeObject *code = PyFrame_GetCode(frame);
-    bool plain = !(code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR));
-    if (plain) {
-        int entering = PySet_Contains(entering_names, code->co_name);
-        plain = entering == 0;
+    bool plain = true;
+    struct walk walk;
+    for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) {
+        PyCodeObject *code = walk_code(&walk);
+        plain = !(code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR));
+        int entering = plain ? PySet_Contains(entering_names, code->co_name) : 0;
         if (entering < 0) {
             PyErr_Clear();
         }
+        if (entering <= 0) {
+            put(&scope->code, (PyObject *)code);
+            scope->instruction = walk_instruction(&walk);
+            break;
+        }
     }
-    if (plain) {
-        put(&scope->code, (PyObject *)code);
-        scope->instruction = PyFrame_GetLasti(frame);
-    }
-    Py_DECREF(code);
+    walk_end(&walk);
     return plain;
 }
 

@@ -8,7 +8,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 import pytest
@@ -125,6 +125,38 @@ def test_a_scope_without_a_name_is_told_by_its_line():
     error = error_of(lambda: tensor + 1)
     assert error.scope == ""
     assert f"has been disposed by a scope, entered at {error.site}" in str(error)
+
+
+class _Managed:
+    """A context manager of a program's own, which opens a scope."""
+
+    def __enter__(self) -> ds.DisposeScope:
+        self.scope = ds.dispose_scope("managed")
+        return self.scope.__enter__()
+
+    def __exit__(self, *what: object) -> None:
+        self.scope.__exit__(*what)  # type: ignore[arg-type]  # as given
+
+
+def _in_generator(manager: AbstractContextManager[object]) -> Iterator[object]:
+    with manager:
+        yield ds.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("manager", "name"), [(_Managed, "managed"), (ds.Workspace("loop").run, "loop")], ids=["class", "workspace"]
+)
+def test_a_scope_that_a_context_manager_opens_is_told_by_the_line_of_the_block(
+    manager: Callable[[], AbstractContextManager[object]], name: str
+):
+    for _ in range(2):
+        line = line_here() + 1
+        with manager():
+            tensor = ds.ones(3)
+        tells(error_of(lambda tensor=tensor: tensor + 1), name, line)
+    for tensor in _in_generator(manager()):
+        held = tensor
+    tells(error_of(lambda: held + 1), name, _in_generator.__code__.co_firstlineno + 1)
 
 
 def test_a_decorated_function_is_named_by_its_first_line():
