@@ -213,6 +213,9 @@ class Log:
     def site(self, number: int, /) -> SiteRow:
         """Return what is known of a site."""
 
+    def latest(self, number: int, /) -> tuple[int, int]:
+        """Return the number of the last birth of a site, and of the last birth before one of its own died."""
+
     def site_count(self) -> int:
         """Return how many sites there are, numbered from 0."""
 

@@ -58,6 +58,9 @@ _PASSING: Final = ("scope", "suspended")
 
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
+_WENT_ON: Final = 4
+"""After so many births a function was still running: the last ones may be recorded when it has returned."""
+
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
@@ -299,6 +302,8 @@ class Growing:
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
+            if _was_cleared(line, leak.holder):
+                continue
             for name in names:
                 trends = [
                     trend
@@ -314,13 +319,14 @@ class Growing:
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.copy().items():
             end = _end_of(leak.holder)
-            if line not in known and end is not None:
+            if line not in known and end is not None and not _was_cleared(line, leak.holder):
                 found.append(_told_freed_graph(leak, end))
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
             for line, leak in self._open.copy().items()
-            if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
+            if line not in known and names_are_no_loops and not _was_cleared(line, leak.holder)
+            if (end := _end_of(leak.holder)) is not None
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
@@ -378,6 +384,22 @@ def _numbers_of(line: _Line) -> list[int]:
         if (kind, call) == line[1:] and site_of(places[0] if places else None) == line[0]:
             numbers.append(number)
     return numbers
+
+
+def _was_cleared(line: _Line, holder: str) -> bool:
+    """Return whether what a variable of a function held was freed, for good, before the function returned.
+
+    Then the function went on making tensors after the last of them had died.
+    """
+    function = _FRAME.match(holder)
+    if function is None:
+        return False
+    died = max((LOG.latest(number)[1] for number in _numbers_of(line)), default=0)
+    return any(
+        LOG.latest(number)[0] >= died + _WENT_ON
+        and any(f"{code.co_qualname}()" == function[1] for code, _ in LOG.site(number)[3])
+        for number in range(LOG.site_count())
+    )
 
 
 def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:

@@ -123,6 +123,7 @@ struct site {
     uint64_t births;
     double live; /* of sampled births an estimate, as the two below */
     int64_t live_nbytes, peak_nbytes;
+    uint64_t latest_birth, latest_death; /* the numbers of the last births before these were counted */
     struct series *series;
 };
 
@@ -310,6 +311,7 @@ void sites_clear(Log *log);
 PyObject *sites_mark(Log *log, PyObject *name);
 PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
 PyObject *sites_site(Log *log, PyObject *number);
+PyObject *sites_latest(Log *log, PyObject *number);
 
 /* ------------------------------------------------------------------ rows.c: methods of the log */
 

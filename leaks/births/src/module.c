@@ -161,6 +161,7 @@ static PyMethodDef methods[] = {
     {"has_escaped", METHOD(births_has_escaped), METH_O, NULL},
     {"is_in_use", METHOD(rows_is_in_use), METH_FASTCALL, NULL},
     {"let_out", METHOD(births_let_out), METH_O, NULL},
+    {"latest", METHOD(sites_latest), METH_O, NULL},
     {"live_nbytes", METHOD(live_nbytes), METH_NOARGS, NULL},
     {"look_at_births", METHOD(look_at_births), METH_O, NULL},
     {"mark", METHOD(sites_mark), METH_O, NULL},

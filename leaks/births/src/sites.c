@@ -300,6 +300,7 @@ void site_count(Log *log, const struct birth *birth, int sign)
     int64_t nbytes = sign * (int64_t)((double)birth->nbytes * weight);
     site->live += sign * weight;
     site->live_nbytes += nbytes;
+    *(sign > 0 ? &site->latest_birth : &site->latest_death) = log->last_birth;
     if (site->live_nbytes > site->peak_nbytes) {
         site->peak_nbytes = site->live_nbytes;
     }
@@ -327,14 +328,34 @@ void sites_clear(Log *log)
     free(gone.index.slots);
 }
 
-PyObject *sites_site(Log *log, PyObject *number)
+/* Whether there is a site of that number; if not, with an error set. */
+static bool is_site(const Log *log, PyObject *number, unsigned long *wanted)
 {
-    unsigned long wanted = PyLong_AsUnsignedLong(number);
+    *wanted = PyLong_AsUnsignedLong(number);
     if (PyErr_Occurred()) {
+        return false;
+    }
+    if (*wanted >= log->sites.count) {
+        PyErr_Format(PyExc_IndexError, "there are %u sites, and no number %lu", log->sites.count, *wanted);
+        return false;
+    }
+    return true;
+}
+
+PyObject *sites_latest(Log *log, PyObject *number)
+{
+    unsigned long wanted;
+    if (!is_site(log, number, &wanted)) {
         return NULL;
     }
-    if (wanted >= log->sites.count) {
-        PyErr_Format(PyExc_IndexError, "there are %u sites, and no number %lu", log->sites.count, wanted);
+    const struct site *site = &log->sites.all[wanted];
+    return Py_BuildValue("KK", (unsigned long long)site->latest_birth, (unsigned long long)site->latest_death);
+}
+
+PyObject *sites_site(Log *log, PyObject *number)
+{
+    unsigned long wanted;
+    if (!is_site(log, number, &wanted)) {
         return NULL;
     }
     /* What is made here may run the garbage collector, and with it births, which move the sites, or
