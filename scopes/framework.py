@@ -464,10 +464,11 @@ class Framework:
         """
         return 0
 
-    def step_outlived(self, tensor: Any, /) -> float | None:
-        """Return after which share of the steps of a loop a graph was made, if nothing can go back through it any more.
+    def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
+        """Return after which share of the steps of a loop a graph was made, and whether it is spent.
 
-        What it saved was freed, or changed in place since. None where it was not, or that is unknown.
+        It is spent where nothing can go back through it any more: what it saved was freed, or changed in
+        place since. None where the steps are unknown.
         """
         return None
 

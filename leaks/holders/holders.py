@@ -525,15 +525,15 @@ class Holders:
         """Return the tensors whose graphs hold some subjects, by ``id``."""
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
 
-    def steps_outlived(self, tensors: Sequence[object]) -> list[float]:
-        """Return after which shares of the steps of a loop graphs were made that nothing can go back through any more.
+    def steps_of_graphs(self, tensors: Sequence[object]) -> list[tuple[float, bool]]:
+        """Return after which shares of the steps of a loop graphs were made, and whether nothing can go back through.
 
         In order, each once. Only some of the tensors are examined.
         """
-        steps: set[float] = set()
+        steps: set[tuple[float, bool]] = set()
         for tensor in _spread(tensors):
             known = framework_of(class_of(tensor))
-            step = None if known is None else known[0].step_outlived(tensor)
+            step = None if known is None else known[0].step_of_graph(tensor)
             if step is not None:
                 steps.add(step)
         return sorted(steps)

@@ -436,7 +436,7 @@ def _undecided_at_the_end(
             stays = stays or rises([point for point in series if point[0] <= highest[0]])
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.
-            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, highest[1], highest[2])]))
+            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, highest[1], highest[2])], EPOCHS))
         made += LOG.site(number)[4]
     is_model = not nbytes
     enough = leak.count >= MODELS if is_model else count >= EPOCHS

@@ -452,9 +452,13 @@ class _Group:
             and nbytes >= WORTH_NBYTES
             and self._goes_on(births, evidence)
             and not holders.are_in_a_bounded_deque(subjects, len(with_graphs))
-            and _stay(holders.steps_outlived([*with_graphs.values()]))
         ):
-            verdict, unjudged = outlived(verdict), None
+            made = holders.steps_of_graphs([*with_graphs.values()])
+            if _stay([step for step, is_spent in made if is_spent]):
+                verdict, unjudged = outlived(verdict), None
+            elif not evidence.watched_loops and _stay([step for step, _ in made]):
+                # Such as those of losses after ``backward(retain_graph=True)``, each of an epoch.
+                unjudged = "growth"
         share = _share_of(records, births.live) if is_model else 1.0
         released_some = unjudged == "growth" and not evidence.released_nothing(births, share)
         graph_nbytes = nodes_nbytes if nodes_nbytes >= _MUCH_MORE * nbytes else 0

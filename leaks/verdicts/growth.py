@@ -192,7 +192,7 @@ def trend_of_births(
     )
 
 
-def rises(course: Sequence[Point]) -> bool:
+def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     """Return whether more of what a line makes stays the longer it makes some, evenly from its first to its last.
 
     What counts at a point is how much is there at every later one: a cache that is full, and what
@@ -201,12 +201,14 @@ def rises(course: Sequence[Point]) -> bool:
     Parameters
     ----------
     course : sequence of (int, int, int)
-        Births of the program, live count and live bytes of the line, in order.
+        Births of the program, or passes, live count and live bytes of the line, in order.
+    at_least : int, default 16
+        So many have to be there in the end.
     """
     if len(course) < PASSES_AT_LEAST:
         return False
     floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
-    if floors[-1] < BIRTHS_AT_LEAST:
+    if floors[-1] < at_least:
         return False
     first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
@@ -424,7 +426,8 @@ class Evidence:
             return rises(LOG.series(site, None))
         # What was made before the passes began does not rise over them; after the last it may have.
         now = round(births.live)
-        return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
+        series = [course for course in self._series_of(births, site) if course]
+        return any(rises([*course, (course[-1][0] + 1, now, 0)], EPOCHS) for course in series)
 
     def may_grow(self, births: Births) -> bool:
         """Return whether a line could be growing of which only a sample of the births was kept, by chance unevenly."""

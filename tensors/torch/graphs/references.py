@@ -408,10 +408,10 @@ class TorchReferences(Framework):
         # Before 2.10 PyTorch does not show whether one can.
         return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(node_of(tensor)))) else 0
 
-    def step_outlived(self, tensor: Any, /) -> float | None:
-        """Return after which share of the steps its graph was made, if no ``backward()`` can go through it any more."""
+    def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
+        """Return after which share of the steps its graph was made, and whether no ``backward()`` can go through it."""
         share = STEPS.before(tensor)
-        return share if share is not None and is_spent(node_of(tensor)) else None
+        return None if share is None else (share, is_spent(node_of(tensor)))
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
         """Return the bytes that their graphs saved of other tensors than leaves."""
