@@ -1,4 +1,4 @@
-"""The log of births, compiled: what is known of everything that was seen to be born and is there still."""
+"""The log of births, compiled: what is known of all that was seen to be born and still exists."""
 
 from collections.abc import Callable
 from types import CodeType
@@ -9,8 +9,8 @@ from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 
 SiteRow: TypeAlias = tuple[str, str, str | None, tuple[tuple[CodeType, int], ...], int, float, int, int]
-"""What is known of a site: kind, device, the call, its places (innermost first), how many were born,
-how many live, their bytes now, and the most at once."""
+"""What is known of a site: kind, device, the call, its places (innermost first), how many were
+born, how many live, their bytes now, and the most bytes at once."""
 
 @final
 class Row:
@@ -55,14 +55,17 @@ class MemoryReference(ref[Any]):
 
 @final
 class Log:
-    """What is known of everything that was seen to be born and is there still. The one instance is `LOG`.
+    """What is known of all that was seen to be born and still exists.
+
+    The one instance is `LOG`.
 
     Attributes
     ----------
     c_api : object
         A capsule for compiled code that records births: see ``scopes/src/shared/birth_log.h``.
     disposals : dict
-        What somebody keeps of disposed resources, by their entries; the log takes out those that have died.
+        What somebody keeps of disposed resources, by their entries; the log takes out those that
+        have died.
     """
 
     @property
@@ -82,16 +85,18 @@ class Log:
         backed: bool,
         /,
     ) -> None:
-        """Register what the log records of the births of a kind, which lives as long as the process.
+        """Register what the log records of births of a kind, which lives as long as the process.
 
         Parameters
         ----------
         kind, name : Kind, str
             The kind, and the name that reports use for it.
         weigh : callable, optional
-            Returns the bytes of an instance, in one quick call. Left out, they are those of its storages.
+            Returns the bytes of an instance, in one quick call. Left out, they are those of its
+            storages.
         memory : callable, optional
-            Returns the object that stands for the memory of an instance, whose birth is recorded instead.
+            Returns the object that stands for the memory of an instance, whose birth is recorded
+            instead.
         device : str
             The device of all instances; used with `weigh` alone.
         backed : bool
@@ -122,8 +127,8 @@ class Log:
         Returns
         -------
         tuple of int
-            The number of the last birth, passes that are over, scopes that were closed, and the births
-            that are known.
+            The number of the last birth, passes that are over, scopes that were closed, and the
+            births that are known.
         """
 
     # ------------------------------------------------------------------ births and deaths
@@ -135,13 +140,16 @@ class Log:
         """Forget a resource."""
 
     def released(self, entry: Entry, /) -> bool:
-        """Record that a resource was disposed: it has no bytes any more. Return whether it is known."""
+        """Record that a resource was disposed: it has no bytes now. Return whether it is known."""
 
     def record_memory(self, anchor: object, op: str | None, nbytes: int, kind: str, device: str | None, /) -> bool:
-        """Record the birth of memory, whose end is that of `anchor`; once. Return whether it is known now."""
+        """Record, once, the birth of memory that dies with `anchor`. Return whether it is known."""
 
     def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
-        """Record the birth of what owns memory, at a line outside of so many frames; also where births are sampled."""
+        """Record the birth of what owns memory, at the line outside of so many innermost frames.
+
+        It is recorded also where births are sampled. Return whether it is known now.
+        """
 
     def exclude(self, anchor: object, /) -> bool:
         """Stop reporting some memory. Return whether it was reported until now."""
@@ -153,13 +161,16 @@ class Log:
         """
 
     def let_out(self, memory: object, /) -> None:
-        """Record that some memory was moved out under another name than that of its tensor: it does not escape."""
+        """Record that some memory was moved out under another name than that of its tensor.
+
+        It does not escape then.
+        """
 
     def escapes(self) -> int:
         """Return how often `escape` was called for memory that is known."""
 
     def has_escaped(self, memory: object, /) -> bool:
-        """Return whether the tensor of some memory was disposed, and the memory was not moved out."""
+        """Return whether the tensor of some memory was disposed, and the memory not moved out."""
 
     # ------------------------------------------------------------------ what is known of births
 
@@ -176,7 +187,7 @@ class Log:
         """Return whether a block of the arena is still the one of that birth."""
 
     def entries(self, after: int, until: int, /) -> tuple[list[Entry], list[Row]]:
-        """Return the known resources of a window of births, in the order of birth, and their rows."""
+        """Return the known resources of a window of births, in order of birth, and their rows."""
 
     def blocks(self, after: int, until: int, /) -> tuple[list[int], list[Row]]:
         """Return the same for blocks of the arena, by address."""
@@ -196,18 +207,21 @@ class Log:
         """Return how many passes of each name there were."""
 
     def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
-        """Call a function at births 16, 20, 25 and so on from now, where the main thread runs Python code.
+        """Call a function at births 16, 20, 25 and so on from now, on the main thread.
 
-        Each is a quarter further on than the one before, and from some 16,000 on twice as far.
+        Each is a quarter further on than the one before, and from some 16,000 on twice as far. The
+        call is made as soon as the main thread runs Python code.
 
-        It returns whether it looked; where it did not, it is called again at the next birth. None ends that.
+        The function returns whether it looked; where it did not, it is called again at the next
+        birth. None ends the calls.
         """
 
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
-        """Return pass, live count and live bytes of a site over the passes of a name; what lives now is the last.
+        """Return pass, live count and live bytes of a site over the passes of a name.
 
-        Of the passes since births began to be recorded, up to 256 are shown, at even distances. Without a name
-        each birth is a pass.
+        Of the passes since births began to be recorded, up to 256 are shown, at even distances.
+        Where the last pass is not among these, it is added with what lives now. Without a name each
+        birth is a pass.
         """
 
     def site(self, number: int, /) -> SiteRow:
@@ -229,4 +243,7 @@ LOG: Final[Log]
 """The log of this process."""
 
 def untrack(objects: list[Any], /) -> None:
-    """Have the garbage collector pass over objects that cannot be part of a cycle: it would go through millions."""
+    """Have the garbage collector pass over objects that cannot be part of a cycle.
+
+    It would go through millions of them otherwise.
+    """

@@ -52,7 +52,10 @@ class Beginning:
 
     @property
     def has_series(self) -> bool:
-        """Return whether the log still has the passes since: not where all detectors were closed, and one opened."""
+        """Return whether the log still has the passes since.
+
+        It has lost them once all detectors were closed and one was opened again.
+        """
         return self.opening == LOG.openings()
 
 
@@ -81,7 +84,7 @@ class Births:
 
     @property
     def made(self) -> int:
-        """Return the number of births of the line under the detector when the snapshot was taken."""
+        """Return how many births the line had under the detector when the snapshot was taken."""
         if self.site_number is None:
             return 0
         return self._sites(self.site_number).made - self._beginning.births.get(self.site_number, 0)
@@ -94,7 +97,7 @@ class Births:
 
     @property
     def mark(self) -> Mark | None:
-        """Return the code and the instruction of the line; None where they are not known any more."""
+        """Return code and instruction of the line; None where they are not known any more."""
         places = LOG.site(self.site_number)[3] if self.site_number is not None and self.is_known_still else ()
         return places[0] if places else None
 
@@ -110,12 +113,12 @@ class Births:
 
     @property
     def has_series(self) -> bool:
-        """Return whether the log still has the course of the line over the passes of this detector."""
+        """Return whether the log still has the line's course over the passes of this detector."""
         return self.is_known_still and self._beginning.has_series
 
     @property
     def kept(self) -> int | None:
-        """Return how many births there are records of, where a sample was kept; None where every one was."""
+        """Return of how many births a sample has records; None where every birth was kept."""
         return len(self._rows) if self.weights() else None
 
     def numbers(self) -> list[int]:

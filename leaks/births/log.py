@@ -38,7 +38,7 @@ BirthRows: TypeAlias = Sequence[Row]
 
 
 def complete_log() -> Log:
-    """Return the log, in which all births are that were seen: whoever counts, lists or reports reads this one.
+    """Return the log with all births that were seen: whoever counts, lists or reports reads it.
 
     A framework may look at the memory of a tensor a moment after its birth: see
     `Framework.record_pending`.
@@ -50,8 +50,8 @@ def complete_log() -> Log:
 # ------------------------------------------------------------------ disposals
 
 DISPOSALS: Final[dict[Entry, tuple[Disposal, Row]]] = LOG.disposals
-"""Of the disposed resources that were seen to be born: where they were disposed, and the row of their birth.
-The log takes out what has died.
+"""Of the disposed resources that were seen to be born: where they were disposed, and the row of
+their birth. The log takes out what has died.
 """
 
 

@@ -66,7 +66,7 @@ def seconds_of_text(text: str) -> float:
 
 
 def count_of_text(text: str) -> int:
-    """Return the positive number that a text gives, with or without separators: ``"20_000_000"``."""
+    """Return the positive number of a text, with or without separators: ``"20_000_000"``."""
     digits = text.replace("_", "").replace(",", "")
     if not digits.isdecimal() or int(digits) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of objects, such as 20_000_000")
@@ -152,7 +152,7 @@ def check_output(
 
 
 def report_output(name: str | None, force: bool, parser: argparse.ArgumentParser) -> Path | None:
-    """Return the absolute path of the file for a report, as the program may change the working directory.
+    """Return the absolute path of a report's file: the program may change the working directory.
 
     A path that cannot, or may not, be written is a usage error.
     """
@@ -187,7 +187,7 @@ def write_output(output: str, content: str | bytes, parser: argparse.ArgumentPar
 
 @contextmanager
 def reader_may_leave() -> Generator[None]:
-    """Print in the block: a reader of the standard output that closes the pipe early is no error."""
+    """Let a block print to the standard output, whose reader may close the pipe early."""
     try:
         yield
         sys.stdout.flush()

@@ -35,8 +35,8 @@ class Check:
     suppressed, in the baseline, or slower than --max-growth; else prints those and exits with 3.
     Exits with 4 where there is none, and not everything could be judged: what, and what to do about
     it, is printed; a suppression tolerates that of a line.
-    Options and suppressions are read from .leak-report.toml or the table tool.leak-report of pyproject.toml in
-    the working directory.
+    Options and suppressions are read from .leak-report.toml or the table tool.leak-report of
+    pyproject.toml in the working directory.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

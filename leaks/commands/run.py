@@ -54,8 +54,8 @@ class Run:
     Runs a Python program unchanged under the leak detector. When it ends, also by an exception, by
     Ctrl-C or by os._exit, what leaked is printed to stderr, worst first, with the line that made it
     and what holds it. The program's output, arguments and exit status are its own. Processes that
-    it forks, or starts with multiprocessing (the workers of a DataLoader) or subprocess, are watched
-    too.
+    it forks, or starts with multiprocessing (the workers of a DataLoader) or subprocess, are
+    watched too.
 
     The report is also written to a file, now and then while the program runs and at its end: what
     was known is there even if the program is killed. Options may also stand in .leak-report.toml,

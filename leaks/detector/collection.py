@@ -1,4 +1,7 @@
-"""Pause the garbage collector during a look at the program, so that the look frees nothing, and quieten frameworks."""
+"""Pause the garbage collector during a look at the program, so that the look frees nothing.
+
+Frameworks are quiet meanwhile, too.
+"""
 
 from __future__ import annotations
 

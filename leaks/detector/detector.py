@@ -165,8 +165,8 @@ class LeakDetector:
     def mark(self, name: str = "mark") -> int:
         """End a pass of a loop: record what is live now for each line.
 
-        What grows from pass to pass is distinguished from what is merely there. The end of a scope is a pass
-        as well, by the name of the scope (or its line, where it has none).
+        What grows from pass to pass is distinguished from what is merely there. The end of a scope
+        is a pass as well, by the name of the scope (or its line, where it has none).
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Why an object is alive: the shortest chains that hold it, and the assertion that it has been freed.
+"""Why an object is alive: the shortest chains that hold it; and the check that it has been freed.
 
 What holds a model is often not what has the model: an optimizer has its parameters, a saved
 ``state_dict`` their memory, a hook of another model one of its layers. So what is searched for is
@@ -182,7 +182,7 @@ class AssertFreed:
             self.check()
 
     def check(self) -> None:
-        """Raise `LeakError` if one of the objects, a module in it, or memory of its tensors is still there."""
+        """Raise `LeakError` if an object, a module in it, or memory of its tensors is left."""
         self._used = True
         if self._collect and any(target.is_there() for target in self._targets):
             gc.collect()
@@ -349,7 +349,7 @@ def _chains_in(search: Search, subjects: Sequence[tuple[Subject, str]]) -> dict[
 
 
 def _distinct(chains: Iterable[str]) -> list[str]:
-    """Return the shortest of the chains, of those that differ by an index or a part alone the first."""
+    """Return the shortest chains; of those that differ by an index or a part alone, the first."""
     kept: dict[str, str] = {}
     for chain in sorted(chains, key=lambda chain: (" (its " in chain, chain.partition(" (")[0].count("."))):
         kept.setdefault(_INDICES.sub("[]", chain.partition(" (its ")[0]), chain)

@@ -38,7 +38,7 @@ _UNKNOWN: Final = (
 
 
 def own_nbytes() -> int | None:
-    """Return the bytes that this process has written and shares with no other; None if they are unknown."""
+    """Return the bytes that this process has written and shares with no other; None if unknown."""
     if sys.platform != "linux":
         return None
     try:

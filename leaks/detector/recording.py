@@ -1,4 +1,4 @@
-"""Record a run over time: memory, passes and scopes, in a size that is bounded for any length of run."""
+"""Record a run over time: memory, passes and scopes, in bounded size for a run of any length."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def free_nbytes() -> int:
 
 
 def cached_nbytes() -> int:
-    """Return the bytes that allocators keep for later use: those of frameworks, and of the C library."""
+    """Return the bytes that allocators of frameworks and of the C library keep for later use."""
     return sum(framework.cached_nbytes() for framework in FRAMEWORKS.with_own("cached_nbytes")) + free_nbytes()
 
 

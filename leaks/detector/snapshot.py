@@ -73,7 +73,8 @@ class Snapshot:
         ...     for step in range(3):
         ...         history.append(ds.zeros(1000, dtype="float32"))
         ...     change = detector.take_snapshot().compare_to(before)
-        >>> len(change.new), len(change.gone), [(growth.count, growth.nbytes) for growth in change.grown]
+        >>> grown = [(growth.count, growth.nbytes) for growth in change.grown]
+        >>> len(change.new), len(change.gone), grown
         (3, 0, [(3, 12000)])
         """
         return compare(self.records, self._entries, old.records, old._entries)
@@ -106,7 +107,8 @@ class Snapshot:
         >>> import disposescope as ds
         >>> with ds.LeakDetector() as detector:
         ...     weights, total = ds.zeros(3), ds.ones(2)
-        ...     len(detector.take_snapshot().filter(kind="Tens*")), len(detector.take_snapshot().filter(kind="torch.*"))
+        ...     snapshot = detector.take_snapshot()
+        ...     len(snapshot.filter(kind="Tens*")), len(snapshot.filter(kind="torch.*"))
         (2, 0)
         """
         inside = None if module is None else files_of(module)
@@ -133,8 +135,8 @@ class Snapshot:
             clock plays no part: the same heap gives the same report on a busy machine.
         of_program : bool, default False
             Whether this is about a whole program: what its variables lead to is there by right
-            then, and is reported as ``report.kept`` instead of ``report.leaks``, unless it shows signs
-            of a leak.
+            then, and is reported as ``report.kept`` instead of ``report.leaks``, unless it shows
+            signs of a leak.
         died : bool, default False
             Whether an exception has ended the program: what only ``sys.last_exc`` holds is no leak
             then.

@@ -93,7 +93,7 @@ class Window:
 
     @property
     def closings(self) -> int:
-        """How many scopes had been closed at its end, by the count that the births were made with."""
+        """How many scopes had been closed at its end, by the same count as in the births."""
         return counts()[2] if self._until is None else self._closings
 
     def __contains__(self, row: Row) -> bool:
@@ -144,7 +144,7 @@ def is_watching() -> bool:
 
 
 def counts() -> tuple[int, int, int, int]:
-    """Return the counts of the log up to now: births, passes, closings, and births that are known."""
+    """Return the counts of the log up to now: births, passes, closings, and known births."""
     return complete_log().counts()
 
 
@@ -234,7 +234,7 @@ class _Listener:
                 framework.disposing(entry, cast("DisposeScope | None", owner))
 
     def opened(self, scope: ScopeState) -> None:
-        """Pass a scope on to recorders, and watch this thread if it started before the detector was opened."""
+        """Pass a scope on to recorders; watch this thread if it is older than the detector."""
         if _here.era != _era:
             _watch_this_thread()
         OPENINGS.add(scope)

@@ -1,4 +1,4 @@
-"""What a scope with ``escapes="raise"`` says of what is held: the lines where it was born, and who holds it."""
+"""What a scope with ``escapes="raise"`` says of what is held: its line of birth and its holders."""
 
 from __future__ import annotations
 

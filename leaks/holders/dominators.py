@@ -101,7 +101,7 @@ def dominators_of(successors: Sequence[Sequence[int]]) -> Dominators:
 
 
 def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:
-    """Return the only node that refers to each node; negative where there is none, or more than one."""
+    """Return the only node that refers to each node; negative for none or several, and the root."""
     holders = [UNREACHED] * len(successors)
     for node, below in enumerate(successors):
         for child in below:
@@ -115,9 +115,10 @@ def _only_holders(successors: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _depth_first(successors: Sequence[Sequence[int]], numbers: list[int]) -> tuple[list[int], list[int]]:
-    """Number the nodes in the order of a depth-first walk; return them, and the number of each one's parent.
+    """Number the nodes in the order of a depth-first walk.
 
-    Those that have a number are left out.
+    Return them in that order, and for each the number of its parent. Nodes that have a number
+    already are left out.
     """
     vertices: list[int] = []
     parents: list[int] = []

@@ -243,9 +243,9 @@ def _is_explained(search: Search, way: Sequence[int], names: Mapping[int, int]) 
 
 
 Reason = Literal["held", "suspended", "exception", "graph", "cycle", "owned", "unfinished", "unknown"]
-"""By what something is held: by variables and what they lead to, only by suspended generators and coroutines, only by
-exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or the search ended
-early or in vain.
+"""By what something is held: by variables and what they lead to, only by suspended generators and
+coroutines, only by exceptions, only by graphs, by a cycle that nothing leads to, by its scope, or
+the search ended early or in vain.
 """
 
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
@@ -358,7 +358,7 @@ class Holders:
 
     @property
     def may_be_pinned(self) -> bool:
-        """Return whether the search ended before it was known whether some memory is pinned by views."""
+        """Return whether the search ended before it was known whether views pin some memory."""
         return self._search.may_be_pinned
 
     def used_nbytes(self, identity: Hashable) -> int | None:
@@ -398,11 +398,12 @@ class Holders:
     def chains_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
         """Return how code reaches some subjects that are held in the same way.
 
-        The chains that reach most of them come first, and of those the chains of the oldest. What reaches few of
-        many, as a left-over variable reaches the last, is left out.
+        The chains that reach most of them come first, and of those the chains of the oldest. What
+        reaches few of many, as a left-over variable reaches the last, is left out.
 
         At most three chains, which differ in more than an index. Those that differ by one of many
-        keys are one, and so are those that differ by how often a step is taken, as in a linked list.
+        keys are one, and so are those that differ by how often a step is taken, as in a linked
+        list.
         """
         alike: dict[str, dict[str, str]] = {}
         reached: Counter[str] = Counter()
@@ -434,9 +435,10 @@ class Holders:
         return found[0] if found and len(found) >= _MOST * len(asked) else None
 
     def are_in_a_bounded_deque(self, subjects: Sequence[Subject], owners: int | None = None) -> bool:
-        """Return whether some subjects are each an item of one deque with a ``maxlen``, or held by an item.
+        """Return whether subjects are, or are held by, an item each of a deque with a ``maxlen``.
 
-        What one item collects may grow, and so may what something else has as well.
+        A few of them need not be. What one item collects may grow, and so may what something else
+        has as well.
 
         Parameters
         ----------
@@ -501,7 +503,7 @@ class Holders:
         return max((self._search.ways.passes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
 
     def graph_nbytes_of(self, subjects: Sequence[Subject]) -> int:
-        """Return the bytes of the largest graph of some tensors, of which only the newest are examined."""
+        """Return the bytes of the largest graph of some tensors. Only the newest are examined."""
         newest = subjects[-_CHAINS:]
         ways = self._search.ways
         return max((ways.graph_nbytes_of(self._anchors.get(subject, subject)) for subject in newest), default=0)
@@ -509,8 +511,8 @@ class Holders:
     def node_nbytes_of(self, subjects: Sequence[Subject], carriers: Container[int]) -> int:
         """Return about how many bytes the nodes of graphs take that each of some tensors adds.
 
-        Those in the middle are examined: a variable may have the last, with its graph, of which the others
-        were detached.
+        Those in the middle are examined: a variable may have the last, with its graph, of which the
+        others were detached.
 
         Parameters
         ----------
@@ -526,9 +528,10 @@ class Holders:
         return self._search.ways.roots_of_graphs(self._anchors.get(subject, subject) for subject in subjects)
 
     def steps_of_graphs(self, tensors: Sequence[object]) -> list[tuple[float, bool]]:
-        """Return after which shares of the steps of a loop graphs were made, and whether nothing can go back through.
+        """Return after which shares of the steps of a loop graphs of tensors were made.
 
-        In order, each once. Only some of the tensors are examined.
+        With each stands whether nothing can go back through such a graph any more. They are in
+        order, each once. Only some of the tensors are examined.
         """
         steps: set[tuple[float, bool]] = set()
         for tensor in _spread(tensors):

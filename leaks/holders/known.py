@@ -1,7 +1,7 @@
 """What is known of holders: which chain is one of those in ``known.toml``.
 
-Some are known leaks of libraries. Others are the program's own, of a kind for which it is known what
-ends them, such as a hook or a default argument.
+Some are known leaks of libraries. Others are the program's own, of a kind for which it is known
+what ends them, such as a hook or a default argument.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def remedy_on(chain: Sequence[object], text: str) -> str:
 
 
 def _steps_of_classes(chain: list[object]) -> Iterator[str]:
-    """Yield each step that code shows, with each class of the object that it leaves, and the classes of the last."""
+    """Yield each step that code shows, with each class of the object that it leaves.
+
+    The classes of the last object follow.
+    """
     owner: object = None
     for thing, step in zip(chain, steps(chain), strict=False):
         if not step:
@@ -181,7 +184,10 @@ def _pattern(fields: dict[str, str]) -> _Pattern:
 
 
 def _is_there(place: str) -> bool:
-    """Return whether a module that is imported has something that is not None: ``"package.module:Class.name"``."""
+    """Return whether an imported module has something other than None at a place.
+
+    A place reads ``"package.module:Class.name"``.
+    """
     name, _, path = place.partition(":")
     thing: object = sys.modules.get(name)
     for part in path.split("."):

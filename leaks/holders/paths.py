@@ -349,7 +349,7 @@ _STEPS: Final[dict[type, Callable[[Any, Any, Any], str]]] = {
 
 
 def cache_on(chain: Sequence[object], start: str) -> str:
-    """Return what to call to empty a cache that a chain leads through; empty where it leads through none.
+    """Return in words which call empties a cache that a chain leads through; ``""`` without one.
 
     Parameters
     ----------
@@ -479,7 +479,7 @@ class Ways:
         return tensors
 
     def _tensor_of(self, subject: Subject) -> tuple[Framework | None, Any]:
-        """Return the tensor that a subject is, and its framework; None where it is another thing."""
+        """Return the framework and the tensor that a subject is; twice None if it is no tensor."""
         for _, chain, step in self.to(subject):
             known = None if step else framework_of(class_of(chain[-1]))
             if known is not None and known[1] == "tensor":
@@ -517,7 +517,7 @@ class Ways:
         return [key for key, link in self._links.items() if type(link) is str]
 
     def way_to(self, key: int) -> tuple[str, list[object], str]:
-        """Return the text of the first object, the objects that lead to one that was met, and all as code."""
+        """Return the way to an object that was met: the root as text, the objects, all as code."""
         start, chain = self._chain(key)
         return start, chain, spelled(chain, start)
 

@@ -1,4 +1,4 @@
-"""What an object refers to, and how many strong references it has, without running the program's code."""
+"""What an object refers to, and its number of strong references; no code of the program runs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ FRAMEWORKS.after_install(_forget_types)
 
 
 HIDDEN_TYPES: Final[set[type]] = {DisposeScope, Entry, HeldEntry, StrongEntry}
-"""Types of this library that know resources: they are no holders. To be read only: see `hide_types`."""
+"""Types of this library that know resources: they are no holders. Only `hide_types` adds to it."""
 
 
 def hide_types(*types: type) -> None:
@@ -207,7 +207,10 @@ def namespace_of(thing: Any) -> dict[str, object]:
 
 
 def named_in(thing: Any, name: str) -> object:
-    """Return what a class or module has by one name in its own namespace, or None: `namespace_of` without a copy."""
+    """Return what a class or module has by one name in its own namespace, or None.
+
+    It reads what `namespace_of` copies.
+    """
     namespace: Any = _class_namespace(thing) if issubclass(type(thing), type) else _module_namespace(thing)
     return namespace.get(name) if namespace else None
 
@@ -232,7 +235,7 @@ def is_namespace(thing: Any) -> bool:
 
 
 def is_container(thing: object) -> bool:
-    """Return whether an object is there to hold others: a list, a dict, a dataclass, a random key of JAX."""
+    """Return whether an object is there to hold others: a list, dataclass or random key of JAX."""
     cls = type(thing)
     if cls in HIDDEN_TYPES or is_namespace(thing):
         return False
@@ -270,8 +273,8 @@ def is_thread_local(node: object) -> bool:
 
 def is_weak_keyed(node: object) -> bool:
     """Return whether an object is a dictionary whose values live as long as their keys."""
-    # Not `issubclass`: that of an abstract class asks its metaclass, which keeps a reference to each
-    # class that it is asked of, and crashes at types that CPython 3.11 has not readied.
+    # Not `issubclass`: that of an abstract class asks its metaclass, which keeps a reference to
+    # each class that it is asked of, and crashes at types that CPython 3.11 has not readied.
     return type.__subclasscheck__(weakref.WeakKeyDictionary, type(node))
 
 

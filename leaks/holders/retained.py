@@ -1,8 +1,9 @@
 """What retains the memory that a search has found: its graph of objects, and the rows of it.
 
 Rows by line name one cause as often as it has lines: a list of a loss, its logits and its inputs is
-three rows, each with a chain that ends elsewhere. Here memory is reported by the object that retains
-it: of those that dominate it, the container with the most items, which is where it accumulates.
+three rows, each with a chain that ends elsewhere. Here memory is reported by the object that
+retains it: of those that dominate it, the container with the most items, which is where it
+accumulates.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _KEYS: Final = re.compile(r"\[[^\[\]]*\]")
 _MANY: Final = 2
 
 Piece = tuple[Sequence[tuple[Hashable, int]], int]
-"""The storages of something that was born, each with its bytes; and its place in the caller's list."""
+"""The storages of something that was born, with their bytes; and its place in the caller's list."""
 
 
 @final
@@ -68,7 +69,7 @@ class Retained:
 
 @final
 class _Graph:
-    """The objects that a search has met, as a graph: node 0 is the root, then storages, then objects.
+    """A graph of the objects that a search met: node 0 is the root, then storages, then objects.
 
     A tensor with nothing behind it but its storage is one node with it: a list of a million tensors
     has a million nodes.
@@ -118,7 +119,7 @@ class _Graph:
         self.successors[0] = list({*self.successors[0], *(self._numbers[key] for key in keys if key in self._numbers)})
 
     def explains(self, search: Search, tree: Dominators) -> bool:
-        """Return whether the graph has all references to what is retained: nothing else holds any of it."""
+        """Return whether the graph has all references to what is retained: nothing else has one."""
         # Nodes of graphs are held by C++.
         inner = {
             number

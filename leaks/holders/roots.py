@@ -104,7 +104,7 @@ def library_roots() -> Iterator[Root]:
 
 
 def typed_roots(met: Container[int], *, libraries: bool) -> Iterator[Root]:
-    """Yield instances and functions that no root leads to, which can be named by their type or name only.
+    """Yield instances and functions that no root leads to, written by their type or name alone.
 
     Code of an extension holds them, such as what is called at the exit of the interpreter.
 
@@ -249,7 +249,7 @@ def _tasks() -> Iterator[Root]:
 
 
 def _name_of_thread(ident: int) -> str:
-    """Return the name of a thread, or its number where Python did not start it; no lock is taken."""
+    """Return the name of a thread, or its number where Python did not start it, without a lock."""
     threads = cast("Mapping[int, Any]", vars(threading).get("_active", {}))
     thread: Any = threads.get(ident)
     name: object = getattr(thread, "_name", None)
@@ -276,9 +276,10 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
 
 
 def _user_frames() -> Iterator[tuple[int, FrameType]]:
-    """Yield the frames of all threads, this one first, outermost first: what an outer function holds lives longer.
+    """Yield the frames of all threads, this one first, the outermost of each first.
 
-    Each comes with the number of its thread. Frames of this package and of modules are left out.
+    What an outer function holds lives longer. Each frame comes with the number of its thread.
+    Frames of this package and of modules are left out.
     """
     frames = sys._current_frames()
     here = threading.get_ident()

@@ -58,7 +58,7 @@ __all__ = [
 
 
 REFERENCES_PER_OBJECT: Final = 10
-"""Of the references that a search looks at, for each object of its limit: lists of numbers have many."""
+"""So many references are looked at for each object of the limit: lists of numbers have many."""
 
 _AFTER_THE_LAST: Final = 100_000
 _OTHERS: Final = 10_000
@@ -324,7 +324,7 @@ class Search:
         self._looked_at = looked_at
 
     def _ends(self, stage: int, libraries: bool) -> bool:
-        """Return whether a walk that has met its bound has to end, and drop what is pending if so."""
+        """Return whether a walk that has met its bound has to end; if so, drop what is pending."""
         if not self._wanted and not self._wanted_memory and self._bound < self.object_limit and self._may_be_pinned():
             # The bytes that views use are known only when all views have been met.
             self._bound = self.object_limit
@@ -451,8 +451,8 @@ class Cycle:
     hold : str
         How the first member leads to what is kept; empty where it is what is kept.
     collectable : bool
-        Whether the garbage collector frees it: not where code of an extension, such as a graph, holds
-        a member.
+        Whether the garbage collector frees it: not where code of an extension, such as a graph,
+        holds a member.
     known : KnownLeak or None
         The known leak of a library that it is, or None.
     """
@@ -548,13 +548,13 @@ class Garbage:
                     pending.append(child)
 
     def cycle_around(self, target: object) -> Cycle | None:
-        """Return the cycle that keeps an object; None if there is none, or the allowance is spent."""
+        """Return the cycle that keeps an object; None if none is found within the allowance."""
         ancestors = self._ancestors_of(target)
         if ancestors is None:
             return None
         members = [target, *ancestors]
-        # An instance has its attributes in itself until somebody asks for its dict, as what spells a
-        # chain does: from then on that stands between.
+        # An instance has its attributes in itself until somebody asks for its dict, as what spells
+        # a chain does: from then on that stands between.
         island = {id(thing) for member in members for thing in (member, instance_dict_of(member)) if thing is not None}
         allowance = self._allowance
 
@@ -637,7 +637,7 @@ def _is_of_graph(thing: object) -> bool:
 
 
 def _is_seen(thing: object, following: object) -> bool:
-    """Return whether the garbage collector sees that a thing, or its namespace, refers to another."""
+    """Return whether the garbage collector sees a thing, or its namespace, refer to another."""
     return any(
         child is following
         or (type(child) is dict and any(value is following for value in cast("dict[object, object]", child).values()))
@@ -653,7 +653,10 @@ def _is_root(thing: object) -> bool:
 def _path(
     start: object, goal: object, is_member: Callable[[object], bool], allowance: Allowance
 ) -> list[object] | None:
-    """Return the shortest chain between two objects, or back to itself, through members of a set; or None."""
+    """Return the shortest chain from one object to another, or back to itself, through members.
+
+    None where there is none, or the allowance is spent.
+    """
     links: dict[int, object] = {}
     # A node of C++ has an object only as long as that is referred to.
     kept: list[object] = []

@@ -1,19 +1,19 @@
 """What would lower the peak of a pass, found by replaying its recording with some lives changed.
 
-A recording says when memory is born and freed; it does not say when it is used last. That is read in
-the code: the instruction after the birth binds a variable, and the last of the instructions that load
-it, on any way on from there to where it is bound again, is its last use. The time of a line is that of
-the next birth in the same function below it. So the advice is about variables of functions and modules.
-What attributes, containers, other variables and views hold is in the list of what lives at the peak,
-without advice.
+A recording says when memory is born and freed; it does not say when it is used last. That is read
+in the code: the instruction after the birth binds a variable, and the last of the instructions that
+load it, on any way on from there to where it is bound again, is its last use. The time of a line is
+that of the next birth in the same function below it. So the advice is about variables of functions
+and modules. What attributes, containers, other variables and views hold is in the list of what
+lives at the peak, without advice.
 
-Each candidate is replayed: the lives that it changes are changed in all births of that line, and the peak
-of the result is what is told. The changes are
+Each candidate is replayed: the lives that it changes are changed in all births of that line, and
+the peak of the result is what is told. The changes are
 
 * ``del x`` after the line of its last use: the life ends there;
-* in place: what an operator or a ufunc makes, where something of the same size dies before the next
-  birth, and so lived beside it for nothing: ``out=``, or an operator such as ``+=``, has one block for
-  both;
+* in place: what an operator or a ufunc makes, where something of the same size dies before the
+  next birth, and so lived beside it for nothing: ``out=``, or an operator such as ``+=``, has one
+  block for both;
 * recompute: the variable is used early, and once more after the peak: its life is cut in two.
 """
 
@@ -47,7 +47,8 @@ _FAST: Final = re.compile(r"(?:LOAD|STORE)_FAST")
 _RETURNS: Final = ("RETURN_VALUE",)
 _ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
 """What does not go on to the next instruction, beside jumps back."""
-# Functions and attributes that give out a view of an array, and methods that keep what they are given.
+# Functions and attributes that give out a view of an array, and methods that keep what they are
+# given.
 _VIEWS: Final = frozenset(
     {
         *("T", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d", "base"),
@@ -75,7 +76,7 @@ class _Step(NamedTuple):
 
 
 def _steps_of(instruction: dis.Instruction) -> Iterator[_Step]:
-    """Yield the steps of an instruction: from Python 3.13 on one may load and store two variables."""
+    """Yield the steps of an instruction: since Python 3.13 one may load and store two variables."""
     opname: str = instruction.opname
     argval: Any = instruction.argval
     # 3.14 has loads of its own for what is used at once.
@@ -102,7 +103,10 @@ class _Code:
         self._next = self._ways()
 
     def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
-        """Return the variable that the value made at an offset is bound to, and where; None where it is another use."""
+        """Return the variable that the value made at an offset is bound to, and where.
+
+        That is the number of the instruction that binds it. None where the value is used otherwise.
+        """
         after = self._after(offset)
         if after is None or self.instructions[after].opname not in _STORES:
             return None
@@ -126,9 +130,9 @@ class _Code:
     def uses_of(self, name: str, bound: int) -> list[int] | None:
         """Return the lines that load a variable after it was bound, in their order.
 
-        Ends where it is bound again. What a loop loads over and over has the last line of the loop. None
-        where nothing can be said: a closure, a container, another variable or a view may have it too, or
-        the next round of a loop uses it.
+        Ends where it is bound again. What a loop loads over and over has the last line of the loop.
+        None where nothing can be said: a closure, a container, another variable or a view may have
+        it too, or the next round of a loop uses it.
         """
         if name in self.code.co_cellvars:
             return None
@@ -151,12 +155,12 @@ class _Code:
         return sorted(self._line(self._end_of_loop(number, bound)) for number in loads)
 
     def _is_the_same(self, store: int) -> bool:
-        """Return whether a variable is bound to what an operator such as ``+=`` gives back: the same array."""
+        """Return whether a store binds what an operator such as ``+=`` returns: the same array."""
         before = self.instructions[store - 1]
         return before.opname == "BINARY_OP" and before.argrepr.endswith("=")
 
     def _may_be_held(self, load: int) -> bool:
-        """Return whether the line of a load may give the value, or a view of it, to something else that keeps it."""
+        """Return whether something else on a load's line may keep the value, or a view of it."""
         line = self.on_line(self._line(load))
         names = [each.argval for each in line if each.opname in _NAMES]
         known = sum(name in _VIEWS or name in _ADDS for name in names)
@@ -175,7 +179,7 @@ class _Code:
         return any(each.opname in _RETURNS for each in self.on_line(line))
 
     def is_elementwise(self, offset: int) -> bool:
-        """Return whether what an instruction makes is of the size of its operands, and could be made in one of them."""
+        """Return whether an instruction could make its result in an operand, of the same size."""
         number = bisect_right(self.offsets, offset) - 1
         instruction = self.instructions[number]
         if instruction.opname in ("UNARY_NEGATIVE", "UNARY_INVERT"):
@@ -210,7 +214,7 @@ class _Code:
         return self.positions.get(instruction.argval) if "JUMP_BACKWARD" in instruction.opname else None
 
     def _end_of_loop(self, load: int, bound: int) -> int:
-        """Return the instruction after which a load is not run again: itself, or the jump back of its loop."""
+        """Return the instruction that ends the runs of a load: itself, or its loop's jump back."""
         end = load
         for number in range(load + 1, len(self.instructions)):
             start = self._start_of_loop(number)
@@ -268,7 +272,7 @@ class _Replay:
         self.peak = recording.peak()[0]
 
     def changes(self) -> Iterator[tuple[str, _Lives]]:
-        """Return the changes for what lives at the peak, that of the lines with the most bytes first."""
+        """Yield the changes for what lives at the peak, the lines with the most bytes first."""
         living = self.recording.living_at(self.peak)
         by_place: dict[tuple[int, int], tuple[int, int]] = {}
         for group, (_, nbytes) in living.items():
@@ -284,7 +288,10 @@ class _Replay:
             yield from self._in_place(group)
 
     def _variable_of(self, frames: tuple[Mark, ...]) -> _Variable | None:
-        """Return the variable that a birth is bound to: in its function, or in a caller to which it is returned."""
+        """Return the variable that a birth is bound to, in its function or in a caller.
+
+        It is a variable of a caller where the function returns the value at once.
+        """
         for code, offset in frames[user_place(frames) :] if frames else ():
             known = _code_of(code)
             bound = known.variable_bound_at(offset)
@@ -301,7 +308,7 @@ class _Replay:
         return births
 
     def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
-        """Return the line at which a function was during each birth; -1 where it was not running."""
+        """Return the line of a function at each birth; -1 where the function was not running."""
         by_group = [
             next((line_of(code, offset) for each, offset in frames if each is code), -1) for frames in self.frames
         ]
@@ -309,7 +316,7 @@ class _Replay:
         return lines
 
     def _next(self, condition: NDArray[np.bool_], births: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the time of the first birth after each that meets a condition; the end where none does."""
+        """Return for each birth the time of the next that meets a condition, or the end."""
         times = np.append(np.flatnonzero(condition), len(condition))
         found: NDArray[np.int64] = times[np.searchsorted(times, births, side="right").clip(max=len(times) - 1)]
         return found
@@ -354,7 +361,7 @@ class _Replay:
             )
 
     def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
-        """Return the change where what was born at a line could have had the block of what dies at the next birth."""
+        """Yield the change by which births of a line get the blocks of what dies at the next."""
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place

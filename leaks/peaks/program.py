@@ -26,8 +26,8 @@ _LIVES: Final = 150
 class LifeRecorder:
     """Records what a program makes, on all threads, from `start` until `stop`.
 
-    Memory that a library notes for the threads that ask, such as PyTorch's, is recorded on the thread that
-    has called `start`.
+    Memory that a library notes for the threads that ask, such as PyTorch's, is recorded on the
+    thread that has called `start`.
     """
 
     def __init__(self, most_births: int = _BIRTHS_AT_MOST) -> None:
@@ -113,7 +113,7 @@ class LifeRecorder:
         )
 
     def _pass_at(self, time: int, count: int) -> tuple[str | None, int, int, int]:
-        """Return the shortest pass that has the peak: its name, its number, and where it begins and ends."""
+        """Return the shortest pass that has the peak: its name, number, beginning and end."""
         found: tuple[str | None, int, int, int] = (None, 0, 0, count)
         for name, ends in self._ends.items():
             for index, (begin, end) in enumerate(pairwise([0, *ends]), 1):

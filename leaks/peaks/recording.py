@@ -31,8 +31,8 @@ class Service(IntEnum):
     ESCAPES
         By the pool, as the plan says: in an earlier pass it outlived the pass.
     UNKNOWN, LARGER, IN_USE
-        By the pool, because the plan has nothing of that line ahead, or something smaller, or because
-        something that is alive has these bytes of the slab.
+        By the pool, because the plan has nothing of that line ahead, or something smaller, or
+        because something that is alive has these bytes of the slab.
     RESIZED
         It is the new place of a block that was given another size.
     ELSEWHERE
@@ -100,8 +100,8 @@ class Recording:
     births : tuple of Birth
         In their order, which is the time: 0, 1, 2, ...
     lower, upper, sizes : array of int64, shape (n,)
-        When each was born, the time when it was dead, and its bytes. What outlived the pass has the end
-        of the pass as its upper.
+        When each was born, the time when it was dead, and its bytes. What outlived the pass has the
+        end of the pass as its upper.
     """
 
     __slots__ = ("_groups", "births", "lower", "sizes", "upper")
@@ -121,7 +121,10 @@ class Recording:
         self._groups: tuple[NDArray[np.int64], list[tuple[Mark, ...]]] | None = None
 
     def groups(self) -> tuple[NDArray[np.int64], list[tuple[Mark, ...]]]:
-        """Return for each birth the number of its frames, and the frames by that number: equal ones have one."""
+        """Return for each birth the number of its frames, and the frames by that number.
+
+        Births with equal frames have the same number.
+        """
         if self._groups is None:
             numbers: dict[tuple[int, ...], int] = {}
             frames: list[tuple[Mark, ...]] = []
@@ -137,7 +140,10 @@ class Recording:
         return self._groups
 
     def live_nbytes(self, lives: tuple[NDArray[np.int64], ...] | None = None) -> NDArray[np.int64]:
-        """Return the bytes that live at each time, with the recorded lives or with given ones: lower, upper, bytes."""
+        """Return the bytes that live at each time, with the recorded lives or with given ones.
+
+        Given lives are three arrays: lower, upper and bytes.
+        """
         lower, upper, sizes = (self.lower, self.upper, self.sizes) if lives is None else lives
         count = len(self.births)
         changes = np.zeros(count + 1, np.int64)
@@ -147,7 +153,7 @@ class Recording:
         return live
 
     def peak(self) -> tuple[int, int]:
-        """Return the time of the peak, the first of several, and the bytes then; (0, 0) of nothing."""
+        """Return time and bytes of the peak, the first of several; (0, 0) without births."""
         if not self.births:
             return 0, 0
         live = self.live_nbytes()
@@ -155,7 +161,7 @@ class Recording:
         return at, int(live[at])
 
     def living_at(self, time: int) -> dict[int, tuple[int, int]]:
-        """Return number and bytes of the births that live at a time, by the number of their frames."""
+        """Return count and bytes of births that live at a time, by the number of their frames."""
         alive = (self.lower <= time) & (time < self.upper) & (self.sizes > 0)
         of_births = self.groups()[0][alive]
         found: dict[int, tuple[int, int]] = {}
@@ -184,7 +190,7 @@ def _role_of(code: CodeType) -> Role:
 
 
 def user_place(places: tuple[Mark, ...]) -> int:
-    """Return which of the frames at a birth is the innermost of the user's; the outermost where none is."""
+    """Return the index of the user's innermost frame at a birth; of the outermost where none is."""
     for number, (code, _) in enumerate(places):
         if _role_of(code) is Role.USER:
             return number

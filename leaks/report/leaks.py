@@ -110,12 +110,12 @@ class Leak:
         The reason: ``"escaped"`` (due at its scope's end and not moved out, still referenced),
         ``"growth"`` (unowned, and more from pass to pass), ``"model"`` (more models from pass to
         pass, each with its parameters, buffers, gradients and optimizer state), ``"graph"`` (alive
-        only because an autograd graph saved it), ``"view"`` (pinned by a small view), ``"cycle"`` (alive until
-        ``gc.collect()``), ``"exception"`` (held by a traceback, by logging, by ``sys.last_exc``),
-        ``"scope"`` (a scope that was not closed), ``"suspended"`` (a generator or task that is
-        suspended inside a scope), ``"worker"`` (a worker of a DataLoader keeps batches),
-        ``"native"`` (resident memory grows and tracked bytes do not), or ``"alive"`` (alive for
-        none of these reasons).
+        only because an autograd graph saved it), ``"view"`` (pinned by a small view), ``"cycle"``
+        (alive until ``gc.collect()``), ``"exception"`` (held by a traceback, by logging, by
+        ``sys.last_exc``), ``"scope"`` (a scope that was not closed), ``"suspended"`` (a generator
+        or task that is suspended inside a scope), ``"worker"`` (a worker of a DataLoader keeps
+        batches), ``"native"`` (resident memory grows and tracked bytes do not), or ``"alive"``
+        (alive for none of these reasons).
     sure : {"certain", "likely", "possible"}
         How certain the report is.
     tensor : str or None
@@ -169,8 +169,8 @@ class Leak:
         as there were too few passes and what the line makes stays (``"growth"``), or as too few of
         its births were in the sample (``"trend"``); or whether a view pins it. None where all is.
     freed : str or None
-        When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if it
-        is there still.
+        When it was freed in the end: ``"by exit functions"``, ``"when main() returned"``. None if
+        it is there still.
     remedy : str
         What to do about it, as the end of `explanation`; empty where there is nothing to do.
     known : KnownLeak or None
@@ -178,13 +178,14 @@ class Leak:
     rank : int or None
         The rank of its process, in a report of several processes; None where that has none.
     made : int or None
-        How many the line made in all, where it is not known whether it grows and it released some of them; otherwise
-        None.
+        How many the line made in all, where it is not known whether it grows and it released some
+        of them; otherwise None.
     graph_nbytes : int
-        Of a graph, what it saved where that is more than the lines of the report made: for a kept tensor whose graph
-        reaches over many steps of an optimizer, and where code of an extension made most of it. Of kept tensors
-        that are smaller than their graphs, such as losses, about what the nodes take, which stay also after
-        ``backward()`` has freed what they saved. Otherwise 0.
+        Of a graph, what it saved where that is more than the lines of the report made: for a kept
+        tensor whose graph reaches over many steps of an optimizer, and where code of an extension
+        made most of it. Of kept tensors that are smaller than their graphs, such as losses, about
+        what the nodes take, which stay also after ``backward()`` has freed what they saved.
+        Otherwise 0.
     """
 
     kind: LeakKind

@@ -75,7 +75,8 @@ class Life:
     nbytes : int
         Its bytes.
     lower, upper : int
-        When it was born and when it was dead, in births since the pass began; cut at the ends of the pass.
+        When it was born and when it was dead, in births since the pass began; cut at the ends of
+        the pass.
     at_peak : bool
         Whether it lives at the peak.
     """
@@ -111,8 +112,8 @@ class ProgramPeak:
     pass_index : int
         Its number among the passes of that name, from 1; 0 for no pass.
     course : tuple of (int, int)
-        The bytes in use during that pass, or during the whole recording: births since its beginning, and
-        the most bytes there, in a few hundred steps.
+        The bytes in use during that pass, or during the whole recording: births since its
+        beginning, and the most bytes there, in a few hundred steps.
     lives : tuple of Life
         The largest blocks of that pass, in the order of their births.
     """
@@ -139,7 +140,10 @@ class ProgramPeak:
 def peak_lines(
     what: str, line: str, living: Sequence[LinePeak], advice: Sequence[Advice], at_most: int | None = None
 ) -> list[str]:
-    """Return a peak as text: where it is, what lives there, and what would lower it, at most so many rows each."""
+    """Return the lines of a peak's text: where it is, what lives there, and what would lower it.
+
+    Of the last two, at most `at_most` rows each are shown, or all where it is None.
+    """
     lines = [f"peak{what} at {line}; there live", *(f"  {row}" for row in living[:at_most])]
     rest = living[len(living[:at_most]) :]
     if rest:

@@ -107,8 +107,8 @@ class Record:
 DRAFT_OF_RECORD: Final[type[Record]] = make_dataclass("Record", [one.name for one in fields(Record)], slots=True)
 """A record that is not frozen yet: its class becomes `Record` once it is filled.
 
-A frozen dataclass sets each field through ``object.__setattr__``, which takes five times as long; of
-a million arrays there are a million records.
+A frozen dataclass sets each field through ``object.__setattr__``, which takes five times as long;
+of a million arrays there are a million records.
 """
 
 

@@ -60,8 +60,8 @@ TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tenso
 """The kinds of tensor that programs have without registering any."""
 
 Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "unfinished", "not run"]
-"""How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where ``leak-report`` made
-the report before the program ended, ``"not run"`` where none of it ran.
+"""How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where
+``leak-report`` made the report before the program ended, ``"not run"`` where none of it ran.
 """
 
 Verdict = Literal["leaks", "suspects", "undecided", "clean"]
@@ -299,8 +299,8 @@ class Report:
         The bytes of `kept`, each storage once.
     retainers : tuple of Retainer
         What retains the memory of `leaks` and `kept`, one row for each cause, the most bytes first.
-        Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and only
-        where the search for holders came to its end.
+        Only reports of whole programs have them (``of_program=True``, ``leak-report run``), and
+        only where the search for holders came to its end.
     peak : ProgramPeak or None
         The peak of the memory of the program itself; None where it was not recorded (``--peak``).
     """
@@ -456,10 +456,11 @@ def apart(leaks: Sequence[Leak], kept: Sequence[Leak], leftovers: Sequence[Leak]
 def with_freed(
     report: Report, freed: Sequence[Leak], retainers: Sequence[Retainer], undecided: Sequence[Leak] = ()
 ) -> Report:
-    """Return the report with leaks that were freed in the end; what else is kept of their lines goes with them.
+    """Return the report with leaks that were freed in the end.
 
-    A line whose rows were left in a cycle is reported as one that grew. `retainers` are what
-    retained the memory that was freed, and `undecided` what may have grown.
+    What else it has of their lines as kept or left over is dropped. A line whose rows were left in
+    a cycle is reported as one that grew. `retainers` are what retained the memory that was freed,
+    and `undecided` what may have grown.
     """
     lines = {(leak.site, leak.tensor_kind, leak.op) for leak in freed}
     left_out = [

@@ -18,7 +18,7 @@ __all__ = [
 
 
 def noun_of(kind: str | None) -> str:
-    """Return what a resource of some kind is called: frameworks call the classes of their models Module."""
+    """Return what a resource of a kind is called: frameworks name the classes of models Module."""
     return "model" if kind is not None and kind.endswith("Module") else "tensor"
 
 

@@ -23,10 +23,10 @@ _LEAKS_AT_MOST: Final = 200
 def perfetto_of(report: Report) -> str:
     """Return memory, scopes and passes over time in the trace event format, as JSON.
 
-    Memory is shown as counters, scopes are slices of their threads, passes instants, and each of the
-    worst leaks an asynchronous slice from its first birth to the end. Where scopes of one thread
-    overlap without lying within one another, as those of asyncio tasks do, the later one is on a
-    further track of the thread: a track nests. The format:
+    Memory is shown as counters, scopes are slices of their threads, passes instants, and each of
+    the worst leaks an asynchronous slice from its first birth to the end. Where scopes of one
+    thread overlap without lying within one another, as those of asyncio tasks do, the later one is
+    on a further track of the thread: a track nests. The format:
     https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
     """
     pid = report.program.pid

@@ -1,4 +1,7 @@
-"""Print a report as text, as a table or as a tree. On a terminal, and for the last two, ``rich`` draws it."""
+"""Print a report as text, as a table or as a tree.
+
+On a terminal, and for the last two, ``rich`` draws it.
+"""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""Processes that a watched program starts with `subprocess`: they join its session, or it says that they did not.
+"""Processes that a watched program starts with `subprocess` or `os` join its session.
+
+The report names those that did not.
 
 What others do: coverage installs a ``.pth`` file, which every interpreter of the installation runs
 at every start; ddtrace and New Relic put a folder with a ``sitecustomize.py`` first on
-``PYTHONPATH``. This is the second, for processes of a watched program alone: `subprocess.Popen` gets
-an environment with the folder and with the session. It does not matter what the command looks like
-then: a shell script or ``torchrun`` that starts Python hands the environment on.
+``PYTHONPATH``. This is the second, for processes of a watched program alone: `subprocess.Popen`
+gets an environment with the folder and with the session. It does not matter what the command looks
+like then: a shell script or ``torchrun`` that starts Python hands the environment on.
 
-A process signs in when Python starts, and joins when it imports NumPy, PyTorch or JAX. What looks like Python
-and did not sign in (``python -I``, an environment that was emptied) and what signed in, imported
-NumPy and left no report (another interpreter, a process that was killed at once) is unwatched: the
-report says so and its verdict is undecided.
+A process signs in when Python starts, and joins when it imports NumPy, PyTorch or JAX. What looks
+like Python and did not sign in (``python -I``, an environment that was emptied) and what signed in,
+imported NumPy and left no report (another interpreter, a process that was killed at once) is
+unwatched: the report says so and its verdict is undecided.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ __all__ = [
 
 VARIABLE: Final = "PYTHONDISPOSESCOPE"
 JOIN: Final = "session:"
-"""How the value of the variable begins in a process that joins a session; token and folder follow."""
+"""How the variable's value begins in a process that joins a session; token and folder follow."""
 
 _FOLDER: Final = os.path.abspath(Path(__file__).with_name("child_process"))
 _SETTINGS: Final = "settings"
@@ -79,7 +81,7 @@ _CHILDREN: Final = Patch(
 )
 PATCHES.declare(_CHILDREN)
 _REPLACED: Final = "exec-"
-"""How the files are named that say which program a process of a session has become, by its token."""
+"""How the names of files begin that say which program a process became; its token follows."""
 
 
 @final
@@ -204,7 +206,7 @@ def without_report(folder: Path, reported: Collection[int]) -> list[str]:
 
 
 def session_of(value: str) -> tuple[Path, Settings] | None:
-    """Return the folder and the settings of the session that this process joins, and tidy the environment.
+    """Return folder and settings of the session that this process joins; tidy the environment.
 
     None where the session is over.
 
@@ -325,7 +327,7 @@ def _call_and_set(function: Callable[[], object], variables: Mapping[str, str]) 
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment that a process inherits, with what C code of libraries has put into it."""
+    """Return the environment that a process inherits, with what C code of libraries put into it."""
     known = dict(os.environ)
     if os.name == "posix":
         # What `os.environ` does not show: `os.putenv`, and the setenv(3) of libraries such as MPI.

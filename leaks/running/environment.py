@@ -1,4 +1,4 @@
-"""Watch any program that imports disposescope, with ``PYTHONDISPOSESCOPE=leaks``, or join a session."""
+"""Watch a program that imports disposescope, by ``PYTHONDISPOSESCOPE=leaks``, or join a session."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def obey_environment() -> None:
 
 
 def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
-    """Take the inventory when the code of this program has returned, and finish the session at its exit."""
+    """Take the inventory when this program's code has returned; finish the session at its exit."""
     pid = os.getpid()
 
     def take_inventory() -> None:

@@ -1,7 +1,7 @@
-"""What a program had when its code returned, before its threads were joined and its exit functions ran.
+"""What a program had when its code returned: before threads were joined and exit functions ran.
 
-What ``weakref.finalize``, ``atexit``, thread locals and JAX's caches hold is gone afterwards. So the
-inventory is taken at once, and what came later is added: the work of threads that went on.
+What ``weakref.finalize``, ``atexit``, thread locals and JAX's caches hold is gone afterwards. So
+the inventory is taken at once, and what came later is added: the work of threads that went on.
 """
 
 from __future__ import annotations
@@ -153,12 +153,13 @@ def _no_look() -> None:
 class Growing:
     """What grew while a program ran, with its holders, in case it is freed in the end.
 
-    It looks at passes 16, 24, 36 and so on, each half as far again as the one before, which bounds what
-    that costs. In a program without passes it looks at births, at first each a quarter further on than
-    the one before, where a line has grown until then. What grew until the last passes of the run and was
-    then freed because a function returned, or a thread ended, is reported; what a scope gives back, what
-    the program clears, and what an earlier phase freed is by design. Where the holder was not found,
-    such as a finalizer of an object that went, the program may have cleared it: that is possible growth.
+    It looks at passes 16, 24, 36 and so on, each half as far again as the one before, which bounds
+    what that costs. In a program without passes it looks at births, at first each a quarter further
+    on than the one before, where a line has grown until then. What grew until the last passes of
+    the run and was then freed because a function returned, or a thread ended, is reported; what a
+    scope gives back, what the program clears, and what an earlier phase freed is by design. Where
+    the holder was not found, such as a finalizer of an object that went, the program may have
+    cleared it: that is possible growth.
 
     A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
     design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
@@ -192,7 +193,7 @@ class Growing:
             self._next[name] = count + count // 2
 
     def born(self) -> bool:
-        """Look at what grows in a program without passes. Return whether this was a place to do so."""
+        """Look at what grows in a program without passes. Return whether this place allowed it."""
         # Code of this package may have a lock.
         if self._look() is not None or _is_in_our_code():
             return False
@@ -201,7 +202,7 @@ class Growing:
         return self.look()
 
     def look_at(self, report: Report) -> None:
-        """Take what grows from a report of what is there now, also from one that is written now and then.
+        """Take what grows from a report of what is there now, also from one written now and then.
 
         While the main thread waits for others there is nothing else to look at.
         """
@@ -222,8 +223,8 @@ class Growing:
             if leak.kind not in _GROWING or is_given_back(leak):
                 continue
             if leak.holder.startswith(_NOT_FOUND):
-                # Where a function returns meanwhile, who holds it was met before, or will be. A list
-                # that a comprehension is filling is no variable yet.
+                # Where a function returns meanwhile, who holds it was met before, or will be. A
+                # list that a comprehension is filling is no variable yet.
                 if leak.trend is None:
                     continue
                 if _fills_a_comprehension():
@@ -241,7 +242,7 @@ class Growing:
                 self._graphs[_line_of(leak)] = max(leak, known, key=lambda each: each.nbytes)
 
     def look(self) -> bool:
-        """Look at what grows now, on a thread of the program. Return whether no other one is doing so."""
+        """Look at what grows now, on a thread of the program. Return whether no other one does."""
         if self._look() is not None:
             return False
         # It goes with this frame, whatever ends that.
@@ -251,7 +252,7 @@ class Growing:
         return True
 
     def look_beside(self, make: Callable[[], Report]) -> None:
-        """Look at what grows now, on a thread of this package, unless a thread of the program does so.
+        """Look at what grows now, on a thread of this package, unless one of the program does so.
 
         That one does not wait: when it looks shall not depend on this one.
 
@@ -279,9 +280,10 @@ class Growing:
         return [] if self._failure is None else [f"what grew while the program ran: {self._failure}"]
 
     def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
-        """Return the lines that grew and were freed, but for those that are reported already, and what retained them.
+        """Return the lines that grew and were freed, what retained them, and what may have grown.
 
-        The third is what may have grown: all that these lines had made was there until it was freed.
+        Lines that are reported already are left out. Of what may have grown, what the lines had
+        made stayed until it was freed.
 
         What a cycle alone keeps until the next collection of garbage counts as freed: that it grew
         says more.
@@ -296,7 +298,8 @@ class Growing:
         if not often:
             names = [None]
         found: list[Leak] = []
-        # For each, the lines that it was of: what there was of them when it was looked at, and in the end.
+        # For each, the lines that it was of: what there was of them when it was looked at, and in
+        # the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
         for line, (leak, retainers) in self._met.copy().items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
@@ -333,7 +336,10 @@ class Growing:
 
 
 def _is_in_our_code() -> bool:
-    """Return whether code of this package is running, but for what runs the program or only records births."""
+    """Return whether code of this package is running on this thread.
+
+    Code that runs the program, or only records births, does not count.
+    """
     recording = FRAMEWORKS.with_own("only_records")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -403,7 +409,7 @@ def _was_cleared(line: _Line, holder: str) -> bool:
 
 
 def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
-    """Return how a site grew over passes, or over births, until it was freed; None if it did not."""
+    """Return how a site grew over passes, or births, until it was freed; None if it did not."""
     series = LOG.series(number, name)
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()
@@ -514,7 +520,7 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
 
 
 def _has_long_graph(leak: Leak) -> bool:
-    """Return whether the graph of a leak, which is a tensor that is kept, reaches over many steps of an optimizer."""
+    """Return whether a leak is a kept tensor whose graph reaches over many optimizer steps."""
     return leak.kind == "graph" and leak.sure == "certain" and leak.trend is None
 
 
@@ -596,7 +602,7 @@ def _not_of(lines: set[_Line], leaks: Iterable[Leak]) -> list[Leak]:
 
 
 def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
-    """Return whether all lines that a row is of have gone; a line may make tensors of several kinds."""
+    """Return whether all lines of a row have gone; a line may make tensors of several kinds."""
     lines = {(site, kind) for site in row.sites for kind in row.kinds}
     return any(line[:2] in lines for line in gone) and all(line[:2] not in lines for line in stay)
 

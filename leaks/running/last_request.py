@@ -1,9 +1,9 @@
 """Ask the processes that a program has started for their reports, when its code has returned.
 
-A loader with persistent workers, and a pool, kill their processes when the interpreter ends. These never
-come to the end of their code, and what they wrote while they ran is the result of a short search. So they
-are asked before. No signal is sent, as a program may have a handler of its own for each: a process looks
-now and then for a file in the folder of its session.
+A loader with persistent workers, and a pool, kill their processes when the interpreter ends. These
+never come to the end of their code, and what they wrote while they ran is the result of a short
+search. So they are asked before. No signal is sent, as a program may have a handler of its own for
+each: a process looks now and then for a file in the folder of its session.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class LastRequest:
         (folder / _REQUEST).touch()
 
     def wait(self) -> None:
-        """Wait for the answers, for five seconds at most: of what does not answer the last report counts."""
+        """Wait at most five seconds for answers; where one is missing, the last report counts."""
         deadline = time.monotonic() + _WAIT_AT_MOST_S
         while any(map(self._is_awaited, self._folder.glob(f"{_ANSWERS}*"))) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S / 10)

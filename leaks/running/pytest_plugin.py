@@ -5,8 +5,8 @@
 failure's text. The fixture ``tensor_leaks`` is an open detector. Until one of them asks, nothing of
 the library is imported.
 
-The fixture ``assert_freed`` is called with models, or other objects, that must be gone once the test
-function has returned; what is left of them fails the test, with the chains that hold it.
+The fixture ``assert_freed`` is called with models, or other objects, that must be gone once the
+test function has returned; what is left of them fails the test, with the chains that hold it.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def tensor_leaks() -> Generator[LeakDetector]:
 
 @pytest.fixture
 def assert_freed(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Return a function: the objects that it is called with must be gone once the test has returned."""
+    """Return a function: the objects that it is given must be gone once the test has returned."""
     from ..detector.freed import assert_freed as check_of
 
     test = cast("pytest.Item", request.node)  # pyright: ignore[reportUnknownMemberType] (pytest does not say)

@@ -187,7 +187,10 @@ class Session:
         )
 
     def _with_others(self, own: Report, ended: Ending, status: int | None, error: str | None) -> Report:
-        """Return the report of this process with what is known of its end, and with those of its children."""
+        """Return the report of this process with what is known of its end.
+
+        The main process merges it with those of the others.
+        """
         [process] = own.processes
         process = replace(
             process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status
@@ -400,7 +403,7 @@ def _detector_of(settings: Settings) -> LeakDetector:
     return LeakDetector(frames=settings.frames, sample_nbytes=settings.sample_nbytes, timeline_s=_SAMPLES_EVERY_S)
 
 
-# ---------------------------------------------------------------------- the endings and beginnings of processes
+# ------------------------------------------------------ the endings and beginnings of processes
 
 _SESSIONS: Final[list[Session]] = []
 """The session of this process; empty where none is open."""
@@ -512,7 +515,7 @@ def _children_now() -> ChildProcesses | None:
 
 
 def join(value: str) -> Session | None:
-    """Open the session that the environment names in this process, which was started by `subprocess`.
+    """Open the session that the environment names in this process, started by `subprocess` or `os`.
 
     None where that session is over.
 

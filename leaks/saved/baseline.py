@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 _SLACK: Final = 1.1
-"""A leak has become worse where it has more than so many times the bytes or the number that the baseline has."""
+"""A leak has become worse with more than so many times its bytes or number in the baseline."""
 _REASON: Final = "was there when the baseline was made"
 _WANTED: Final = {"fingerprint": str, "kind": str, "site": str, "count": int, "nbytes": int, "reason": str}
 _TABLE: Final = re.compile(r"^\[\[(?:tool\.leak-report\.)?baseline\]\][^\n]*\n(?:(?!\[)[^\n]*\n?)*", re.MULTILINE)

@@ -36,9 +36,10 @@ def write_report(report: Report, output: Path) -> None:
 
 
 def reports_in(folder: Path | None) -> list[Report]:
-    """Return the reports that processes wrote into a folder; of one process that which `merged` shall take comes first.
+    """Return the reports that processes wrote into a folder.
 
-    That of a killed process is the one that it was asked for, or else the last one that it wrote.
+    Of the reports of one process, the one that `merged` shall take comes first. For a killed
+    process that is the one that it was asked for, or else the last one that it wrote.
     """
     found: list[Report] = []
     for path in (*folder.glob(asked_report(folder, "*").name), *sorted(folder.glob("*.json"))) if folder else ():
@@ -49,7 +50,7 @@ def reports_in(folder: Path | None) -> list[Report]:
 
 
 def asked_report(folder: Path, pid: int | str) -> Path:
-    """Return the file of the report that a process was asked for before the program ended that had started it."""
+    """Return the file of the report that a process was asked for before its parent ended."""
     return folder / f"asked-{pid}"
 
 
@@ -210,7 +211,7 @@ def _all(reports: Iterable[Report], rows: Callable[[Report], Iterable[T]]) -> li
 
 
 def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]]) -> tuple[Leak, ...]:
-    """Return the leaks with equal leaks of different workers of one rank joined, the most bytes first."""
+    """Return the leaks, equal ones of different workers of a rank joined, the most bytes first."""
     groups: dict[tuple[object, ...], list[Leak]] = {}
     for number, report in enumerate(reports):
         # Machines give the same process id to processes of their own.
@@ -252,7 +253,7 @@ def _sum(leaks: list[Leak]) -> Leak:
 
 
 def _trend_of(most: Leak, leaks: Sequence[Leak]) -> Trend | None:
-    """Return the trend of one of some workers; where it is over births, over those of all of them."""
+    """Return the trend of one of some workers; if over births, then over those of all of them."""
     if most.trend is None or most.trend.over != "births":
         return most.trend
     births = [leak.trend.passes for leak in leaks if leak.trend is not None and leak.trend.over == "births"]

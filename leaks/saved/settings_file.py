@@ -34,7 +34,7 @@ __all__ = [
 
 
 FILE: Final = ".leak-report.toml"
-"""The file of a project's own; ``pyproject.toml`` may have the same in its table ``tool.leak-report``."""
+"""A project's own file; ``pyproject.toml`` may have the same in its table ``tool.leak-report``."""
 
 
 _TABLES: Final = ("suppress", "baseline")

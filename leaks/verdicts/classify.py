@@ -203,8 +203,8 @@ def _graph_nbytes_by_row(
 ) -> dict[int, int]:
     """Return for rows, by ``id``, what their graphs saved, where lines made little of it.
 
-    Operations that one call of a library makes in C++ save what no line of the program made. Of the rows
-    that share graphs the largest stands for them.
+    Operations that one call of a library makes in C++ save what no line of the program made. Of the
+    rows that share graphs the largest stands for them.
     """
     families: list[tuple[dict[int, object], list[Leak]]] = []
     for leak in rows:
@@ -533,18 +533,24 @@ class _Group:
         return "growth" if self._goes_on(births, evidence) and evidence.stays(births, share) else None
 
     def _goes_on(self, births: Births, evidence: Evidence) -> bool:
-        """Return whether a line made some late: what was filled once, before other things began, does not grow."""
+        """Return whether a line made some late, and not in a comprehension.
+
+        What was filled once, before other things began, does not grow.
+        """
         numbers = births.numbers()
         return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
 
 
 def _stay(steps: Sequence[float]) -> bool:
-    """Return whether graphs of several steps stay, given after which shares of all: a window has the last of them."""
+    """Return whether graphs of several steps stay, given after which shares of all they were made.
+
+    A window has graphs of the last steps only.
+    """
     return len(steps) >= _OUTLIVED and steps[0] <= STOPPED
 
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:
-    """Return whether a group is what grew: its line may have made others, which something else collects."""
+    """Return whether a group is what grew: something else may collect others of its line."""
     passes = trend.passes - trend.passes // _PARTS
     by_count = trend.count_per_pass * passes
     return count * _PARTS >= by_count and (by_count >= 1.0 or nbytes * _PARTS >= trend.nbytes_per_pass * passes)
@@ -555,12 +561,15 @@ def _model_of(subject: Subject) -> ModelFacts | None:
 
 
 def _share_of(models: Sequence[object], live: float) -> float:
-    """Return how many of what the log counts as models of a line are models: it counts modules in models too."""
+    """Return the share of models in what the log counts as models: modules in them count too."""
     return min(1.0, len(models) / live) if live else 1.0
 
 
 def _of_models(trend: Trend | None, live: float, records: Sequence[Record]) -> Trend | None:
-    """Return the growth of models: what the log counts are modules, also those in models, and none has bytes."""
+    """Return the growth of models.
+
+    What the log counts are modules, also those in models, and none has bytes.
+    """
     if trend is None:
         return None
     share = _share_of(records, live)

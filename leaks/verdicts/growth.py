@@ -76,7 +76,7 @@ _UNEVEN: Final = 0.3
 EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
-"""So many models that a line makes, with other work in between, may be one for each run of a training."""
+"""So many models of a line, with other work in between, may be one for each run of a training."""
 NEVER_RELEASED: Final = 0.9
 """Of what a line made, the share that is there where it released nothing."""
 STOPPED: Final = 0.5
@@ -193,7 +193,7 @@ def trend_of_births(
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
-    """Return whether more of what a line makes stays the longer it makes some, evenly from its first to its last.
+    """Return whether what stays of a line rises evenly from the first that it makes to the last.
 
     What counts at a point is how much is there at every later one: a cache that is full, and what
     each epoch begins anew, do not rise.
@@ -213,7 +213,8 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
     at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
-    # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a point.
+    # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a
+    # point.
     if floors[-1] - at_quarters[-1] + 1 < _STILL_AS_FAST * floors[-1] / 4:
         return False
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
@@ -222,8 +223,8 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
 def doubt_of(kept: int) -> float:
     """Return the `doubt` about a growth of which a sample of so many births was kept.
 
-    Each third of the passes that are compared has about a quarter of them, and how many those are varies by
-    their square root.
+    Each third of the passes that are compared has about a quarter of them, and how many those are
+    varies by their square root.
     """
     return _DEVIATIONS * math.sqrt(2.0 / (kept / 4.0))
 
@@ -356,7 +357,7 @@ class Evidence:
 
     @property
     def watched_loops(self) -> bool:
-        """Return whether the program itself says what a pass is. An epoch has many optimizer steps."""
+        """Return whether the program itself defines a pass. An epoch has many optimizer steps."""
         return any(name not in UNASKED for name in self._names)
 
     def watched(self, births: Births) -> bool:
@@ -408,7 +409,7 @@ class Evidence:
         return len(births.numbers()) >= NEVER_RELEASED * births.made * share
 
     def stays(self, births: Births, share: float = 1.0) -> bool:
-        """Return whether a line released next to nothing, or releases less than it makes to the end.
+        """Return whether a line released almost nothing, or releases less than it makes to the end.
 
         Parameters
         ----------
@@ -430,7 +431,10 @@ class Evidence:
         return any(rises([*course, (course[-1][0] + 1, now, 0)], EPOCHS) for course in series)
 
     def may_grow(self, births: Births) -> bool:
-        """Return whether a line could be growing of which only a sample of the births was kept, by chance unevenly."""
+        """Return whether a line could be growing, of whose births only a sample was kept.
+
+        The sample may be uneven by chance.
+        """
         site, kept = births.site_number, births.kept
         if site is None or kept is None:
             return False
@@ -441,6 +445,6 @@ class Evidence:
         return [self._series(site, name) for name in self._names] if births.has_series else []
 
     def _series(self, site: int, name: str) -> list[Point]:
-        """Return the points of a site over the passes of a name since the beginning, numbered from 1."""
+        """Return the points of a site over a name's passes since the beginning, numbered from 1."""
         before = self._before.get(name, 0)
         return [(number - before, count, nbytes) for number, count, nbytes in LOG.series(site, name) if number > before]

@@ -237,12 +237,12 @@ def _added(facts: Facts) -> Judgement:
 
 
 def _are_several(facts: Facts) -> bool:
-    """Return whether they are models, or parts of one, that were made with other work in between."""
+    """Return whether they are models, or parts of one, made with other work in between."""
     return facts.count >= _MODELS and facts.is_apart and facts.nbytes >= WORTH_NBYTES
 
 
 def _are_many(facts: Facts) -> bool:
-    """Return whether there are more models than a cross-validation, or an ensemble, keeps on purpose."""
+    """Return whether there are more models than a cross-validation or ensemble keeps on purpose."""
     return facts.count >= _MANY_MODELS
 
 
@@ -334,7 +334,10 @@ def _in_a_graph(facts: Facts) -> Judgement:
 
 
 def outlived(judgement: Judgement) -> Judgement:
-    """Return the judgement on what graphs hold that no ``backward()`` can go through, and that are more with time."""
+    """Return the judgement on what graphs hold that no ``backward()`` can go through.
+
+    There are more such graphs with time.
+    """
     what = f"{judgement.what}. Steps have changed what it saved, so that backward() cannot go through it any more"
     return replace(judgement, sure="likely", what=what, is_leak=True)
 

@@ -177,11 +177,11 @@ def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
 
 
 def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | None:
-    """Return the steady growth, from pass to pass, of memory that is neither tracked nor cached, or None.
+    """Return the steady growth from pass to pass of memory neither tracked nor cached, or None.
 
-    It is anonymous memory with what is swapped out; resident memory where the system does not report
-    that. What grows in steps as allocators take memory from the system, and what is given back, is
-    none.
+    It is anonymous memory with what is swapped out; resident memory where the system does not
+    report that. What grows in steps as allocators take memory from the system, and what is given
+    back, is none.
 
     Parameters
     ----------
@@ -284,7 +284,10 @@ def growth_of_own_memory(points: Sequence[OwnMemory]) -> tuple[Leak, ...]:
 
 
 def _copied_nbytes(points: Sequence[OwnMemory]) -> list[int]:
-    """Return what had been copied at each point since the first: a page that is copied was anonymous memory before."""
+    """Return the bytes that had been copied at each point since the first.
+
+    A page that is copied was anonymous memory before.
+    """
     first = points[0]
     copied = (
         point.own_nbytes

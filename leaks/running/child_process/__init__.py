@@ -1,1 +1,1 @@
-"""What a process that a watched program starts finds first on its path: see ``children.py`` beside this folder."""
+"""What processes of a watched program find first on their path: see ``../children.py``."""

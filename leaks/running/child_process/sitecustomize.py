@@ -1,4 +1,4 @@
-"""Python imports this file at its start in processes that a watched program starts with `subprocess`.
+"""Python imports this file when a watched program starts it, with `subprocess` or `os`.
 
 It signs the process in, imports the ``sitecustomize`` that it stands before, and waits for NumPy,
 PyTorch or JAX: a program that imports none has no tensors, and starts as fast as ever. At the first
@@ -34,7 +34,7 @@ class _AtNumpy:
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the spec that the other finders have for NumPy, with a loader that goes on here."""
+        """Return the other finders' spec for NumPy, PyTorch or JAX; its loader goes on here."""
         if name not in ("numpy", "torch", "jax"):
             return None
         spec = self._found(name, path, target)
