@@ -1,4 +1,4 @@
-"""Builds the compiled parts, and says what is missing where that fails; everything else is in pyproject.toml."""
+"""Builds the compiled parts, or says what is missing; everything else is in pyproject.toml."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class EditableWheel(editable_wheel):
     """Install a checkout by a path that type checkers and editors follow, not by an import hook."""
 
     def finalize_options(self) -> None:
-        """Take the checkout itself where its links to the rooms are links, and a tree of copies where not.
+        """Take the checkout itself where its links to the rooms are links, else a tree of links.
 
         A checkout on Windows, or one that was unpacked from an archive, may hold plain files in
         their place. A module that is added to it is then found after the next installation only.

@@ -69,7 +69,10 @@ def versions() -> dict[str, str]:
 
 
 def counts(file: Path) -> dict[str, str]:
-    """Return how many tests passed, were skipped and failed; where pytest ended early, that "all" failed."""
+    """Return how many tests passed, were skipped and failed.
+
+    Where pytest ended early, and left no whole file, none passed and "all" failed.
+    """
     try:
         suites = list(xml.etree.ElementTree.parse(file).getroot().iter("testsuite"))
     except (OSError, xml.etree.ElementTree.ParseError):

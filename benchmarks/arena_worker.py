@@ -88,7 +88,10 @@ def kmeans() -> Step:
 
 
 def image_pyramid() -> Step:
-    """Return Gaussian and Laplacian pyramids of a 1024 x 1024 x 3 picture, and the picture again."""
+    """Return Gaussian and Laplacian pyramids of a picture, and the picture rebuilt from them.
+
+    The picture has shape (1024, 1024, 3) and dtype float32.
+    """
     picture = np.random.default_rng(0).random((1024, 1024, 3), dtype="float32")
 
     def blurred(image: Any) -> Any:

@@ -1,6 +1,7 @@
 """What does a scope cost a training step on a GPU, and what memory does it give back?
 
-Run as a script. The sides take turns step by step in one process, and each step waits for the device.
+Run as a script. The sides take turns step by step in one process, and each step waits for the
+device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does leaving a scope cost where ten tensors are left, by the option ``escapes`` and by who holds them?
+"""What does leaving a scope with ten tensors cost, by the option ``escapes`` and by their holders?
 
 The sides run in turns, in one process, and those under "raise" after all others: they open a leak
 detector, which looks at every object of the process and leaves nothing in the processor's caches.

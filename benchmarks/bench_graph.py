@@ -1,7 +1,8 @@
-"""What does a CNN in eval mode take under ``graph="none"``, and what does ``graph="refuse"`` cost a call?
+"""What memory does a CNN take under ``graph="none"``, and what does ``graph="refuse"`` cost a call?
 
-Memory is the growth of the peak of the resident memory while the model runs, each side in a process
-of its own, in turns. Calls take turns in one process. Run as a script it prints medians and ratios.
+The CNN is in eval mode. Memory is the growth of the peak of the resident memory while the model
+runs, each side in a process of its own, in turns. Calls take turns in one process. Run as a script
+it prints medians and ratios.
 """
 
 from __future__ import annotations

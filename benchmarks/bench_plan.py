@@ -1,7 +1,9 @@
-"""Heights of plans, over the most bytes that live at once: after 50 ms and 10 s, beside greedy plans by size.
+"""Heights of plans after 50 ms and after 10 s, beside those of greedy plans by size.
 
-Run it with ``python benchmarks/bench_plan.py [SECONDS]``. The instances are those in ``plans``, and made
-ones: 1,000 and 28,000 buffers.
+A height is printed as its ratio to the most bytes that live at once.
+
+Run it with ``python benchmarks/bench_plan.py [SECONDS]``. The instances are those in ``plans``, and
+made ones: 1,000 and 28,000 buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from disposescope.planner.table import read_table
 
 
 def greedy_by_size(buffers: NDArray[np.int64]) -> int:
-    """The height of the plan that puts each buffer, from large to small, at the lowest place where it fits."""
+    """Return the height of the plan that puts buffers, from large to small, as low as they fit."""
     placed: list[tuple[int, int, int, int]] = []
     for lower, upper, size in sorted(buffers.tolist(), key=lambda buffer: -buffer[2]):
         lowest = 0

@@ -20,7 +20,11 @@ from disposescope.leaks.verdicts import classify
 
 
 def seconds_of(count: int) -> tuple[float, float, float]:
-    """Return the processor seconds of a report over arrays in one list, of its rows by holder, and of dominators."""
+    """Return the processor seconds of a report, of its rows by holder, and of dominators.
+
+    The report is over `count` arrays in one list, and the graph of the dominators has the same
+    form.
+    """
     by_holder = 0.0
     find_retainers: Any = vars(classify)["_retainers"]
 

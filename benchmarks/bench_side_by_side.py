@@ -97,7 +97,11 @@ def processor() -> str:
 
 
 def sample(program: str, side: str) -> dict[str, Any]:
-    """Run a side of a program; return its processor time per step and its growth of resident memory."""
+    """Run a side of a program; return its processor time per step, or its growth of memory.
+
+    The time is ``seconds``. The growth, ``nbytes`` of resident memory, is returned for the loop
+    that keeps its losses.
+    """
     if program.startswith("NumPy chain"):
         return chain(side, 1 << 20 if "1 MiB" in program else 64 << 20)
     if program == "loop that keeps its losses":
@@ -200,7 +204,10 @@ def chain(side: str, nbytes: int) -> dict[str, Any]:
 
 
 def keeping(side: str) -> dict[str, Any]:
-    """Run the loop of docs/examples/growing_loop.py for 100 steps; return how far resident memory grew."""
+    """Run 100 steps of the loop of docs/examples/growing_loop.py, after 10 that do not count.
+
+    Return how many bytes resident memory has grown by.
+    """
     import psutil
     import torch
     from torch import nn

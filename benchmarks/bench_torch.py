@@ -161,7 +161,10 @@ def disposals(rounds: int = 9) -> None:
 
 
 def beside_threads(rounds: int = 150) -> None:
-    """Print what it costs to release a batch beside three idle threads: at the end of all releases, and at each."""
+    """Print what it costs to release a batch beside three idle threads.
+
+    Other threads are looked at once, at the end of all releases, or at each of them.
+    """
     pending = _torch_disposal.PENDING
     images = [torch.randint(0, 255, (96, 96, 3), dtype=torch.uint8) for _ in range(32)]
 

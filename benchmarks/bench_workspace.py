@@ -1,10 +1,11 @@
-"""Passes served by a plan, by the arena's pool, and by NumPy: time, and memory over the most bytes in use at once.
+"""Time and memory of passes that are served by a plan, by the arena's pool, and by NumPy.
 
-Run it with ``python benchmarks/bench_workspace.py [REPETITIONS]``. Each round runs a pass in every way, in
-turns; the times are medians, and the ratios are of those. Memory is the growth of the resident set over a
-few passes, each way in a process of its own. The programs are written in NumPy: a transformer block's
-inference, an image pyramid, k-means, a training step of an MLP, and a chain of operators at several sizes.
-A training step of PyTorch's, which is recorded and never served, is there where PyTorch is installed.
+Run it with ``python benchmarks/bench_workspace.py [REPETITIONS]``. Each round runs a pass in every
+way, in turns; the times are medians, and the ratios are of those. Memory is the growth of the
+resident set over a few passes, each way in a process of its own, as a ratio to the most bytes that
+are in use at once. The programs are written in NumPy: a transformer block's inference, an image
+pyramid, k-means, a training step of an MLP, and a chain of operators at several sizes. A training
+step of PyTorch's, which is recorded and never served, is there where PyTorch is installed.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def machine(results: dict[str, Any]) -> str:
 
 
 def plot(results: dict[str, Any], programs: list[str]) -> str:
-    """Return bars of the sides of some programs: medians, and a line from the least to the greatest."""
+    """Return bars of the sides of some programs: medians, and lines from the least to the most."""
     rows: list[str] = []
     y = 8
     for program in programs:

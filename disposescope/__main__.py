@@ -1,4 +1,4 @@
-"""``python -m disposescope``: ``doctor`` lists what is changed in other code, and ``plan`` plans memory.
+"""``python -m disposescope``: ``doctor`` lists changes in other code, and ``plan`` plans memory.
 
 The rest is ``leak-report``.
 """

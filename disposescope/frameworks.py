@@ -1,4 +1,4 @@
-"""What an adapter for another library of tensors is made of: see `Framework`, and the how-to page on it."""
+"""What an adapter for another tensor library is made of: see `Framework`, and its how-to page."""
 
 from .scopes.base.sites import Role
 from .scopes.framework import (

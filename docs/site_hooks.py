@@ -1,4 +1,4 @@
-"""What mkdocs is told besides the pages: pages made of docstrings, and links that lead out of docs/.
+"""What mkdocs is told besides the pages: pages of docstrings, and links that lead out of docs/.
 
 The pages of docs/ are written to be read on the forge. A link to a file beside docs/ leads to the
 repository on the site. The pages of `API` have no files: each is made of the docstrings of its

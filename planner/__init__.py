@@ -1,5 +1,5 @@
-"""Plans of memory: where in one slab buffers with known lives lie, so that it is as small as can be.
+"""Plans of memory: where buffers with known lives lie in one slab, to make it as small as can be.
 
-Read `plan`, then `table` (files of comma-separated values) and `src/planner.h` (the compiled part). The
-room knows nothing of scopes and tensors.
+Read `plan`, then `table` (files of comma-separated values) and `src/planner.h` (the compiled part).
+The room knows nothing of scopes and tensors.
 """

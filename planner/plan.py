@@ -30,7 +30,8 @@ class Plan:
     height : int
         The bytes of the slab: the largest offset plus size.
     lower_bound : int
-        No plan is lower than this: the most bytes that live at once, or more where a search has shown it.
+        No plan is lower than this: the most bytes that live at once, or more where a search has
+        shown it.
     """
 
     offsets: NDArray[np.int64]
@@ -51,15 +52,15 @@ class Plan:
 def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float = 0.05) -> Plan:
     """Plan where in one slab buffers lie, so that none overlap that live at the same time.
 
-    The greedy plan by size is always made. Then others are made as long as the time limit allows, and the
-    lowest is returned; it is checked before. Up to 1,024 buffers are also searched, which often finds a
-    plan as low as the lower bound within a second. Other threads run meanwhile.
+    The greedy plan by size is always made. Then others are made as long as the time limit allows,
+    and the lowest is returned; it is checked before. Up to 1,024 buffers are also searched, which
+    often finds a plan as low as the lower bound within a second. Other threads run meanwhile.
 
     Parameters
     ----------
     buffers : array_like of int, shape (n, 3)
-        A row for each buffer: when its life begins, when it has ended (that moment is outside), and its
-        bytes. Times are any integers, such as numbers of births.
+        A row for each buffer: when its life begins, when it has ended (that moment is outside), and
+        its bytes. Times are any integers, such as numbers of births.
     time_limit : float, default 0.05
         For how many seconds better plans are looked for.
 
@@ -73,8 +74,9 @@ def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float =
     TypeError
         The buffers are no integers, or the time limit is no number.
     ValueError
-        The buffers do not have three columns, a life ends before or when it begins, a size is negative,
-        or all bytes together are 2**62 or more; the row is named. The time limit is negative.
+        The buffers do not have three columns, a life ends before or when it begins, a size is
+        negative, or all bytes together are 2**62 or more; the row is named. The time limit is
+        negative.
 
     Notes
     -----

@@ -1,4 +1,7 @@
-"""Buffers and plans in files of comma-separated values: ``id,lower,upper,size`` and a column ``offset`` for a plan."""
+"""Buffers and plans in files of comma-separated values.
+
+The columns are ``id,lower,upper,size``, and ``offset`` besides for a plan.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(path: Path, table: Table, plan: Plan) -> None:
-    """Write buffers with the offsets of a plan: a whole file or none. A pipe or terminal is written to directly.
+    """Write buffers with the offsets of a plan: a whole file or none.
+
+    What cannot be replaced is written to directly: a pipe, a terminal, or a file in a folder
+    without write permission.
 
     Raises
     ------

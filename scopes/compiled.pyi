@@ -1,4 +1,4 @@
-"""Entries, the counters of threads, the state of scopes, and the paths that every birth, death and block goes through.
+"""Entries, counters of threads, the state of scopes, and the paths of births, deaths and blocks.
 
 One copy of the package, in the main interpreter, can load it.
 """
@@ -16,7 +16,11 @@ R = TypeVar("R")
 
 @final
 class Ledger:
-    """The counters of one thread. Only that thread adds to them, so that no count is lost and none needs a lock."""
+    """The counters of one thread.
+
+    Python code adds only to those of its own thread, so that no count is lost and none needs a
+    lock. Compiled code may also change how many births are counted on another thread, in one step.
+    """
 
     created_in_scope: int
     created_unscoped: int
@@ -38,13 +42,17 @@ class Ledger:
         """Return the counters, in the order of `functions.COUNTERS`."""
 
 def again(failures: list[BaseException], step: Callable[..., R], /, *arguments: Any) -> R | None:
-    """Take a step that can be taken again, once more where it was interrupted; what it raised goes to the failures."""
+    """Take a step that can be taken again, and once more where it was interrupted.
+
+    Return what it returned, or None where it was interrupted both times. What it raised goes to the
+    failures.
+    """
 
 def thread_ledger() -> Ledger:
     """Return the ledger of the calling thread."""
 
 def take_back_birth(entry: Entry, /) -> None:
-    """Take back that a birth was counted, where that was since the last reset: its composite counts."""
+    """Take back that a birth was counted, if it was since the last reset: its composite counts."""
 
 def leave_birth_open(entry: Entry, /) -> None:
     """Take that back, and have the birth counted only when somebody counts: see `Entry.counted`."""
@@ -53,7 +61,7 @@ def count_open_birth(entry: Entry, /) -> None:
     """Count the birth that was left open on the thread where it was. Of others nothing changes."""
 
 def counts_of_process() -> tuple[int, ...]:
-    """Return the sums over all threads, those that have ended included, in the order of `functions.COUNTERS`."""
+    """Return the sums over all threads, also ended ones, in the order of `functions.COUNTERS`."""
 
 def clear_process() -> None:
     """Set the counters of every thread to zero."""
@@ -79,9 +87,9 @@ class Entry(ref[Any]):
         For a composite, the entries of its members.
     counted : object
         False where its birth is not in the statistics: a member's is not, unless it was born before
-        its composite. None where that is open: code that puts a composite together has made it, and it
-        is counted as soon as somebody counts, or as it leaves its scope by anything but its death.
-        Otherwise what stands for the time, on `home`, in which it was counted.
+        its composite. None where that is open: code that puts a composite together has made it, and
+        it is counted as soon as somebody counts, or as it leaves its scope by anything but its
+        death. Otherwise what stands for the time, on `home`, in which it was counted.
     """
 
     owner: ScopeState | None
@@ -112,15 +120,19 @@ class HeldEntry(Entry):
 
 @final
 class StrongEntry(HeldEntry):
-    """The entry of an object that cannot be weakly referenced; nothing is known of it once it is released or kept."""
+    """The entry of an object that cannot be weakly referenced.
+
+    Nothing is known of the object once it is released or kept.
+    """
 
 @final
 class AnchoredEntry(Entry):
-    """The entry of a tuple, which cannot be weakly referenced: a weak reference to its anchor, and one to each element.
+    """The entry of a tuple, which cannot be weakly referenced.
 
-    The tuple that it gives back has the same elements; as long as all of them are alive, the tuple
-    counts as alive. Its key is that of the anchor, inverted, because the anchor has an entry of its
-    own. Several tuples around one anchor are one resource.
+    It is a weak reference to the anchor of the tuple, and has one to each element. The tuple that
+    it gives back has the same elements; as long as all of them are alive, the tuple counts as
+    alive. Its key is that of the anchor, inverted, because the anchor has an entry of its own.
+    Several tuples around one anchor are one resource.
     """
 
     def anchor(self) -> Any:
@@ -130,16 +142,17 @@ class AnchoredEntry(Entry):
         """Take another tuple for the same resource, and forget those that are gone."""
 
 Origin = tuple[str | None, CodeType | None, int]
-"""The name of a scope, and the code and the offset of the instruction that entered it; a negative one is the code's
-first line.
+"""The name of a scope, and the code and the offset of the instruction that entered it.
+
+A negative offset stands for the first line of the code.
 """
 
 class ScopeState:
     """What a scope is made of, and the ways into and out of it: the base of `DisposeScope`.
 
     Where something is unusual the compiled methods call methods in Python: `_check_options` of one
-    that is made with options, `_prepare`, `_begin`, `_resolve`, `_leave_the_stack`, `_explain`, `_end` and
-    `_raise_what_failed`. The methods without a body here are in Python as well.
+    that is made with options, `_prepare`, `_begin`, `_resolve`, `_leave_the_stack`, `_explain`,
+    `_end` and `_raise_what_failed`. The methods without a body here are in Python as well.
     """
 
     name: str | None
@@ -207,7 +220,7 @@ class ScopeState:
         """Become the owner of a resource whose entry names the scope as its owner."""
 
     def _leave(self, doing: Literal["leaving", "closing"], in_flight: BaseException | None, /) -> None:
-        """Leave the scope, or close it before its block is over, and raise what failed meanwhile."""
+        """Leave the scope, or close it before its block ends, and raise what failed meanwhile."""
 
 LIVE: Final[dict[int, Entry]]
 """By key, every resource that is alive and not released, members of composites included."""
@@ -222,7 +235,7 @@ See `identity.next_composite_of`.
 """
 
 DEAD_COMPOSITES: Final[list[Entry]]
-"""Composites that died by reference count while members of theirs may live on: see `identity.settle`."""
+"""Composites that died by reference count, whose members may live on: see `identity.settle`."""
 
 LISTENERS: Final[list[Any]]
 """The listeners: see `context.Hooks`, and `context.Listener`."""
@@ -238,12 +251,17 @@ AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]]
 """For the name of a module that the program may import, what to do once it has."""
 
 ENTERING: Final[frozenset[str]]
-"""Frames between a generator's block and the scope: context managers that enter another one, and the iterator of a
-loop that opens a scope for the loop's body.
+"""The names of functions whose frames may stand between a generator's block and the scope.
+
+They are those of context managers that enter another one, and of the iterator of a loop that opens
+a scope for the loop's body.
 """
 
 CURRENT: Final[ContextVar[ScopeState | None]]
-"""The innermost entered scope of the context, perhaps closed or suspended since: see `context.innermost_scope`."""
+"""The innermost scope entered in the context, perhaps closed or suspended since.
+
+See `context.innermost_scope`.
+"""
 
 api: Final[object]
 """A capsule for other compiled parts: see ``src/shared/types.h``."""
@@ -256,13 +274,16 @@ def set_callbacks(*, finish_release: Callable[..., BaseException | None], settle
     """
 
 def note_modules_seen(number: int, /) -> None:
-    """Remember how many modules there were at the last look at those that are awaited; 0 has everybody look again."""
+    """Remember how many modules were imported at the last look for those that are awaited.
+
+    0 has everybody look again.
+    """
 
 def modules_were_imported() -> bool:
     """Return whether an awaited module has been imported since the last look, or may have been."""
 
 def make_entry(resource: object, kind: Kind, /) -> Entry:
-    """Make the entry of a resource, in no table yet, unowned and not counted; not of its members."""
+    """Make the entry of a resource, but not of its members: in no table, unowned, not counted."""
 
 def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> Entry:
     """Record the birth of a resource; the current scope owns it from now on.
@@ -286,15 +307,15 @@ def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> En
 def born_whole(
     resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
 ) -> Entry | None:
-    """Record the birth of a composite that has just been made with all of its members, whom nobody else knows.
+    """Record the birth of a composite just made with all of its members, which nobody else knows.
 
     Parameters
     ----------
     resource, kind : object and Kind
         As for `born`.
     members : tuple or list of object
-        Its members, and None in the place of those that it has not. They can be weakly referenced, live on one device,
-        and none of them is a composite.
+        Its members, and None in the place of those that it has not. They can be weakly referenced,
+        live on one device, and none of them is a composite.
     member_kind : Kind
         Their kind.
 
@@ -305,19 +326,28 @@ def born_whole(
     """
 
 def died(entry: Entry, /) -> None:
-    """Record that a resource is gone. The callback of every entry; runs on whichever thread dropped it."""
+    """Record that a resource is gone.
+
+    The callback of entries, those of tuples apart: it runs on whichever thread dropped the
+    resource.
+    """
 
 def anchor_died(entry: Entry, /) -> None:
-    """Record that the anchor of a tuple is gone, which may have been seen to die before, with another element."""
+    """Record that the anchor of a tuple is gone.
+
+    The tuple may have been seen to die before, with another element.
+    """
 
 def sweep() -> None:
-    """Forget the composites that have died with all of their members: the quick part of `identity.settle`."""
+    """Forget composites that died with all their members: the quick part of `identity.settle`."""
 
 def set_current(scope: ScopeState | None, /) -> None:
     """Change `CURRENT` in this context: one step for every interrupt."""
 
 def release(entry: Entry, with_members: bool = True, by_owner: bool = False, /) -> BaseException | None:
-    """Release a resource, its members with it. Idempotent; whoever takes the entry out of `LIVE` does the work.
+    """Release a resource, its members with it.
+
+    Idempotent: whoever takes the entry out of `LIVE` does the work.
 
     Parameters
     ----------
@@ -335,10 +365,10 @@ def release(entry: Entry, with_members: bool = True, by_owner: bool = False, /) 
     """
 
 def release_newest(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
-    """Release entries, the newest first, until none is left; what releases raise goes to the failures."""
+    """Release entries, newest first, until none is left; what is raised goes to the failures."""
 
 def referents(thing: object, /) -> list[Any]:
-    """Return what `gc.get_referents` lists for one object, without strings, bytes, numbers and None.
+    """Return what `gc.get_referents` lists for an object, without strings, bytes, numbers and None.
 
     In a forked process the page of each object is copied whose reference is counted: that of a
     string in a long list is not.
@@ -357,13 +387,17 @@ def tracked_objects(*classes: type) -> list[Any]:
     """
 
 def with_undo(both: tuple[Callable[..., Any], Callable[..., object]], /) -> Any:
-    """Return a method that calls the first function, and where that raises, the second with the object and the error.
+    """Return a method that calls the first function, and where that raises, the second.
 
-    A method in Python can be interrupted before its first line, where nothing catches it.
+    The second is given the object and the error, which is raised then. A method in Python can be
+    interrupted before its first line, where nothing catches it.
     """
 
 def note_variables(frame: FrameType, /) -> tuple[int, CodeType, set[int | str]]:
-    """Return which frame it is, its code, and which of its variables are bound to something that is not disposed."""
+    """Return the ``id`` of a frame, its code, and which of its variables are bound.
+
+    A variable that is bound to something disposed is not among them.
+    """
 
 def held_entries(
     entries: list[Entry],

@@ -91,7 +91,7 @@ class Listener(Protocol):
         """An optimizer has made a step."""
 
     def story(self, entry: Entry) -> str:
-        """Return the birth and disposal site of a resource for an error message; empty where unknown."""
+        """Return where a resource was born and disposed, for a message; empty where unknown."""
         ...
 
 
@@ -109,7 +109,7 @@ def remove_listener(listener: Listener) -> None:
 
 
 class Witness(Protocol):
-    """What is opened with a scope that has ``escapes="raise"``, and asked when something is held at its end."""
+    """What a scope with ``escapes="raise"`` opens, and asks where something is held at its end."""
 
     def lines_of(self, entries: Sequence[Entry], /) -> list[str]:
         """Return for each resource the line where it was born; empty where that is unknown."""
@@ -165,7 +165,7 @@ class Memory(Protocol):
     """
 
     def entered(self, scope: ScopeState, /) -> object:
-        """Serve the context as the scope wants it; its slot ``_served`` gets what is to be put back."""
+        """Serve the context as the scope wants it; its ``_served`` gets what is to be put back."""
 
     def left(self, scope: ScopeState, /) -> object:
         """Put back what served the context before."""
@@ -185,7 +185,7 @@ class Memory(Protocol):
         ...
 
     def nbytes(self, scope: ScopeState, /) -> int:
-        """Return the bytes in use of the scope, without those that resources show, whoever owns these."""
+        """Return the scope's bytes in use, without what resources show, whoever owns these."""
         ...
 
     def is_plain(self, thing: object, /) -> bool:
@@ -204,9 +204,10 @@ class Memory(Protocol):
         ...
 
     def move(self, thing: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
-        """Change the owner of the memory behind an object if `source` owns it (None: nobody). Return whether it does.
+        """Change the owner of the memory behind an object if `source` owns it (None: nobody).
 
-        The memory behind a resource stays where anything else refers to it as well.
+        Return whether it was changed. The memory behind a resource stays where anything else
+        refers to it as well.
         """
         ...
 
@@ -214,7 +215,7 @@ class Memory(Protocol):
         """Add to an error what is known of the budget that refused the memory."""
 
     def compact_copy(self, thing: object, /) -> object:
-        """Return a copy of an array that pins more memory than it uses, and any other array itself."""
+        """Return a copy of an array that pins more memory than it uses; any other one itself."""
         ...
 
 
@@ -303,7 +304,7 @@ class Hooks:
     def add(
         self, event: Literal["array_moved_out", "children", "entered", "left"], function: Callable[..., object]
     ) -> None:
-        """Call a function too, where it is not called yet; the event is the name of an attribute."""
+        """Call a function too, if it is not called yet; the event is the name of an attribute."""
         functions: list[Any] = getattr(self, event)
         if function not in functions:
             functions.append(function)
@@ -381,7 +382,10 @@ def innermost_scope() -> ScopeState | None:
 
 
 def resolve(top: ScopeState) -> ScopeState | None:
-    """Return the current scope where the innermost one entered is closed, suspended, or opened over a suspended one."""
+    """Return the current scope, which may be another than the innermost one that was entered.
+
+    `top` is that one: it is closed or suspended, or was opened over a suspended one.
+    """
     node: ScopeState | None = top
     while node is not None:
         if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
@@ -410,7 +414,7 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
 
 
 def _innermost_running(node: ScopeState) -> ScopeState:
-    """Return, of a scope and those suspended when it was opened, the one whose code runs innermost."""
+    """Return the one that runs innermost, of a scope and those suspended when it was opened."""
     running = {
         scope._frame: scope
         for scope in reversed(node._suspended)
@@ -455,7 +459,10 @@ def generator_frame(frame: FrameType) -> FrameType | None:
 
 
 def suspended(frame: FrameType) -> bool:
-    """Return whether a generator's frame is suspended at a ``yield``, so that its consumer runs; not at an await."""
+    """Return whether a generator's frame is suspended at a ``yield``, and not at an await.
+
+    Its consumer runs then.
+    """
     if frame.f_back is not None:
         return False
     flags = frame.f_code.co_flags
@@ -507,7 +514,13 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
 
 
 def leave_the_stack(scope: ScopeState) -> None:
-    """Misnested, left in another context, or never entered: take a scope out from under those over it."""
+    """Take a scope out from under those over it: it is misnested, or left in another context.
+
+    Raises
+    ------
+    ScopeNestingError
+        It was never entered.
+    """
     if not scope._state:
         raise ScopeNestingError(f"{scope!r} was left without having been entered", scope=repr(scope))
     node = CURRENT.get()
@@ -523,7 +536,10 @@ def leave_the_stack(scope: ScopeState) -> None:
 
 
 def suspend_scope(scope: ScopeState) -> ScopeState | None:
-    """Take a scope, and what was entered over it, off the context variable; returns what `resume_scope` wants."""
+    """Take a scope, and what was entered over it, off the context variable.
+
+    Return what `resume_scope` wants.
+    """
     step_aside(scope)
     top = CURRENT.get()
     node = top
@@ -552,7 +568,7 @@ def resume_scope(scope: ScopeState, top: ScopeState | None) -> None:
 
 
 def step_aside(scope: ScopeState) -> None:
-    """Let others record graphs on this thread while the code that a scope decorates is suspended."""
+    """Let others record graphs on this thread while what a scope decorates is suspended."""
     if scope._limits_recording:
         for left in HOOKS.left:
             left(scope)
@@ -596,6 +612,6 @@ def aside(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
 
 
 def drive_by_hand(scope: ScopeState) -> None:
-    """Whoever entered a scope in a generator takes it off the stack while the generator is suspended."""
+    """Leave it to the generator that entered a scope to take it off the stack while suspended."""
     scope._frame = None
     scope._direct = not scope._suspended

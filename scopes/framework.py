@@ -1,4 +1,4 @@
-"""The interface between a library of tensors and scopes: one `Framework` a library, registered once.
+"""The interface between libraries of tensors and scopes: one `Framework` each, registered once.
 
 A framework teaches scopes the types of one library: how their instances are released and measured
 (`Kind`), how scopes learn of births, and what the rest of this package asks of that library.
@@ -95,7 +95,7 @@ class ModelFacts(NamedTuple):
 
 
 class LiveMemory(NamedTuple):
-    """Memory that a log of births has, and how to ask what of it is there: see `Framework.live_memory`.
+    """Memory in a log of births, and how to ask what of it is there: see `Framework.live_memory`.
 
     Attributes
     ----------
@@ -198,11 +198,11 @@ class BirthLog(Protocol):
         ...
 
     def exclude(self, anchor: object, /) -> bool:
-        """Report no more of some memory: it is a model's. Return whether it was reported until now."""
+        """Report some memory no more: it is a model's. Return whether it was reported until now."""
         ...
 
     def recorded_memory(self, after: int, until: int, /) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return weak references to what was recorded in a window of births, and the rows of the log."""
+        """Return weak references to what a window of births recorded, and the rows of the log."""
         ...
 
 
@@ -210,7 +210,9 @@ class LifeLog(Protocol):
     """A recording of what memory is born and freed, in its order: what peaks are found in."""
 
     def note(self, nbytes: int, /) -> int | None:
-        """Record that memory is born, at the line of the caller. Return the number of the birth; None where it ended.
+        """Record that memory is born, at the line of the caller.
+
+        Return the number of the birth; None after the end of the recording, or where it is full.
 
         Parameters
         ----------
@@ -237,7 +239,10 @@ class LifeRecording(LifeLog, Protocol):
         ...
 
     def births(self) -> list[tuple[int, int, int, int, tuple[Mark, ...]]]:
-        """Return bytes, death, outcome, slot and places of each birth, after the end: see `leaks.peaks.recording`."""
+        """Return bytes, death, outcome, slot and places of each birth.
+
+        Called after the end: see `leaks.peaks.recording`.
+        """
         ...
 
 
@@ -291,12 +296,12 @@ class Framework:
 
     @property
     def keepers(self) -> Sequence[str | type]:
-        """The classes whose objects keep what they are given, or make, for later: see `disposescope.keeps`."""
+        """Classes whose objects keep what they get or make, for later: see `disposescope.keeps`."""
         return ()
 
     @property
     def current_indices(self) -> Mapping[str, Callable[[], int]]:
-        """For a device type that it knows ("cuda"), the index that an unnumbered name stands for, as a function."""
+        """By device type ("cuda"), functions that tell what index an unnumbered name stands for."""
         return {}
 
     def install(self) -> None:
@@ -329,9 +334,9 @@ class Framework:
         """
 
     def children(self, node: Any, /) -> Iterator[tuple[str, object]] | None:
-        """Return what an object of the library's holds that is no resource, labelled as code would reach it.
+        """Return what an object of the library's holds, labelled as code would reach it.
 
-        None for any other object. No code of the program may be run.
+        None for a resource, and for any other object. No code of the program may be run.
         """
         return None
 
@@ -339,7 +344,7 @@ class Framework:
         """Called when a plain array was moved out of a scope, whoever has its memory."""
 
     def role_of_code(self, code: CodeType, module: str, /) -> Role | None:
-        """Return what code of the library's, or of the adapter, is to a birth; None where `Role.LIBRARY` is right.
+        """Return the role of the library's or adapter's code; None where `Role.LIBRARY` is right.
 
         Asked once for each code, given with the name of its module. Also of code that stands in no
         file, such as what a library writes while the program runs: None is then the program's own.
@@ -366,12 +371,13 @@ class Framework:
     def only_records(self, code: CodeType, /) -> bool:
         """Return whether code of the adapter does nothing but call the library and record births.
 
-        What lives may be looked at while such code is running: it has no lock, and has begun nothing.
+        What lives may be looked at while such code is running: it has no lock, and has begun
+        nothing.
         """
         return False
 
     def anchor_of(self, entry: Entry, /) -> object | None:
-        """Return what the log knows the memory of a live resource by; None where the resource itself is known."""
+        """Return what stands for a resource's memory in the log; None where the resource does."""
         return None
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
@@ -379,30 +385,36 @@ class Framework:
         return None
 
     def live_models(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the models that were made in a window of births, each with the bytes of all that belongs to it."""
+        """Return the models that were made in a window of births.
+
+        Each has the bytes of all that belongs to it.
+        """
         return None
 
     def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> object:
-        """Called when a resource is about to be disposed: what uses its memory from then on has escaped."""
+        """Called before a resource is disposed: what uses its memory from then on has escaped."""
 
     def cached_nbytes(self) -> int:
-        """Return the bytes that the library's allocator keeps for later use. Asking starts no device."""
+        """Return the bytes that the library's allocator keeps for later use.
+
+        Asking starts no device.
+        """
         return 0
 
     def borrowed_addresses(self) -> Iterable[int]:
-        """Return the addresses of recorded memory that the library did not allocate: it may be an array's."""
+        """Return addresses of recorded memory that others allocated: it may be an array's."""
         return ()
 
     def identity_at(self, address: int, /) -> Hashable | None:
-        """Return the identity of recorded memory of the library in which an address lies; None where there is none."""
+        """Return the identity of the library's recorded memory that an address lies in, or None."""
         return None
 
     # What is asked to find the peak of memory.
 
     def record_lives(self, most_births: int, /) -> LifeRecording | None:
-        """Return a recording of what the library allocates and frees from now on, inside of scopes and outside.
+        """Return a recording of what the library allocates and frees from now on.
 
-        A detector is open meanwhile.
+        It covers births inside of scopes and outside. A detector is open meanwhile.
 
         Parameters
         ----------
@@ -412,7 +424,7 @@ class Framework:
         return None
 
     def note_lives(self, lives: LifeLog, /) -> Callable[[], object] | None:
-        """Note in a recording what memory of the library is born and freed on this thread from now on.
+        """Note in a recording what library memory is born and freed on this thread from now on.
 
         Returns
         -------
@@ -424,18 +436,22 @@ class Framework:
     # What the search for holders asks. No code of the program may be run, and nothing is changed.
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context in which the calls below are made: others that follow the library do not see them.
+        """Return a context for the calls below: others that follow the library do not see them.
 
-        Where it is unsafe to look at the library's objects beside what other threads do, that waits until it ends.
+        Where it is unsafe to look at the library's objects beside what other threads do, the
+        context waits until that ends.
         """
         return nullcontext()
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return what the instances of a type are; None where the library has nothing to say of them."""
+        """Return what the instances of a type are; None where the library says nothing of them."""
         return None
 
     def references(self, thing: Any, /) -> Sequence[tuple[str, object]]:
-        """Return what an object holds that the garbage collector does not see, labelled as code would reach it."""
+        """Return what an object holds that the garbage collector does not see.
+
+        Each is labelled as code would reach it.
+        """
         return ()
 
     def memory_of(self, thing: Any, /) -> Sequence[HeldMemory]:
@@ -443,32 +459,33 @@ class Framework:
         return ()
 
     def belongings(self, thing: Any, /) -> Sequence[Belonging]:
-        """Return the modules in a module and the memory of its tensors, or the memory of a tensor."""
+        """Return the modules in a module and the memory of its tensors, or that of a tensor."""
         return ()
 
     def description_of(self, thing: Any, /) -> str | None:
-        """Return what a module is called in a report, such as ``"Linear(512, 512)"``; None for anything else."""
+        """Return what reports call a module, such as ``"Linear(512, 512)"``; None for all else."""
         return None
 
     caches: Sequence[LibraryCache] = ()
     """Caches of the library that hold what a program gave it."""
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
-        """Return the identity of the one storage of a tensor that refers to nothing else; None for others."""
+        """Return the identity of the storage of a tensor that refers to nothing else, or None."""
         return None
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return in how many steps of a loop the nodes of a tensor's graph were made; 0 where that is unknown.
+        """Return in how many steps of a loop a tensor's graph was made; 0 where that is unknown.
 
-        0 also where the graph is of few steps and it can be computed back through it: it waits for that.
+        0 also where the graph is of few steps and a backward pass can go through it: it waits for
+        that.
         """
         return 0
 
     def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
         """Return after which share of the steps of a loop a graph was made, and whether it is spent.
 
-        It is spent where nothing can go back through it any more: what it saved was freed, or changed in
-        place since. None where the steps are unknown.
+        It is spent where nothing can go back through it any more: what it saved was freed, or
+        changed in place since. None where the steps are unknown.
         """
         return None
 
@@ -477,10 +494,10 @@ class Framework:
         return 0
 
     def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return about how many bytes the nodes of the graph of the last of some tensors take; 0 where unknown.
+        """Return about how many bytes the nodes of the last tensor's graph take; 0 where unknown.
 
-        A node takes memory also when what it saved was freed. Nodes that are in graphs of the other tensors as well
-        do not count.
+        A node takes memory also when what it saved was freed. Nodes that are in graphs of the other
+        tensors as well do not count.
         """
         return 0
 
@@ -497,7 +514,7 @@ class Framework:
         return False
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> object:
-        """Called when nodes of graphs were walked: each by ``id``, with the ``id`` of those that it refers to."""
+        """Called when graph nodes were walked, by ``id``, with the ids of what each refers to."""
 
 
 @final
@@ -516,7 +533,7 @@ class Frameworks:
         hold_across_forks(self._lock, 2)
 
     def with_own(self, method: str) -> tuple[Framework, ...]:
-        """Return the frameworks that have a method of their own, in the order in which they were installed."""
+        """Return the frameworks with a method of their own, in the order of their installation."""
         try:
             return self._with_own[method]
         except KeyError:
@@ -525,7 +542,7 @@ class Frameworks:
             return found
 
     def that_watch(self, method: str) -> list[Framework]:
-        """Return those with a method of their own that have begun to watch: other threads go on meanwhile."""
+        """Return those of `with_own` that have begun to watch: other threads go on meanwhile."""
         watching = self._watching
         return [framework for framework in self.with_own(method) if framework in watching]
 
@@ -534,7 +551,7 @@ class Frameworks:
         self._after_install += (function,)
 
     def add(self, framework: Framework) -> None:
-        """Add a framework, where it is not there yet; a detector that is open asks it from now on."""
+        """Add a framework, if it is not there yet; a detector that is open asks it from now on."""
         with self._lock:
             if framework not in self._installed:
                 self._installed += (framework,)
@@ -593,14 +610,17 @@ def register(framework: Framework) -> None:
 
 
 def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
-    """Have a framework that imports its library made, and installed, once the program has imported a module.
+    """Make a framework, and install it, once the program has imported a module.
+
+    For a framework that imports its library itself.
 
     Parameters
     ----------
     module : str
         The name of the library's top module.
     load : callable
-        Makes the framework; None where there is nothing to install. Called again after an interrupt.
+        Makes the framework; None where there is nothing to install. Called again after an
+        interrupt.
     """
 
     def install() -> None:
@@ -612,7 +632,7 @@ def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
 
 
 def _install_or_say(module: str, install: Callable[[], None]) -> None:
-    """Install a framework; where that fails, the exception says what scopes and reports will be without."""
+    """Install a framework; where that fails, the exception and reports say what is missing."""
     try:
         install()
     except Exception as error:

@@ -166,7 +166,7 @@ def is_disposed(resource: object) -> bool:
 
 
 def check_alive(resource: object) -> None:
-    """Raise `DisposedError` where a resource has been released: for the methods of your own classes.
+    """Raise `DisposedError` if a resource has been released: for the methods of your own classes.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ COUNTERS: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class DeviceStatistics:
-    """What lives on one device: a number of resources, and the bytes of their storages, each counted once."""
+    """What lives on one device: how many resources, and the bytes of their storages, each once."""
 
     live: int = 0
     live_nbytes: int = 0
@@ -331,7 +331,7 @@ def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics
 
 
 def statistics(*, process: bool = False) -> Statistics:
-    """Return what was created, disposed and moved on this thread since the last reset, and what lives now.
+    """Return what this thread created, disposed and moved since the last reset, and what lives now.
 
     Parameters
     ----------

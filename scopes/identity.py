@@ -98,7 +98,7 @@ __all__ = [
 
 
 def entry_of(resource: object) -> Entry | None:
-    """Return the entry of a live resource, or None. The entry of a member is its own, not its composite's."""
+    """Return the entry of a live resource, or None; of a member its own, not its composite's."""
     entry = LIVE.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
@@ -155,13 +155,13 @@ def is_owned(thing: object) -> bool:
 
 
 def anchor_of(resource: object) -> object | None:
-    """Return the member whose identity stands for that of a resource; None where that is its own."""
+    """Return the member whose identity stands for a resource's; None where that is its own."""
     kind = kind_of(resource)
     return kind.anchor(resource) if kind is not None and kind.is_anchored else None
 
 
 def anchor_entry_of(entry: Entry) -> Entry:
-    """Return the entry of the member whose identity stands for that of a resource, or its own entry."""
+    """Return the entry of the member whose identity stands for a resource's, or its own entry."""
     if not isinstance(entry, AnchoredEntry):
         return entry
     return next((member for member in entry.members if member() is entry.anchor()), entry)
@@ -177,7 +177,7 @@ def _anchored_in(table: dict[int, Entry], resource: object) -> AnchoredEntry | N
 
 
 def unit_of(entry: Entry) -> Entry:
-    """Return the entry that stands for a resource: its own, or that of the outermost composite around it."""
+    """Return the entry that stands for a resource: its own, or its outermost composite's."""
     while entry.unit is not None:
         entry = entry.unit
     return entry
@@ -202,7 +202,7 @@ hold_across_forks(SHARING, 4)
 
 
 def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
-    """Return the composite that a shared member belongs to after one is gone; None where none is left."""
+    """Return the composite that a shared member belongs to after one is gone; None for none."""
     with SHARING:
         # Whoever gives a member up has left LIVE before, so that of two that do at once at least
         # the later sees nobody left. Its unit may be another than that which gives it up, also
@@ -218,7 +218,10 @@ def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
 
 
 def share(member: Entry, above: Entry) -> bool:
-    """Make a resource part of a composite; False where it is part of another one already, and shared from now on."""
+    """Make a resource part of a composite.
+
+    Return False where it is part of another one already, and shared from now on.
+    """
     with SHARING:
         if member.unit is None:
             member.unit = above
@@ -240,9 +243,10 @@ def let_go(entry: Entry) -> None:
 
 
 def catch_up(scope: ScopeState | None = None) -> None:
-    """Record births that nobody saw, and settle what composites have left behind: before anybody asks or counts.
+    """Record births that nobody saw, and settle what composites have left behind.
 
-    Who asks for one scope names it: then nothing is looked for in what the others own.
+    Called before anybody asks or counts. Who asks for one scope names it: then nothing is looked
+    for in what the others own.
     """
     # A framework may have several types.
     for finder in dict.fromkeys(KINDS.finders.values()):
@@ -252,7 +256,10 @@ def catch_up(scope: ScopeState | None = None) -> None:
 
 
 def find_births_of(resources: Iterable[object], scope: ScopeState | None = None) -> None:
-    """Record births that nobody saw, of the types of these resources: all that a verb on them has to know."""
+    """Record births that nobody saw, of the types of these resources.
+
+    That is all that a verb on them has to know.
+    """
     asked: list[Finder] = []
     for resource in resources:
         finder = finder_of(resource)
@@ -307,7 +314,7 @@ def settle(closing: ScopeState | None = None) -> None:
 
 
 def settle_earlier() -> None:
-    """As `settle`, but for the composite that has died last: its members may be about to die with it."""
+    """Settle all but the composite that has died last: its members may be about to die too."""
     try:
         last = DEAD_COMPOSITES.pop()
     except IndexError:
@@ -319,10 +326,11 @@ def settle_earlier() -> None:
 
 
 def _free_members(unit: Entry, closing: ScopeState | None) -> None:
-    """Give the members that outlived a composite what the composite was: members of one, or resources of an owner.
+    """Put the members that outlived a composite in its place.
 
-    Where this is interrupted it can be called again: the composite keeps its members and its owner
-    until it is done.
+    They become members of the composite around it, or resources of its owner. Where this is
+    interrupted it can be called again: the composite keeps its members and its owner until it is
+    done.
     """
     owner = unit.owner
     survivors: list[Entry] = []
@@ -363,7 +371,10 @@ def _free_members(unit: Entry, closing: ScopeState | None) -> None:
 
 
 def track(resource: object, kind: Kind) -> Entry:
-    """Make the entry of a resource that no other thread knows yet, unowned and not yet counted; not of its members."""
+    """Make the entry of a resource that no other thread knows yet, but not of its members.
+
+    It is in `LIVE`, unowned and not yet counted.
+    """
     entry = make_entry(resource, kind)
     LIVE[entry.key] = entry
     return entry
@@ -415,19 +426,19 @@ def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:
 
 
 def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
-    """Add the storages behind a live resource and its members to `found`; a storage met twice is counted once."""
+    """Add the storages behind a live resource and its members to `found`, each storage once."""
     for part, resource in parts_of(entry):
         for identity, nbytes in part.kind.storages(resource):
             found[identity] = nbytes
 
 
 def arrays_of(entry: Entry) -> list[object]:
-    """Return what `Memory.move` takes for the memory of a live resource and its members: see `Kind.memory`."""
+    """Return what `Memory.move` takes for a live resource and its members: see `Kind.memory`."""
     return [array for part, resource in parts_of(entry) for array in part.kind.memory(resource)]
 
 
 def device_of_entry(entry: Entry) -> str:
-    """Return the normalised device name of a resource; that of a composite is its first member's."""
+    """Return the normalised device name of a resource, for a composite its first member's."""
     resource = entry()
     found: tuple[Entry, Any] | None = (entry, resource)
     while found is not None:
@@ -437,7 +448,10 @@ def device_of_entry(entry: Entry) -> str:
 
 
 def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
-    """Yield the member resources of a composite, also those in containers, each with its name for messages."""
+    """Yield the member resources of a composite, each after its name for messages.
+
+    Those inside of containers are members too.
+    """
     given: Mapping[str, object] | Iterable[object] = kind.members(resource)
     pairs: Iterable[tuple[object, object]] = (
         cast("Mapping[object, object]", given).items() if isinstance(given, Mapping) else enumerate(given)
@@ -453,7 +467,7 @@ def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
 
 
 def _leave_alive(entry: Entry, resource: object, owner: ScopeState | None) -> None:
-    """Take back that a resource was released: its release failed, so that it lives, unowned, and can be released again.
+    """Take back a release that failed: the resource lives, unowned, and can be released again.
 
     Parameters
     ----------
@@ -497,10 +511,10 @@ def finish_release(
     lives: bool,
     /,
 ) -> BaseException | None:
-    """Finish a release that raised, and release the members of a composite and theirs, also below one that has died.
+    """Finish a release that raised, and release the members of a composite.
 
-    An interrupt may have struck before the release began: it is called once more where the resource
-    says that it lives.
+    Their members are released too, also those of a member that has died. An interrupt may have
+    struck before the release began: it is called once more where the resource says that it lives.
 
     Parameters
     ----------
@@ -576,7 +590,10 @@ def check_alive(resource: object, kind: Kind) -> None:
 
 
 def disposed_error(resource: object, kind: Kind) -> DisposedError:
-    """Return the error for the use of a released resource: which, who released it, and what to write instead."""
+    """Return the error for the use of a released resource.
+
+    It names the resource, says who released it, and what to write instead.
+    """
     described = kind.describe(resource)
     entry = dead_entry_of(resource)
     origin = None if entry is None else _releaser_of(entry)
@@ -600,7 +617,7 @@ def disposed_error(resource: object, kind: Kind) -> DisposedError:
 
 
 def _releaser_of(entry: Entry) -> Origin | None:
-    """Return where the scope was entered that released a resource, or its composite; None for no scope."""
+    """Return where the scope was entered that released a resource or its composite, or None."""
     node: Entry | None = entry
     while node is not None:
         if node.released_by is not None:
@@ -610,7 +627,7 @@ def _releaser_of(entry: Entry) -> Origin | None:
 
 
 def story_of(entry: Entry | None) -> str:
-    """Return what listeners know of a resource for an error message: where it was born and released."""
+    """Return where a resource was born and released, as listeners know it, for an error message."""
     if entry is None:
         return ""
     return "".join(story for story in (listener.story(entry) for listener in HOOKS.listeners) if story)
@@ -631,7 +648,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseException | None) -> None:
-    """Raise what went wrong in releases as one exception, or hang it onto the one that is on its way already.
+    """Raise what went wrong in releases as one exception, or hang it onto the one on its way.
 
     An interrupt propagates instead of the exception on its way, which goes into its context, as
     Python does with what is raised while another exception passes through.
@@ -659,7 +676,10 @@ def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseExc
 
 
 def raise_with_context(error: BaseException) -> None:
-    """Raise an exception with the context that it has: Python puts what is being handled in its place."""
+    """Raise an exception with the context that it has.
+
+    Python would put what is being handled in the place of that.
+    """
     context = error.__context__
     try:
         raise error
@@ -671,7 +691,7 @@ def raise_with_context(error: BaseException) -> None:
 
 
 def united(failures: list[BaseException], doing: str) -> BaseException:
-    """Return one exception for several: an interrupt, with the others as its context, or the group of all."""
+    """Return one exception for several: an interrupt with the others as context, or their group."""
     interrupt = next(filter(is_interrupt, failures), None)
     if interrupt is None:
         return BaseExceptionGroup(_message(doing, len(failures)), failures)
@@ -687,14 +707,14 @@ def _message(doing: str, count: int) -> str:
 
 
 def _put_before(interrupt: BaseException, in_flight: BaseException) -> None:
-    """Put an exception into the context of the interrupt that replaces it, where Python has not done so."""
+    """Put an exception into the context of the interrupt that replaces it, if Python has not."""
     chain = _chain(interrupt)
     if id(in_flight) not in chain and id(interrupt) not in _chain(in_flight):
         chain.popitem()[1].__context__ = in_flight
 
 
 def _hang_onto(carrier: BaseException, failures: list[BaseException], message: str) -> None:
-    """Put the group of failures into the context of an exception, at the end of the chain that is there."""
+    """Put the group of failures at the end of the chain of an exception's contexts."""
     chain = _chain(carrier)
     fresh = [failure for failure in failures if id(failure) not in chain]
     for failure in fresh:
@@ -714,7 +734,10 @@ def _chain(error: BaseException) -> dict[int, BaseException]:
 
 
 def _cut_context(failure: BaseException, chain: dict[int, BaseException]) -> None:
-    """Take the exceptions of a chain out of a failure's context, where Python put them: it will be in theirs."""
+    """Take the exceptions of a chain out of a failure's context, where Python put them.
+
+    The failure will be in theirs.
+    """
     pending = [failure]
     met: set[int] = set()
     while pending:
@@ -742,13 +765,17 @@ _by_line: Callable[[], list[tuple[int, str]]] | None = None
 
 
 def name_lines_with(function: Callable[[], list[tuple[int, str]]]) -> None:
-    """Have a function give the bytes that are live, each with a text that names its line, the most bytes first."""
+    """Have a function give the live bytes of each line, with a text that names it, most first."""
     global _by_line
     _by_line = function
 
 
 def explain(error: BaseException) -> None:
-    """Add to an exception that leaves a scope what is live, where it is for want of memory and no inner scope did."""
+    """Add what is live to an exception for want of memory that leaves a scope.
+
+    Nothing is added where an inner scope has done so; where a budget refused the memory, notes on
+    that are added in its place.
+    """
     if isinstance(error, MemoryError):
         HOOKS.memory.explain(error)
     if not _is_for_want_of_memory(error):

@@ -1,4 +1,4 @@
-"""What is still held when a block ends: the option ``escapes``, and what models and other keepers have.
+"""What is held when a block ends: the option ``escapes``, and what models and other keepers have.
 
 A scope releases what it owns, whoever refers to it. Two questions come first. What of it does an
 object hold that keeps what it is given, such as a model, a metric or a scheduler? That is the
@@ -108,7 +108,7 @@ _PASSED_OVER: Final = ("contextlib", "disposescope.sequences.batches", "disposes
 
 
 def note_block(scope: ScopeState, frame: FrameType | None) -> None:
-    """Note which variables of the block, given the frame that enters its scope, have been bound before it begins."""
+    """Note which variables of a block were bound before it begins; `frame` enters its scope."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED_OVER):
         frame = frame.f_back
     if frame is not None:
@@ -126,9 +126,9 @@ def forget_block(scope: ScopeState) -> None:
 
 
 def settle_survivors(scope: ScopeState) -> EscapedError | None:
-    """Give keepers what they hold of what a scope owns, and treat what else is held as the option says.
+    """Give keepers what they hold of what a scope owns, and treat what else is held.
 
-    Can be called again after an interrupt.
+    The option of the scope says how. Can be called again after an interrupt.
 
     Returns
     -------
@@ -155,13 +155,13 @@ def settle_survivors(scope: ScopeState) -> EscapedError | None:
 
 
 def _alive(entries: list[Entry]) -> dict[Entry, object]:
-    """Return entries with their resources, without those of which another thread has dropped the last reference."""
+    """Return the entries that are alive, with their resources: other threads may drop some."""
     return {entry: resource for entry in entries if (resource := entry()) is not None}
 
 
 @final
 class EscapedResources(tuple[Any, ...]):
-    """The resources that were held when the block of a scope with ``escapes="keep"`` ended: see `DisposeScope.escaped`.
+    """The resources held when a block with ``escapes="keep"`` ended: see `DisposeScope.escaped`.
 
     Its ``repr`` describes each of them, with the line where it was born while a leak detector is
     open.
@@ -179,13 +179,13 @@ class EscapedResources(tuple[Any, ...]):
 
 
 def escaped_of(scope: ScopeState) -> EscapedResources:
-    """Return what a scope has given to the outer scope because it was held, as far as it is alive."""
+    """Return what a scope gave to the outer scope because it was held, as far as it is alive."""
     resources = (entry() for entry in scope._escaped if LIVE.get(entry.key) is entry)
     return EscapedResources(resource for resource in resources if resource is not None)
 
 
 def keep_all(scope: ScopeState) -> None:
-    """Hand all that is left to the outer scope, where `settle_survivors` failed: in doubt it is held."""
+    """Hand what is left to the outer scope where `settle_survivors` failed: in doubt it is held."""
     hand_over(scope, list(scope._entries), scope.outer, [])
 
 

@@ -1,4 +1,4 @@
-"""Kinds: how each type is released and measured; device names; and the graphs behind what leaves a scope."""
+"""Kinds: how types are released and measured; device names; graphs behind what leaves a scope."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _current_index: Final[dict[str, Callable[[], int]]] = {}
 
 
 def set_current_index(device_type: str, current_index: Callable[[], int]) -> None:
-    """Have a function return the index that an unnumbered name of a device type ("cuda") stands for; 0 without one."""
+    """Have a function return the index that an unnumbered device name ("cuda") stands for.
+
+    It is 0 for a device type without such a function.
+    """
     _current_index[device_type] = current_index
 
 
@@ -137,7 +140,7 @@ Members = Mapping[str, object] | Iterable[object]
 Storages = Iterable[tuple[Hashable, int]]
 Layout = tuple[tuple[int, ...], str, int]
 Finder = Callable[[Any], object]
-"""What records births that were not seen, given the `DisposeScope` that is asked about; None for all."""
+"""What records unseen births, given the `DisposeScope` that is asked about; None for all."""
 
 
 class Kind:
@@ -193,7 +196,7 @@ class Kind:
         """
 
     def storages(self, resource: Any, /) -> Storages:
-        """Return the storages behind one instance, as pairs of a hashable identity and a number of bytes.
+        """Return the storages behind one instance, each a hashable identity and a number of bytes.
 
         An identity must hold as long as the instance is alive. Views of one storage give the same
         one, so that its bytes count once.
@@ -210,11 +213,14 @@ class Kind:
         return name_of(type(thing))
 
     def members(self, resource: Any, /) -> Members:
-        """Return the members of a composite, by name or in order; a kind that overrides this is one of composites."""
+        """Return the members of a composite, by name or in order.
+
+        A kind that overrides this is one of composites.
+        """
         return ()
 
     def is_disposed(self, resource: Any, /) -> bool | None:
-        """Return whether one instance has been released, where it knows that itself; None where it does not."""
+        """Return whether one instance is released; None where it does not know that itself."""
         return None
 
     def layout(self, resource: Any, /) -> Layout | None:
@@ -257,7 +263,7 @@ class Kind:
         return resource
 
     def inner(self, resource: Any, /) -> Iterable[object]:
-        """Return the parts of one live instance that are resources of their own; most instances have none.
+        """Return the parts of one live instance that are resources of their own; most have none.
 
         An instance that leaves a scope takes along those that the same scope owns.
         """
@@ -343,7 +349,10 @@ def kind_of(resource: object) -> Kind | None:
 
 
 def kind_of_type(cls: type) -> Kind | None:
-    """Return the kind of a type's instances: its own, its nearest base's, or that of types with ``dispose()``."""
+    """Return the kind of a type's instances, or None.
+
+    It is the type's own, that of its nearest base, or that of types with ``dispose()``.
+    """
     KINDS.before_lookup()
     found = find_kind(cls)
     if len(KINDS.by_type) >= _REMEMBERED:
@@ -378,13 +387,13 @@ def add_kind(kind: Kind) -> None:
 
 
 def find_births_with(cls: type, finder: Finder) -> None:
-    """Have a function record the births of a type that were not seen, before anybody counts or acts on an instance."""
+    """Have a function record a type's unseen births before anybody counts or acts on instances."""
     KINDS.finders[cls] = finder
     KINDS.finder_by_type.clear()
 
 
 def finder_of(resource: object) -> Finder | None:
-    """Return what records the births of an object's type, or of one of its bases; None where all are seen."""
+    """Return what records unseen births of an object's type or its bases; None if all are seen."""
     cls = type(resource)
     try:
         return KINDS.finder_by_type[cls]
@@ -530,12 +539,12 @@ _OF_PYTHON: Final = frozenset({"builtins", "functools", "types"})
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a user may register a type: it is not one of Python's for values and functions."""
+    """Return whether a user may register a type: not one of Python's for values and functions."""
     return bool(_flags_of(cls) & _HEAP_TYPE) and module_of(cls) not in _OF_PYTHON and not issubclass(cls, type)
 
 
 def advice_for(cls: type) -> str:
-    """Return what to do about an instance of a type that is no resource, as a part of an error message."""
+    """Return, for an error message, what to do about an instance of a type that is no resource."""
     name = name_of(cls).rpartition("<locals>.")[2]
     if any(callable(space_of(base).get("close")) for base in mro_of(cls)) and module_of(cls) not in _OF_PYTHON:
         return (

@@ -1,4 +1,4 @@
-"""Who owns what, and how that changes: members of composites, births, moves, attaching, and compact copies."""
+"""Who owns what, and how that changes: members, births, moves, attaching, and compact copies."""
 
 from __future__ import annotations
 
@@ -66,11 +66,14 @@ __all__ = [
 
 
 MemberPlan = list[tuple[object, list[tuple[str, object, Kind]]]]
-"""The composites that one brings along, itself first, each with its members: name, resource and kind."""
+"""The composites that one brings along, itself first, each with its members.
+
+Of each member there are its name, the resource and its kind.
+"""
 
 
 def plan_members(resource: object, kind: Kind) -> MemberPlan:
-    """Return the members that a composite which is not tracked yet would take: for `absorb_members`.
+    """Return the members that a composite not tracked yet would take: for `absorb_members`.
 
     Changes nothing.
 
@@ -107,7 +110,10 @@ def plan_members(resource: object, kind: Kind) -> MemberPlan:
 
 
 def _check_devices(plan: MemberPlan) -> None:
-    """Compare the devices of each composite's members; a composite among them has the device of its own members."""
+    """Raise `DeviceMismatchError` where the members of a composite are on different devices.
+
+    A composite among them has the device of its own members.
+    """
     devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
     for parent, rows in reversed(plan):
         first: tuple[str, str] | None = None
@@ -165,7 +171,7 @@ def _absorb(entry: Entry, above: Entry) -> None:
 
 
 def set_apart(member: Entry) -> None:
-    """Make an unowned resource of its own of a member of composites, which are without it from now on."""
+    """Take a member out of its composites: it is an unowned resource of its own from now on."""
     with SHARING:
         if member.unit is None:
             return
@@ -191,8 +197,8 @@ def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
 
     It is the resource itself, or the elements of a tuple that is no composite of the scope's.
 
-    A tuple whose birth was not recorded is not known until a verb meets it. It becomes a composite of
-    the scope that owns its anchor, or of nobody where nobody owns that, and takes along what the
+    A tuple whose birth was not recorded is not known until a verb meets it. It becomes a composite
+    of the scope that owns its anchor, or of nobody where nobody owns that, and takes along what the
     same scope owns of its elements. An element that is a member of another composite is shared with
     that.
 
@@ -239,14 +245,14 @@ def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
 
 
 def _count_in_place_of_members(unit: Entry) -> None:
-    """Take back what was counted of the births of members, since the counters of their threads were set to zero."""
+    """Take back that births of members were counted since the last reset of their threads."""
     for member in unit.members:
         if member.unit is unit:
             take_back_birth(member)
 
 
 def compose(resource: object, kind: Kind) -> None:
-    """Make one resource of a tuple that has just been made, where its anchor is known: see `gathered`.
+    """Make one resource of a tuple just made, where its anchor is known: see `gathered`.
 
     What is of the type and was given anything but resources is left alone.
     """
@@ -268,7 +274,7 @@ def compose(resource: object, kind: Kind) -> None:
 
 
 def compose_of(resource: object, parts: Iterable[object]) -> None:
-    """Make one resource of a resource that has just been born and those of its parts that the same scope owns.
+    """Make one resource of one just born and those of its parts that the same scope owns.
 
     A part that is a member of another composite is shared with that.
     """
@@ -284,7 +290,7 @@ def compose_of(resource: object, parts: Iterable[object]) -> None:
 
 
 def _parts_at_hand(resource: object, kind: Kind, scope: ScopeState | None) -> list[Entry] | None:
-    """Return the entries that `gathered` would take of a new tuple; None where `gathered` has to decide."""
+    """Return the entries that `gathered` would take of a new tuple; None where it has to decide."""
     members = None if not kind.is_composite or entry_of(resource) is not None else kind.members(resource)
     if type(members) is not dict:
         return None
@@ -335,7 +341,9 @@ def born_together(resource: object, kind: Kind, plan: MemberPlan | None = None) 
 
 
 def born_late(resource: object, kind: Kind, scope: ScopeState) -> Entry:
-    """Record the birth of a resource that was noticed late; a given scope owns it, or the next one out that is open.
+    """Record the birth of a resource that was noticed late.
+
+    The given scope owns it, or where that is closed, the next one out that is open.
 
     Parameters
     ----------
@@ -548,7 +556,7 @@ def hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | None
 
 
 def _put_in_order(entries: list[Entry]) -> None:
-    """After an interrupt: put each entry into the list of its owner, and hold nothing that nobody owns."""
+    """After an interrupt, put each entry into the list of its owner; hold nothing unowned."""
     for entry in entries:
         if entry.owner is None:
             let_go(entry)
@@ -625,7 +633,10 @@ def _hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | Non
 
 
 def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
-    """Let no scope own what keepers have, and what that is made of: see `keeping`. Their graphs stay as they are."""
+    """Let no scope own what keepers have, and what that is made of: see `keeping`.
+
+    Their graphs stay as they are.
+    """
     found = dict.fromkeys(entries)
     for entry in entries:
         for inside in _owned_inside(scope, entry(), entry.kind):
@@ -664,7 +675,10 @@ def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | 
 
 
 def _claim_unowned(scope: ScopeState, entry: Entry) -> bool:
-    """Become the owner of what has none; False where another thread was faster: it is as if that one came later."""
+    """Make a scope the owner of what has none; False where another thread was faster.
+
+    It is then as if that one came later.
+    """
     claim = object()
     try:
         if _CLAIMS.setdefault(entry, claim) is not claim or entry.owner is not None:

@@ -178,7 +178,7 @@ def raise_what_failed(
     in_flight: BaseException | None,
     /,
 ) -> None:
-    """Raise what came up while a scope was left, or hang it onto the exception that is on its way."""
+    """Raise what came up while a scope was left, or hang it onto the exception on its way."""
     try:
         if escaped is not None:
             if in_flight is not None:
@@ -210,7 +210,10 @@ def release_each(entries: list[Entry], failures: list[BaseException], *, by_owne
 
 
 def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException]:
-    """Release what is owned now, the newest first; what a release brings into being meanwhile stays."""
+    """Release what a scope owns now, newest first, except `kept`; return what releases raised.
+
+    What a release brings into being meanwhile stays.
+    """
     failures: list[BaseException] = []
     pending = [entry for entry in list(scope._entries) if entry not in kept]
     for _ in range(2):
@@ -240,7 +243,7 @@ T = TypeVar("T")
 
 
 def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
-    """Wrap a function so that each call runs in a fresh scope like `scope`: see `DisposeScope.__call__`."""
+    """Wrap a function so each call has a fresh scope like `scope`: see `DisposeScope.__call__`."""
     if isinstance(function, type) or not callable(function):
         what = "no function was given" if function is None else f"{function!r} is not one"
         raise TypeError(f"@dispose_scope() decorates functions, coroutine functions and generator functions; {what}")
@@ -428,7 +431,10 @@ class DisposeScope(ScopeState):
 
     @property
     def outer(self) -> DisposeScope | None:
-        """The scope that was current when this one was opened; once that is closed, the next one out that is open."""
+        """The scope that was current when this one was opened.
+
+        Once that is closed, the next one out that is open; None where there is none.
+        """
         if not self._state:
             return None
         outer = self._outer
@@ -438,9 +444,9 @@ class DisposeScope(ScopeState):
 
     @property
     def live(self) -> tuple[Any, ...]:
-        """A snapshot of the resources that this scope owns, oldest first; a composite stands for its members.
+        """The resources that this scope owns, oldest first; a composite stands for its members.
 
-        The snapshot holds them: they live at least as long as it does.
+        The tuple is a snapshot, and holds them: they live at least as long as it does.
         """
         self._check_open("live")
         if DEAD_COMPOSITES or KINDS.finders:
@@ -450,7 +456,7 @@ class DisposeScope(ScopeState):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the storages behind what this scope owns, plain arrays included, each storage counted once."""
+        """The bytes of what this scope owns, plain arrays included, each storage counted once."""
         self._check_open("nbytes")
         return self._nbytes()
 
@@ -467,10 +473,10 @@ class DisposeScope(ScopeState):
 
     @property
     def escaped(self) -> EscapedResources:
-        """What was held when the block of a scope with ``escapes="keep"`` ended, as far as it is alive: a tuple.
+        """What was held when the block ended, as far as it is alive: a tuple.
 
-        The tuple holds the resources. Its ``repr`` describes them, with the lines where they were
-        born while a leak detector is open.
+        It is empty unless the scope has ``escapes="keep"``. The tuple holds the resources. Its
+        ``repr`` describes them, with the lines where they were born while a leak detector is open.
         """
         return escaped_of(self)
 
@@ -542,7 +548,7 @@ class DisposeScope(ScopeState):
             self._entries.pop(entry, None)
 
     def move_to_outer(self, tree: T, *, compact: bool = False) -> T:
-        """Give what this scope owns in a tree to the outer scope; with no outer scope it becomes unowned.
+        """Give what this scope owns in a tree to the outer scope; without one it becomes unowned.
 
         Parameters
         ----------
@@ -609,10 +615,10 @@ class DisposeScope(ScopeState):
         return tree
 
     def keep(self, tree: T) -> T:
-        """Take what this scope owns in a tree out of every scope, for good: it lives by reference count from now on.
+        """Take what this scope owns in a tree out of every scope, for good.
 
-        `detach` is the same method. What this scope does not own, or has been disposed, is left as
-        it is (in a strict scope: `NotOwnedError`).
+        It lives by reference count from now on. `detach` is the same method. What this scope does
+        not own, or has been disposed, is left as it is (in a strict scope: `NotOwnedError`).
 
         Parameters
         ----------
@@ -649,10 +655,10 @@ class DisposeScope(ScopeState):
     detach = keep
 
     def attach(self, tree: T) -> T:
-        """Take over the resources in a tree, whoever owned them before; this scope will dispose them. Returns `tree`.
+        """Take over the resources in a tree, whoever owned them before. Returns `tree`.
 
-        Of a model (a ``torch.nn.Module``, a metric, an optimizer) it takes over what other scopes
-        own, and neither parameters nor buffers.
+        This scope will dispose them. Of a model (a ``torch.nn.Module``, a metric, an optimizer) it
+        takes over what other scopes own, and neither parameters nor buffers.
 
         Objects of your own kinds (a method ``dispose()``, or `register_kind`) get known to the
         library here. The scope holds them until they are released or kept, so that
@@ -734,7 +740,7 @@ class DisposeScope(ScopeState):
         return tree
 
     def _check_options(self) -> None:
-        """Check the options of a scope; the compiled `__init__` calls it where they may be wrong."""
+        """Check the options of the scope; the compiled `__init__` calls it where one may be wrong."""
         name: object = self.name
         if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             if callable(name):
@@ -748,7 +754,10 @@ class DisposeScope(ScopeState):
                 raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
     def _prepare(self) -> None:
-        """Find the place of the scope; the compiled `__enter__` calls it where the block is no plain one."""
+        """Find the place of the scope among the others.
+
+        The compiled `__enter__` calls this where the block is not a plain one.
+        """
         if self._state:
             self._refuse_to_enter()
         if modules_were_imported():
@@ -758,7 +767,10 @@ class DisposeScope(ScopeState):
         enter_among_generators(self, CURRENT.get(), _getframe(1))
 
     def _begin(self) -> None:
-        """Note what is there before the block, for the options that ask for it: called by `__enter__`."""
+        """Note what is there before the block, for options that ask for it.
+
+        `__enter__` calls this.
+        """
         if self.keep_pages:
             keep_pages(self)
         if self.escapes != "dispose":
@@ -805,7 +817,10 @@ class DisposeScope(ScopeState):
         return _unopened(self._origin or _origin_at(self.name, _getframe(1)), *self._options())
 
     def _hand_out(self, result: T) -> T:
-        """Move what a decorated function gives out to its caller's scope; inputs stay in place, also if strict."""
+        """Move what a decorated function gives out to its caller's scope.
+
+        What it was given stays where it is, also in a strict scope.
+        """
         plain: list[object] = []
         entries = owned_in(
             self,

@@ -1,4 +1,6 @@
-"""The walk: every resource in a nesting of containers, each once, by path, without running the objects' own code.
+"""The walk: every resource in a nesting of containers, each once, by path.
+
+The objects' own code is not run, but for that of mappings and their views, and of pytrees.
 
 What is understood is walked:
 
@@ -107,7 +109,7 @@ class _Known(NamedTuple):
 
 
 _LOOK_INTO, _KEEPER, _LOOK_PAST = range(3)
-"""What compiled code does with the instances of a class, and with a module, in the order of ``enum look``."""
+"""What compiled code does with a class's instances, or a module, in the order of ``enum look``."""
 
 
 @final
@@ -148,7 +150,10 @@ class KnownClasses:
             self._looks = {}
 
     def walker_of(self, cls: type) -> Walker | None:
-        """Return the walker of the nearest base class that has one, for itself or by the innermost module around it."""
+        """Return the walker of the nearest base class that has one; None where none has.
+
+        A class has it for itself, or by the innermost module around it.
+        """
         try:
             return self._walkers[cls]
         except KeyError:
@@ -190,7 +195,7 @@ class KnownClasses:
         return _LOOK_INTO if kind is None or kind.is_composite else _LOOK_PAST
 
     def _variables(self) -> tuple[dict[str, Any], ...]:
-        """Return the variables of those modules that keep what they hold, as far as the program has imported them."""
+        """Return the variables of the imported modules that keep what they hold."""
         modules = [
             sys.modules.get(name) for name, known in self._known.items() if known.keeps and isinstance(name, str)
         ]
@@ -249,7 +254,7 @@ def walk_as_models(*names: str | type) -> None:
 
 
 def add_keepers(*names: str | type) -> None:
-    """Let the instances of some classes keep what they hold when a block ends, and walk them as models.
+    """Let instances of some classes keep what they hold when a block ends, and walk them as models.
 
     Parameters
     ----------
@@ -260,7 +265,7 @@ def add_keepers(*names: str | type) -> None:
 
 
 def children_found_by_frameworks(node: object) -> Children | None:
-    """Return the children of an object by the first framework that knows it; None where none does."""
+    """Return the children of an object by the first framework that knows it; None for none."""
     for walker in HOOKS.children:
         children = walker(node)
         if children is not None:
@@ -360,7 +365,7 @@ def _both(hides: Asked | None, is_owned: Asked, thing: object) -> bool:
 
 
 def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
-    """Return the children of a container, labelled as code would reach them; None for other objects."""
+    """Return a container's children, labelled as code would reach them; None for other objects."""
     if cls is list or cls is tuple:
         return ((f"[{index}]", child) for index, child in enumerate(node))
     if cls is dict:
@@ -469,7 +474,10 @@ def _has_attributes(node: object) -> bool:
 
 
 def _parts(node: Any) -> Iterator[tuple[str, object]]:
-    """Return the attributes of an object, and what else it refers to where a compiled class keeps that for itself."""
+    """Yield the attributes of an object, and all else that it refers to.
+
+    A compiled class may keep that for itself.
+    """
     attributes = instance_dict_of(node)
     referents: list[object] = gc.get_referents(node)
     yield from _state(node)
@@ -483,7 +491,10 @@ def _parts_of_model(node: object) -> Children:
 
 
 def instance_dict_of(node: object) -> dict[str, object] | None:
-    """Return the ``__dict__`` of an instance, read past any property of that name; None where it has none."""
+    """Return the ``__dict__`` of an instance, read past any property of that name.
+
+    None where it has none, and for a ``threading.local``.
+    """
     if issubclass(type(node), threading.local):
         # It makes one for this thread where there is none, and may call the program's __init__ for
         # it.
@@ -501,7 +512,7 @@ def _has_fields(cls: type) -> bool:
 
 
 def _hidden_in(node: object, hides: Asked, met: dict[int, object]) -> object | None:
-    """Return what the caller would lose in an object of unknown type, by a search as far as the limit.
+    """Return what the caller would lose in an object of unknown type, by a limited search.
 
     What the walk has met is not lost. None where nothing was found.
     """
@@ -535,7 +546,7 @@ def _refusal(node: object, hidden: object, where: str) -> UnknownKindError:
 
 
 def refuse_without_resources(tree: object, verb: str) -> None:
-    """Raise `UnknownKindError` for a tree in which no resource was found, unless there is nothing in it at all.
+    """Raise `UnknownKindError` for a tree without resources, unless there is nothing in it at all.
 
     None is nothing, and so is an empty container. Models and what else is walked by the names of
     its classes is understood, whatever it holds.

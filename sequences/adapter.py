@@ -38,7 +38,10 @@ Block: TypeAlias = Any
 
 
 def is_tensor_like(thing: object) -> bool:
-    """Return whether an object is a tensor to the sequence functions: a Tensor, or NumPy's array or scalar."""
+    """Return whether an object is a `Tensor`, or an array or a scalar of NumPy's.
+
+    Those are what the sequence functions take for tensors, besides PyTorch's own: see `is_torch`.
+    """
     return isinstance(thing, (Tensor, np.ndarray, np.generic))
 
 

@@ -31,9 +31,10 @@ class ArrayAdapter:
     __slots__ = ()
 
     def call(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a function with the adapter, a name and what the user gave, so that nothing but its results is born.
+        """Call a function with the adapter, a name and what the user gave.
 
-        The name is that of PyTorch's function, which may be called instead.
+        No resources are born but its results. The name is that of PyTorch's function, which may be
+        called instead.
         """
         return served(function, self, name, *given)
 
@@ -42,7 +43,13 @@ class ArrayAdapter:
         return array_of(given, what)
 
     def blocks(self, sequences: Any, what: str, not_iterable: type[Exception]) -> list[Block]:
-        """Return the blocks of a list of sequences, or of the rows of a single one, or raise where it is neither."""
+        """Return the blocks of a list of sequences, or of the rows of a single one.
+
+        Raises
+        ------
+        not_iterable
+            It is neither.
+        """
         if is_tensor_like(sequences):
             return [np.asarray(row) for row in array_of(sequences, what)]
         if not isinstance(sequences, Iterable):
@@ -60,7 +67,7 @@ class ArrayAdapter:
         return data, batch_sizes, places
 
     def lengths(self, given: Any, what: str) -> Array:
-        """Return lengths, of any shape and number type, or raise what ``torch.as_tensor(given)`` raises."""
+        """Return lengths, of any shape and number type, or raise as ``torch.as_tensor(given)``."""
         if isinstance(given, (list, tuple, range)):
             return _array_of_numbers(list(cast("Sequence[Any]", given)), what)
         if isinstance(given, (int, float)):
@@ -71,13 +78,21 @@ class ArrayAdapter:
         return array
 
     def descending(self, lengths: Integers) -> Integers:
-        """Return the indices that sort lengths from the longest to the shortest; those of one keep their order."""
+        """Return the indices that sort lengths, longest first; equal lengths keep their order."""
         # The complement reverses the order of all int64, where a minus would overflow at the
         # smallest.
         return np.argsort(~lengths, kind="stable")
 
     def alike(self, blocks: list[Block], what: str) -> list[Block]:
-        """Return contiguous blocks with dtype and trailing shape of the first, broadcast where that is possible."""
+        """Return contiguous blocks with dtype and trailing shape of the first.
+
+        Others are broadcast to that shape.
+
+        Raises
+        ------
+        RuntimeError
+            One cannot be broadcast to that shape.
+        """
         first = blocks[0]
         row = first.shape[1:]
         parts: list[Array] = []
@@ -130,7 +145,7 @@ class ArrayAdapter:
         return PackedSequence._of((data, *indices))
 
     def of_one_dtype(self, blocks: list[Block], names: list[str]) -> list[Block]:
-        """Return the blocks of some names in a dtype that holds all of them. They must be on one device."""
+        """Return the blocks of some names in a dtype that holds all; they must be on one device."""
         dtype = np.result_type(*{block.dtype for block in blocks})
         return [block.astype(dtype, copy=False) for block in blocks]
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 def scoped_batches(
     loader: Iterable[T], name: str | None = "batch", *, escapes: EscapesOption = "dispose"
 ) -> ScopedBatches[T]:
-    """Return the batches of any iterable, each in a scope of its own that is current in the loop body.
+    """Return the batches of any iterable, each in a scope of its own, current in the loop body.
 
     ``for batch in scoped_batches(loader):`` disposes a batch, and all that the loop body made of
     it, when the next batch is asked for, at the end, when the loop breaks, returns or raises, and
@@ -114,7 +114,10 @@ class _Closing(ABC):
 
 @final
 class ScopedBatches(_Closing, Generic[T]):
-    """What `scoped_batches` makes: an iterable of batches, and a context manager that closes their scopes."""
+    """What `scoped_batches` makes: an iterable of batches, and a context manager.
+
+    As a context manager, it closes the scopes that are still open when it is left.
+    """
 
     __slots__ = ("__weakref__", "_escapes", "_iterators", "_loader", "_name")
 

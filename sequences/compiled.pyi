@@ -1,6 +1,7 @@
 """Rows of sequences, moved in contiguous CPU memory.
 
-A block is an object with the buffer protocol, or a tensor with PyTorch's methods, whose memory is contiguous.
+A block is an object with the buffer protocol, or a tensor with PyTorch's methods, whose memory is
+contiguous.
 """
 
 from typing import Any
@@ -14,15 +15,16 @@ def move_rows(
 ) -> None:
     """Copy the rows of some sequences from one place to another.
 
-    All is checked before anything is written: where it raises `ValueError`, or what a block raises, the target is as it
-    was. Target and source must not overlap, and what says where rows are must not change meanwhile.
+    All is checked before anything is written: where it raises `ValueError`, or what a block raises,
+    the target is as it was. Target and source must not overlap, and what says where rows are must
+    not change meanwhile.
 
     Parameters
     ----------
     target, source : tuple of (blocks, starts, steps)
-        Where the rows are: row ``starts[i] + steps[t]`` of its block is step t of sequence i. `blocks` are a tuple of
-        one for each sequence, or of one for all; `starts`, shape (batch,), and `steps`, shape (time,), are blocks of
-        int64, and steps do not descend.
+        Where the rows are: row ``starts[i] + steps[t]`` of its block is step t of sequence i.
+        `blocks` are a tuple of one for each sequence, or of one for all; `starts`, shape (batch,),
+        and `steps`, shape (time,), are blocks of int64, and steps do not descend.
     lengths : block of int64, shape (batch,)
         The length of each sequence, at most `time`.
     row_nbytes : int

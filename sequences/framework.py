@@ -24,7 +24,7 @@ class TorchSequences(Framework):
 
     @property
     def kinds(self) -> Sequence[Kind]:
-        """The kind of ``torch.nn.utils.rnn.PackedSequence``; none where scopes do not own PyTorch's tensors."""
+        """The kind of PyTorch's packed sequences; none if scopes do not own PyTorch's tensors."""
         if kind_of_type(sys.modules["torch"].Tensor) is None:
             return []
         from .torch_adapter import TORCH_PACKED_SEQUENCE

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def adapter_of(thing: object) -> ArrayAdapter:
-    """Return the adapter of a tensor, an array or a packed sequence; that of arrays for any other object."""
+    """Return the adapter of a tensor, array or packed sequence; for all else that of arrays."""
     if is_torch(thing) or is_torch_packed(thing):
         from .torch_adapter import TENSORS
 
@@ -232,7 +232,11 @@ def _pack_padded_sequence(
 def _packed(
     adapter: ArrayAdapter, source: Rows, lengths: Integers, order: Integers | None, row: tuple[int, ...], what: str
 ) -> Any:
-    """Return the packed sequence of some rows; the sequences are given in descending order, which `order` has made."""
+    """Return the packed sequence of some rows.
+
+    The sequences are given in descending order of length, into which `order` has brought them,
+    unless it is None.
+    """
     check_lengths(lengths, what)
     batch_sizes = counts_above(lengths)
     # A length beyond the input adds a step to batch_sizes and no rows, as it does in PyTorch.
@@ -274,13 +278,16 @@ def check_padded(padded: Block, what: str) -> None:
 
 
 def check_flag(flag: object, what: str, name: str = "batch_first") -> None:
-    """Raise `TypeError` where a flag is not a bool; a number or a list in its place is an argument out of order."""
+    """Raise `TypeError` where a flag is not a bool.
+
+    A number or a list in its place is an argument out of order.
+    """
     if not isinstance(flag, bool):
         raise TypeError(f"{what}: {name} must be a bool, not {flag!r}")
 
 
 def check_lengths(lengths: Integers, what: str) -> None:
-    """Raise `RuntimeError` where lengths are not sorted from the longest to the shortest, or one is not positive."""
+    """Raise `RuntimeError` where lengths are not sorted, longest first, or one is not positive."""
     if (lengths[1:] > lengths[:-1]).any():
         raise RuntimeError(
             f"{what}: the sequences must be sorted by length, longest first, when enforce_sorted is True; "

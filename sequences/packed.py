@@ -253,7 +253,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         return self._tuple._asdict()
 
     def _replace(self, **fields: Any) -> Self:
-        """Return another one with some fields replaced; the others share their memory with this one."""
+        """Return another one with some fields replaced; the others share memory with this one."""
         return type(self)(*self._tuple._replace(**fields))
 
     # ------------------------------------------------------------------ the life
@@ -402,7 +402,10 @@ def _tuple_of(other: Any) -> tuple[Any, ...]:
 
 
 def _same(field: object, value: object) -> bool:
-    """Return whether a field is, or equals, a value, as tuples compare their elements; None equals nothing else."""
+    """Return whether a field is, or equals, a value, as tuples compare their elements.
+
+    None equals nothing else.
+    """
     return field is value or (field is not None and value is not None and bool(field == value))
 
 

@@ -106,7 +106,7 @@ def pad_packed_sequence(
 def pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> Any:
-    """Return a padded batch of a packed sequence, and the lengths, in the order in which it was packed.
+    """Return a padded batch of a packed sequence, and the lengths, in the order before packing.
 
     As ``torch.nn.utils.rnn.pad_packed_sequence``.
 
@@ -318,7 +318,9 @@ def _padded_shape(batch_first: bool, batch: int, time: int, row: tuple[int, ...]
 
 
 def _opened(adapter: ArrayAdapter, packed: Any, what: str) -> tuple[Rows, Integers, tuple[int, ...]]:
-    """Return where the rows of a packed sequence are, its lengths, in the order given, and the shape of a row.
+    """Return where the rows of a packed sequence are, its lengths, and the shape of a row.
+
+    The lengths are in the order in which the sequences were given.
 
     Raises
     ------

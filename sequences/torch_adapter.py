@@ -2,8 +2,8 @@
 
 This module imports PyTorch, and is itself imported only when the program has imported PyTorch.
 
-Input of few sequences or steps goes to PyTorch's functions as well: they loop over steps or lengths,
-and take less time then than the checks here.
+Input of few sequences or steps goes to PyTorch's functions as well: they loop over steps or
+lengths, and take less time then than the checks here.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _own(given: Any) -> Any:
 
 
 def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool:
-    """Return whether to call PyTorch's function: there is a graph, or so little to move that it is faster."""
+    """Return whether to call PyTorch's function: there is a graph, or it is faster on so little."""
     loops = _FEW
     if name == "pad_sequence":
         loops = len(tensors)
@@ -170,7 +170,10 @@ def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool
 
 
 def _is_unobserved() -> bool:
-    """Return whether only scopes follow operations: no compiler, detector, mode, transform, trace, or dual level."""
+    """Return whether only scopes follow operations.
+
+    No compiler, detector, mode, transform, trace or dual level does then.
+    """
     if torch.compiler.is_compiling():
         return False
     modes: int = _C._len_torch_function_stack()
@@ -196,7 +199,7 @@ def _tensors_in(given: tuple[Any, ...]) -> list[tuple[str | int, Any]]:
 
 
 def _born(made: Any) -> Any:
-    """Record the births of results that were made unseen, where a scope is open: a packed sequence, or tensors.
+    """Record the births of unseen results, a packed sequence or tensors, where a scope is open.
 
     Raises
     ------
@@ -219,7 +222,10 @@ def _born(made: Any) -> Any:
 
 
 def _check_one_device(tensors: Iterable[tuple[str | int, Any]], what: str) -> None:
-    """Raise `DeviceMismatchError` where two tensors live on different devices, also where PyTorch copies in silence."""
+    """Raise `DeviceMismatchError` where two tensors live on different devices.
+
+    Also where PyTorch copies in silence.
+    """
     # PyTorch reads the batch sizes on the CPU.
     compared = [(name, device_name(tensor.device)) for name, tensor in tensors if name != "batch_sizes"]
     for name, device in compared:
@@ -235,12 +241,15 @@ def _check_one_device(tensors: Iterable[tuple[str | int, Any]], what: str) -> No
 
 @final
 class TorchAdapter(ArrayAdapter):
-    """What the sequence functions ask of PyTorch's tensors. What it refuses, with whatever error, goes to PyTorch."""
+    """What the sequence functions ask of PyTorch's tensors.
+
+    What it refuses goes to PyTorch, whose function raises, or makes something of it.
+    """
 
     __slots__ = ()
 
     def call(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a function where the compiled one fits what the user gave, and otherwise PyTorch's of a name."""
+        """Call a function where the compiled one fits what was given, else PyTorch's of a name."""
         named = _tensors_in(given)
         tensors = [tensor for _, tensor in named]
         is_plain = _CLASSES.issuperset(map(type, tensors)) and all(tensor.is_cpu for tensor in tensors)
@@ -286,7 +295,15 @@ class TorchAdapter(ArrayAdapter):
         return torch.sort(given, descending=True)[1].numpy()
 
     def alike(self, blocks: list[Block], what: str) -> list[Block]:
-        """Return tensors of one dtype and trailing shape. Moving them refuses those that are not contiguous."""
+        """Return the tensors, where they are of one dtype and trailing shape.
+
+        Moving them refuses those that are not contiguous.
+
+        Raises
+        ------
+        ValueError
+            They are not, or the first one is quantized.
+        """
         first = blocks[0]
         row, dtype = first.shape[1:], first.dtype
         if first.is_quantized or any(one.shape[1:] != row or one.dtype is not dtype for one in blocks):

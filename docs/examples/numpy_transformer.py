@@ -1,7 +1,7 @@
 """A transformer block's inference in NumPy, whose memory is recorded once and planned from then on.
 
-Batches have one of a few lengths; each length is a key and has a plan of its own, and all share one slab.
-Every result is compared with that of the same block without a workspace.
+Batches have one of a few lengths; each length is a key and has a plan of its own, and all share one
+slab. Every result is compared with that of the same block without a workspace.
 
     python docs/examples/numpy_transformer.py [--passes N] [--limit BYTES]
 """

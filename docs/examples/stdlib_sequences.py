@@ -26,7 +26,7 @@ NEWLINE = 10
 
 
 def source_files(limit: int | None) -> list[Path]:
-    """The source files of the standard library, without what was installed beside it, in a fixed order."""
+    """The source files of the standard library, without installed packages, in a fixed order."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(file for file in root.rglob("*.py") if "site-packages" not in file.parts)
     return files[:limit]

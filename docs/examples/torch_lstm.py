@@ -46,7 +46,7 @@ class ByteModel(nn.Module):
 
 
 def lines(seed: int) -> Iterator[torch.Tensor]:
-    """Lines of the standard library without end, in a shuffled order of files: shape (length,), dtype int64."""
+    """Lines of random files of the standard library, without end: shape (length,), dtype int64."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(file for file in root.rglob("*.py") if "site-packages" not in file.parts)
     order = random.Random(seed)

@@ -146,9 +146,9 @@ class DeviceMismatchError(DisposeScopeError, RuntimeError):
 
 
 class GraphRetainedError(DisposeScopeError, RuntimeError):
-    """A tensor that carries an autograd graph was moved out of a scope opened with ``graph="error"``.
+    """A tensor with an autograd graph was moved out of a scope opened with ``graph="error"``.
 
-    Or a graph was recorded in a scope opened with ``graph="refuse"``.
+    Or a graph was recorded in a scope opened with ``graph="refuse"``, or moved out of it.
 
     Attributes
     ----------
@@ -195,7 +195,10 @@ class GraphRetainedError(DisposeScopeError, RuntimeError):
 
 
 class WorkspaceError(DisposeScopeError, RuntimeError):
-    """A pass of a strict workspace was not as planned, or bytes of a verified one were written that are nobody's."""
+    """A pass of a strict workspace was not as planned, or a verified one found a stray write.
+
+    A stray write changes bytes of the slab that are nobody's.
+    """
 
 
 class LeakError(DisposeScopeError, RuntimeError):

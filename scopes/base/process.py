@@ -1,4 +1,4 @@
-"""What is of the whole process: patches of other code, functions called at forks, the import hook, and kept pages.
+"""What is of the whole process: patches of other code, forks, the import hook, and kept pages.
 
 Each patch has a row in one table, `PATCHES`, which ``python -m disposescope doctor`` prints. The
 package registers one handler of forks with Python, and has one finder on ``sys.meta_path``, only
@@ -263,9 +263,10 @@ class Patches:
         self._warn(patch, found)
 
     def meet(self, patch: Patch, found: str) -> None:
-        """Record, and warn once, that something was met which cannot be seen as the guard of a patch does not hold.
+        """Record, and warn once, that something was met that cannot be seen.
 
-        It is said of the reports that met it, and not of later ones.
+        The guard of the patch does not hold. It is said of the reports that met it, and not of
+        later ones.
         """
         if patch not in self._met:
             self._warn(patch, found)
@@ -344,7 +345,7 @@ TESTED_PYTHON: Final = "3.11 to 3.14"
 
 
 def version_of(library: str) -> str:
-    """Return the version of a library that the program has imported; ``"(unknown)"`` where it has none."""
+    """Return the version of an imported library; ``"(unknown)"`` where it has none."""
     if library == "python":
         return sys.version.partition(" ")[0]
     return str(getattr(sys.modules.get(library), "__version__", "(unknown)"))
@@ -381,7 +382,11 @@ class _Forks:
 
 
 def _call_all(functions: Sequence[Callable[[], object]]) -> None:
-    """Call each function, whatever others raise. Python prints what is raised at a fork, and goes on."""
+    """Call each function, whatever others raise.
+
+    What they raised is raised as a group in the end. Python prints what is raised at a fork, and
+    goes on.
+    """
     errors: list[BaseException] = []
     for function in functions:
         try:
@@ -422,10 +427,11 @@ def at_forks(
     in_parent: Callable[[], object] | None = None,
     in_child: Callable[[], object] | None = None,
 ) -> None:
-    """Call functions at every fork: before it those of later calls first, and after it those of earlier ones.
+    """Call functions at every fork of the process.
 
-    The locks of `hold_across_forks` are acquired after the former, and released before the latter.
-    A function that is given again is called once.
+    Those before a fork are called in reverse of the order in which they were given, those after it
+    in that order. The locks of `hold_across_forks` are acquired after the former, and released
+    before the latter. A function that is given again is called once.
     """
     for function, functions in (
         (before, _FORKS.before),
@@ -468,11 +474,14 @@ def await_module(name: str, install: Callable[[], None]) -> None:
 
 
 _at_end_of_import: Final[dict[str, tuple[Callable[[ModuleType], object], ...]]] = {}
-"""For the name of a module that was not there, what to call with it at the end of its import, scope or none."""
+"""By the name of a module, what to call with the module at the end of its import.
+
+Called whether a scope is open or not.
+"""
 
 
 def when_imported(name: str, function: Callable[[Any], object]) -> None:
-    """Call a function with a module: now where it is there, and otherwise as soon as the program imports it."""
+    """Call a function with a module: now if it is imported, else at the end of its import."""
     module = sys.modules.get(name)
     if module is None or _is_half_made(module):
         _at_end_of_import[name] = (*_at_end_of_import.get(name, ()), function)
@@ -491,15 +500,16 @@ _ROOT: Final = __name__.rpartition(".scopes.")[0]
 
 @cache
 def load_frameworks() -> None:
-    """Import the rooms of tensors and sequences, once and by name: `scopes` and `leaks` do not import them."""
+    """Import `tensors` and `sequences` once, by name: `scopes` and `leaks` do not import them."""
     for floor in ("tensors", "sequences"):
         import_module(f"{_ROOT}.{floor}")
 
 
 def install_imported() -> None:
-    """Install the frameworks that the program has imported since the last look; nothing where none is awaited.
+    """Install the frameworks whose modules the program has imported since the last look.
 
-    A framework is installed once. Who looks meanwhile, on another thread, waits until it is known.
+    Nothing is done where none is awaited. A framework is installed once. Who looks meanwhile, on
+    another thread, waits until it is known.
     """
     if not AWAITED:
         return
@@ -605,7 +615,7 @@ _FINDER: Final = _Finder()
 
 
 def install_at_import_while(condition: Callable[[], bool]) -> None:
-    """Have awaited modules installed at the end of their import while a condition is met, not at the next look."""
+    """While a condition is met, install frameworks when an import ends, not at the next look."""
     _FINDER.installs = condition
 
 

@@ -1,4 +1,4 @@
-"""Where in the user's code something happened: kept as code and instruction, shown as file, line and function."""
+"""Places in the user's code: kept as code and instruction, shown as file, line and function."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Role(IntEnum):
     THROUGH
         Code that, together with its caller, only passes a call on.
     PASSING
-        Code that passes a call on by itself, such as a constructor: its caller is what makes the resource.
+        Code that passes a call on by itself, such as a constructor: its caller is what makes the
+        resource.
     """
 
     # The numbers are those of `leaks/births/src/places.c`.
@@ -60,7 +61,10 @@ class Role(IntEnum):
 
 
 Mark = tuple[CodeType, int]
-"""A code object and the offset of an instruction in it: what is kept at a birth, because formatting costs."""
+"""A code object and the offset of an instruction in it.
+
+This is kept at a birth, because formatting costs.
+"""
 
 _OURS: Final = __name__.partition(".")[0]
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
@@ -75,7 +79,7 @@ _roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
 
 
 def add_library(*packages: str, module: str) -> None:
-    """Take code of some packages, and of one module, for a library's: no line of theirs is a birth site."""
+    """Take some packages, and one module, for a library's code: no line of it is a birth site."""
     _packages.update(packages)
     if module != "__main__":
         _modules.add(module)
@@ -83,9 +87,10 @@ def add_library(*packages: str, module: str) -> None:
 
 
 def add_role_of_code(role_of: Callable[[CodeType, str], Role | None]) -> None:
-    """Ask a function what code is that is a library's or in no file, given with the name of its module.
+    """Ask a function for the role of code that is a library's or in no file.
 
-    None is nothing to say. The name is empty where the code has none.
+    It is given the code and the name of its module. None is nothing to say. The name is empty where
+    the code has none.
     """
     if role_of not in _roles_of_code:
         _roles_of_code.append(role_of)
@@ -120,7 +125,11 @@ class Site:
 
 
 def mark_of(frame: FrameType | None) -> Mark | None:
-    """Return the innermost place in user code, at or above a frame: not in this package, nor in an array library."""
+    """Return the innermost place in user code, at or above a frame.
+
+    User code is not in this package, nor in an array library. Where there is none, the innermost
+    generated code is taken, or else the outermost code.
+    """
     # Called at each birth under a detector.
     ranks, user, generating = _ranks, Role.USER, Role.GENERATED
     generated: Mark | None = None
@@ -161,7 +170,7 @@ def is_inside(frame: FrameType) -> bool:
 
 
 def is_of_the_program(module: str) -> bool:
-    """Return whether a module, given by its name, is part of the program, and of no library that is installed."""
+    """Return whether a module, given by its name, is the program's, not an installed library's."""
     package = module.partition(".")[0]
     if package in _packages or package in sys.stdlib_module_names or module in _modules:
         return False
@@ -172,7 +181,7 @@ def is_of_the_program(module: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """Return a path relative to the working directory where it is under that, and unchanged otherwise."""
+    """Return a path relative to the working directory if it is under that, else unchanged."""
     if not os.path.isabs(file):
         return file
     try:
@@ -183,7 +192,7 @@ def shown(file: str) -> str:
 
 
 def _cell(file: str) -> int | None:
-    """Return the number of the notebook's cell, or of IPython's input, of a file; None for other files."""
+    """Return the number of the notebook's cell, or IPython's input, of a file; None for others."""
     ipython: Any = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()
     # The public way to it is the traceback that IPython prints.
@@ -223,7 +232,7 @@ def _is_library(namespace: dict[str, Any]) -> bool:
 
 
 def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:
-    """Return whether code runs a program and is no part of it: ``python -m``, and the command of this package."""
+    """Return whether code only runs a program: that of ``python -m``, or this package's command."""
     if file == "<frozen runpy>" or os.path.basename(file) in _COMMANDS:
         return True
     package: object = namespace.get("__package__")
@@ -272,7 +281,10 @@ def _until(code: CodeType, last: int) -> list[dis.Instruction]:
 
 
 def _until_callee(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
-    """Return the instructions up to the one that loads the callee of a call, which is the last; empty if unknown."""
+    """Return the instructions up to the one that loads the callee of the call that ends them.
+
+    The list is empty where that is unknown.
+    """
     instructions = instructions.copy()
     call = instructions.pop()
     argument = call.arg or 0
