@@ -68,7 +68,7 @@ KEEPERS_OF: Final[dict[str, tuple[str, ...]]] = {
     ),
     "transformers": ("transformers.cache_utils.Cache",),
 }
-"""For each library the full names of classes, those derived from them being meant too: see `disposescope.keeps`."""
+"""For each library the full names of classes; subclasses count too: see `disposescope.keeps`."""
 
 for library, names in KEEPERS_OF.items():
     # Programs that do not use the library do not pay for it.

@@ -1,4 +1,4 @@
-"""What this floor changes in NumPy, PyTorch and JAX: the rows of `PATCHES`. Imports none of them."""
+"""What this floor changes in NumPy, PyTorch and JAX: rows of `PATCHES`. Imports none of them."""
 
 from __future__ import annotations
 

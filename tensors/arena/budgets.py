@@ -1,7 +1,7 @@
-"""Bytes of other libraries' tensors, counted against the budgets of scopes from their birth until their memory goes.
+"""Bytes of other libraries' tensors, counted against the budgets of scopes.
 
-Only scopes with a budget pay for it: `BUDGETS.scopes` is empty otherwise, and the paths of births
-ask nothing else.
+The bytes of a tensor count from its birth until its memory goes. Only scopes with a budget pay for
+it: `BUDGETS.scopes` is empty otherwise, and the paths of births ask nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TELLING: Final = 1024
 
 @final
 class Charge(ref[Any]):
-    """A weak reference to what lives as long as some memory, and the accounts that count this memory's bytes."""
+    """A weak reference to what lives as long as some memory, and the account that counts it."""
 
     __slots__ = ("_account", "key", "mark", "nbytes", "scope")
     __hash__ = object.__hash__

@@ -66,7 +66,7 @@ KIND: Final = JaxKind()
 
 
 def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
-    """Return the array inside an array of random number keys, labelled; None for any other object."""
+    """Return the array, labelled, inside an array of random number keys; None for other objects."""
     # By name: the module of the class is another one in each version of JAX, and importing it is
     # not ours to do.
     cls = type(node)

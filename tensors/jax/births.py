@@ -196,7 +196,7 @@ _RECORDING: Final[set[CodeType]] = set()
 
 
 def recording(function: _F) -> _F:
-    """Mark a function that does nothing but call JAX and record births: see `Framework.only_records`."""
+    """Mark a function that only calls JAX and records births: see `Framework.only_records`."""
     _RECORDING.add(cast("FunctionType", function).__code__)
     return function
 
@@ -629,7 +629,10 @@ def _take(taken: list[tuple[ScopeState, Any]]) -> None:
 
 
 def pass_over_aliases(array: Any) -> None:
-    """Let no scope own what JAX has just made to lend the memory of an array: deleting that while it is lent aborts."""
+    """Let no scope own what JAX has just made to lend the memory of an array.
+
+    Deleting that while it is lent aborts the process.
+    """
     addresses = addresses_of(array)
     for other in unknown_arrays():
         if other is not array and not addresses.isdisjoint(addresses_of(other)):

@@ -98,7 +98,10 @@ class JaxFramework(Framework):
         BIRTHS.record = None
 
     def record_pending(self) -> None:
-        """Have JAX let go of the arrays of NumPy's that it has copied: it keeps them until it is called again."""
+        """Have JAX let go of NumPy arrays that it has copied.
+
+        It keeps them until it is called again.
+        """
         collect = getattr(sys.modules.get("jax._src.lib"), "_xla_gc_callback", None)
         if collect is not None and BIRTHS.record is not None:
             collect()
@@ -108,7 +111,10 @@ class JaxFramework(Framework):
         return only_records(code)
 
     def borrowed_addresses(self) -> Iterator[int]:
-        """Return the blocks of NumPy's that are the whole memory of an array, as ``device_put`` makes it."""
+        """Yield the addresses of NumPy's blocks that are the whole memory of an array.
+
+        ``device_put`` makes such arrays.
+        """
         if self._log is None:
             return
         for anchor in list(_ANCHORS.values()):

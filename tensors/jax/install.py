@@ -15,7 +15,7 @@ __all__ = [
 
 @cache
 def load() -> Framework | None:
-    """Return JAX as a framework; None where the version of JAX is not known, which a warning says."""
+    """Return JAX as a framework; None, with a warning, where this version of JAX is not known."""
     try:
         from .framework import JaxFramework
     except (ImportError, AttributeError) as error:

@@ -111,7 +111,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def buffer_behind(array: NDArray[Any]) -> object:
-    """Return the bytes, the bytearray or the like whose memory an array shows; None for NumPy's own memory."""
+    """Return the bytes, bytearray or the like that an array shows; None for other memory."""
     top: Any = array
     while isinstance(top.base, _ARRAY):
         top = top.base
@@ -119,7 +119,10 @@ def buffer_behind(array: NDArray[Any]) -> object:
 
 
 def owner_of_buffer(buffer: object) -> object:
-    """Return the bytes, the bytearray or the like behind a buffer; None for other memory, such as an array's."""
+    """Return the bytes, bytearray or the like behind a buffer; None for other memory.
+
+    Other memory is, for example, an array's.
+    """
     owner: Any = buffer
     if type(owner) is memoryview:
         owner = owner.obj
@@ -127,7 +130,7 @@ def owner_of_buffer(buffer: object) -> object:
 
 
 count_references: Final = sys.getrefcount
-"""Return how many references there are to an object: `OWN_REFERENCES` for one in a local variable alone.
+"""Return how many references an object has: `OWN_REFERENCES` for one in a local variable alone.
 
 No function of Python stands between: whether the caller of one has a reference to its argument
 depends on who evaluates frames, which `torch.compile` changes while the program runs.

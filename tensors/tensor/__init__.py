@@ -1,4 +1,4 @@
-"""`ds.Tensor`: the class, its constructors, and what a leak detector sees of it and of plain arrays.
+"""`ds.Tensor`: class and constructors, and what a leak detector sees of it and of plain arrays.
 
 Read `tensor`, then `constructors`; `arena_service` is how scopes use the arena, `framework` what a
 leak detector asks.

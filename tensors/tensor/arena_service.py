@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 
 @final
 class Service:
-    """What scopes ask for plain memory; what is asked often is a function of the compiled part itself."""
+    """What scopes ask for plain memory. What is asked often is a function of the compiled part."""
 
     __slots__ = ("entered", "is_served", "left", "owner")
 
@@ -89,7 +89,10 @@ class Service:
         return ArenaUse(blocks, live, peak, hits, misses, escapes, escaped_nbytes, scope.budget, charged)
 
     def nbytes(self, scope: ScopeState) -> int:
-        """Return the bytes of its account, less blocks that Tensors show, whoever owns these: see `Memory.nbytes`."""
+        """Return the bytes of its account, less blocks that Tensors show: see `Memory.nbytes`.
+
+        It does not matter who owns these Tensors.
+        """
         live: int = ARENA.live_nbytes(scope)
         if live:
             shown = dict(ARENA.block(array) for _, array in live_arrays() if ARENA.owner(array) is scope)
@@ -97,7 +100,10 @@ class Service:
         return live
 
     def compact_copy(self, thing: object) -> object:
-        """Return a copy of an array of NumPy's own that pins more than it uses: see `Memory.compact_copy`."""
+        """Return a copy of an array that pins more than it uses: see `Memory.compact_copy`.
+
+        Only NumPy's own types are copied; anything else is returned as it is.
+        """
         # `numpy.ma` is imported late, or never.
         masked: Any = sys.modules.get("numpy.ma")
         if type(thing) is np.ndarray or (masked is not None and type(thing) is masked.MaskedArray):
@@ -123,7 +129,7 @@ class Service:
 
 
 def _sites_of(scope: ScopeState) -> dict[str, tuple[int, int]]:
-    """Return number and bytes of the live arrays of a scope by the line of their birth, the largest sum first."""
+    """Return number and bytes of what a scope has in use, by line of birth, largest sum first."""
     found: dict[str, tuple[int, int]] = {}
     charged = BUDGETS.charges_within(scope) if scope.budget is not None else ()
     for mark, nbytes in (*ARENA.sites(scope), *((entry.mark, entry.nbytes) for entry in charged)):

@@ -74,7 +74,10 @@ class NumpyFramework(Framework):
             _local.before = before
 
     def stop_watching(self) -> None:
-        """Put back this context's allocator, unless a scope is open, which does so when it is left."""
+        """Put back this context's allocator, unless a scope is open.
+
+        An open scope does so when it is left.
+        """
         ARENA.record_into(None)
         before, _local.before = _local.before, None
         if innermost_scope() is None:
@@ -90,7 +93,10 @@ class NumpyFramework(Framework):
         return recording  # type: ignore[no-any-return]  # ARENA is Any
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the blocks of a window that are in use, without those in which other frameworks' memory lies."""
+        """Return the blocks of a window that are in use.
+
+        Blocks in which memory of other frameworks lies are left out.
+        """
         log = self._log
         if log is None:
             return None
@@ -112,7 +118,10 @@ class NumpyFramework(Framework):
         return self._block_at(self._starts, address)
 
     def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> None:
-        """Remember the block of a Tensor that is nobody's. Of a scope's it is known by the end of the scope."""
+        """Remember the block of a Tensor that no scope owns.
+
+        That of a Tensor that a scope owns is known by the end of the scope.
+        """
         if owner is None and entry.kind is TENSOR:
             tensor = entry()
             block = None if tensor is None else ARENA.block(array_of(tensor))

@@ -291,7 +291,7 @@ _WITH_LIKE: Final = frozenset(
     | {"fromfile", "fromfunction", "fromiter", "fromstring", "full", "genfromtxt", "identity", "loadtxt", "ones"}
     | {"require", "tri", "zeros"}
 )
-"""Functions of NumPy that come here for their argument ``like=``, which is not among their arguments any more."""
+"""Functions of NumPy that come here for ``like=``, which is not among their arguments any more."""
 
 
 def _targets(out: Any) -> tuple[Any, ...]:
@@ -635,7 +635,10 @@ class Tensor:
         return wrap(operate(array, other))
 
     def _after(self, operate: Callable[[Any, Any], Any], other: Any) -> Tensor:
-        """Return the result of an operator, whose right operand this is; a Tensor is never the left one here."""
+        """Return the result of an operator, whose right operand this is.
+
+        A Tensor is never the left operand here.
+        """
         array = self._array
         if type(other) not in PLAIN and defers(other):
             return NotImplemented  # type: ignore[no-any-return]  # mypy knows it of operators
@@ -1290,7 +1293,10 @@ class TensorKind(Kind):
     name = "Tensor"
 
     def storages(self, resource: Any, /) -> tuple[tuple[int, int], ...]:
-        """Return the storage behind it, if it has not been disposed: perhaps by another thread, while one counts."""
+        """Return the storage behind it, if it has not been disposed.
+
+        Another thread may dispose it while this one counts.
+        """
         array = array_of(resource)
         return () if array is None else (storage_of(array),)
 

@@ -1,4 +1,4 @@
-"""PyTorch: which tensors a scope owns, how they are disposed, their graphs, and what a detector sees.
+"""PyTorch: which tensors a scope owns, their disposal, their graphs, and what a detector sees.
 
 This file has PyTorch installed as a framework of scopes, and imports nothing of it. Read then
 `framework`, `adapter`, `births`, `disposal`, `exclusions`; then ``graphs/`` for autograd. The
@@ -24,7 +24,7 @@ __all__ = [
 
 @cache
 def load() -> Framework | None:
-    """Return PyTorch as a framework; None where its tensors cannot be disposed, which a warning says."""
+    """Return PyTorch as a framework; None, with a warning, where its tensors cannot be disposed."""
     try:
         from .adapter import check_disposal
         from .framework import TorchFramework
@@ -38,7 +38,7 @@ def load() -> Framework | None:
 
 
 def _break_graphs(trace_rules: Any) -> None:
-    """Have Dynamo break its graph where a compiled function calls a scope, and run the call as it is.
+    """Have Dynamo break its graph where compiled code calls a scope, and run the call as it is.
 
     Traced, a scope would be entered when the function is compiled. This room is passed over where
     it is called by code that is not traced, and only there: parts of it stand in functions of

@@ -68,12 +68,16 @@ class TorchGraphs:
     __slots__ = ()
 
     def carried_by(self, resource: Tensor, /) -> bool:
-        """Return whether a tensor was computed under autograd; asked without making a Python object of its node."""
+        """Return whether a tensor was computed under autograd.
+
+        Asking makes no Python object of the tensor's node.
+        """
         with _Undisturbed():
             try:
                 return resource.requires_grad and not resource.is_leaf
             except RuntimeError:
-                # PyTorch refuses to say it of a view whose base was changed in place: see `walk.node_of`.
+                # PyTorch refuses to say it of a view whose base was changed in place: see
+                # `walk.node_of`.
                 return False
 
     def refusal(self, resource: Tensor, leaving: str, option: str, /) -> GraphRetainedError:
@@ -149,7 +153,10 @@ class _Swap:
 
 @final
 class _InPlace:
-    """A tensor whose implementation must stay, because C++ refers to it: it is detached at the last moment."""
+    """A tensor whose implementation must stay, because C++ refers to it.
+
+    It is detached at the last moment.
+    """
 
     __slots__ = ("_tensor",)
 
@@ -220,7 +227,10 @@ class TorchKind(Kind):
         return charges_of(resource)
 
     def library_references(self, resource: Any, /) -> int:
-        """Return 1 where C++ refers to a tensor too, such as a view or a graph, as one reference to the object."""
+        """Return 1 where C++ refers to a tensor too, such as a view or a graph, and 0 otherwise.
+
+        All of C++ counts as one reference to the Python object.
+        """
         # Asked past its class, which is that of a disposed one where another thread has been
         # faster.
         with _Undisturbed():
@@ -232,7 +242,10 @@ class TorchKind(Kind):
         return resource
 
     def inner(self, resource: Any, /) -> list[Any]:
-        """Return the tensors that a tensor of a subclass keeps as attributes: what wrapper subclasses are made of."""
+        """Return the tensors that a tensor of a subclass keeps as attributes.
+
+        Wrapper subclasses are made of them.
+        """
         cls: Any = type(resource)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls is Tensor or cls is Parameter or cls is DisposedTorchTensor:
             return []
@@ -261,7 +274,10 @@ KIND: Final = TorchKind()
 
 
 def current_cuda_index() -> int:
-    """Return the index that ``"cuda"`` stands for: 0 before CUDA is in use, which this does not start."""
+    """Return the index that ``"cuda"`` stands for: 0 before CUDA is in use.
+
+    Asking does not start CUDA.
+    """
     cuda: Any = torch.cuda
     return cuda.current_device() if cuda.is_initialized() else 0
 
@@ -303,7 +319,7 @@ def check_disposal() -> None:
 
 
 def install() -> None:
-    """See births from now on, given that `threads` is called for each scope that is entered or left.
+    """See births from now on, if `threads` is called for each scope that is entered or left.
 
     Each step may be taken again: after an interrupt all of them are.
     """

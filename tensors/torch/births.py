@@ -77,7 +77,7 @@ _tensor: Final[Any] = import_module("torch._tensor")
 backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
 """The number of the backward pass that is running on this thread; -1 where none is."""
 _is_cached: Final[Callable[[object], bool]] = _C._is_cached_tensor
-"""Whether a tensor is handed out by each run of a compiled function that PyTorch has put into a CUDA graph."""
+"""Return whether each run of a compiled function that is in a CUDA graph hands out this tensor."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
 
@@ -154,7 +154,10 @@ _MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS, _COMPOSES = range(1, 7)
 _REMEMBERED_AT_MOST: Final = 20_000
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
-"""Code by its id, which is safe because it is held here: the hash of a code object is that of its instructions."""
+"""Code by its id, which is safe because it is held here.
+
+The hash of a code object is that of its instructions.
+"""
 _THROUGH: Final = torch.overrides.handle_torch_function.__code__
 _DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
 # A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one
@@ -164,7 +167,7 @@ _OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
 
 
 def births_count(frame: FrameType | None) -> bool:
-    """Return whether what a call made in a frame returns is a birth; a scope is entered in this context."""
+    """Return whether what a call made in a frame returns is a birth; False outside of scopes."""
     scope = CURRENT.get()
     if scope is None or not (scope._direct or resolve(scope) is not None):
         return False
@@ -186,7 +189,7 @@ def births_count(frame: FrameType | None) -> bool:
 
 
 def births_now() -> bool:
-    """Return whether what a function of this library makes now is born, by the rules for calls of PyTorch's."""
+    """Return whether what this library makes now is born, by the rules for calls of PyTorch's."""
     scope = CURRENT.get()
     return (
         scope is not None
@@ -197,7 +200,10 @@ def births_now() -> bool:
 
 
 def _judge_frame(frame: FrameType) -> bool:
-    """Return whether calls in a frame make births: not where its code is PyTorch's own, and keeps what it makes."""
+    """Return whether calls in a frame make births.
+
+    They make none where its code is PyTorch's own, and keeps what it makes.
+    """
     code = frame.f_code
     module = frame.f_globals.get("__name__")
     if len(MAKERS) >= _REMEMBERED_AT_MOST:
@@ -208,14 +214,14 @@ def _judge_frame(frame: FrameType) -> bool:
 
 
 def keeps_births(module: str, code: CodeType) -> bool:
-    """Return whether code, given with the name of its module, is PyTorch's own and keeps what it makes."""
+    """Return whether code, given with its module's name, is PyTorch's and keeps what it makes."""
     if (module, code.co_name) in _CACHES or (module, code.co_qualname) in _CACHES:
         return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
 
 
 def verdict(code: CodeType, module: object) -> int:
-    """Return what code is to births that are seen where they happen, in the order of ``enum verdict``."""
+    """Return what code is to births seen where they happen: a number of ``enum verdict``."""
     if type(module) is not str or not module.startswith("torch."):
         return _PASSES if module in _OURS and code.co_name == "__torch_function__" else _MAKES
     if code is _DEEPCOPY or module.startswith(_STANDINS):
@@ -333,7 +339,10 @@ SEAM: Final = Seam()
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether a tensor that a call returned was there before: an argument, in one, tracked, or an attribute."""
+    """Return whether a tensor that a call returned was there before.
+
+    It is an argument, in an argument, tracked, or an attribute.
+    """
     for argument in args:
         if argument is result:
             return True
@@ -352,7 +361,7 @@ def _accesses(func: Any) -> bool:
 def births_in(
     result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
 ) -> MemoryError | None:
-    """Record the tensors in what a call returned, which is no plain tensor: a container, or a tensor of a subclass.
+    """Record as born what is new in what a call returned: a tensor, or a container of tensors.
 
     Returns
     -------
@@ -408,7 +417,7 @@ def _compose(tree: Any, levels: int) -> None:
 
 
 def flattened(tree: Any, levels: int) -> list[Any]:
-    """Return the leaves of nested lists, tuples and dicts, as far down as a result of PyTorch goes."""
+    """Return the leaves of nested lists, tuples and dicts, down to a number of levels."""
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return [tree]
@@ -422,7 +431,10 @@ def flattened(tree: Any, levels: int) -> list[Any]:
 
 
 def is_born(cls: type) -> bool:
-    """Return whether a scope may own the instances of a class: tensors, but no parameters, that can be disposed."""
+    """Return whether a scope may own the instances of a class.
+
+    It may own tensors that can be disposed, but no parameters.
+    """
     return cls is Tensor or (
         issubclass(cls, Tensor) and not issubclass(cls, (*MODELS_OWN, Spare)) and can_be_disposed(cls)
     )
@@ -520,7 +532,7 @@ def _judge(code: CodeType, module: object) -> int:
 
 
 def _push_mode() -> None:
-    """Put the mode on this thread: there is a listener that was not there when its scope was entered."""
+    """Put the mode on this thread: it makes a birth that budgets are to be asked about."""
     here = thread_state()
     # While a mode lets a call through it is off the stack: then is no time to change that.
     if depth() >= len(here.modes) and not any(mode is MODE for mode in here.modes):
@@ -528,7 +540,10 @@ def _push_mode() -> None:
 
 
 def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | None:
-    """Return what to raise where a budget refuses one of this thread's births, made by a call; None where none does."""
+    """Return what to raise where a budget refuses a pending birth of this thread; None otherwise.
+
+    Those in the result of the call are asked about. No birth is pending afterwards.
+    """
     here = thread_state()
     entries = here.pending
     here.pending = []
@@ -537,7 +552,7 @@ def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | 
 
 
 look: Final[Callable[[], None]] = RECORDER.look
-"""Look at the memory of the tensors that were made last, and call the listeners for those that a scope owns."""
+"""Look at the memory of the tensors made last, and call the listeners for those a scope owns."""
 
 
 def _subclasses(cls: Any) -> list[type]:
@@ -552,7 +567,7 @@ def _subclasses(cls: Any) -> list[type]:
 
 
 def see_allocations(kind: Kind) -> bool:
-    """See births of PyTorch so from now on; False where the compiled part does not know this PyTorch."""
+    """See births so from now on; False where the compiled part does not know this PyTorch."""
     SEAM.watch = TORCH_COMPILED.BirthWatch(
         memory=RECORDER,
         kind=kind,
@@ -608,7 +623,7 @@ def _leave_allocations() -> None:
 
 
 def _missed_births() -> str | None:
-    """Return which of a few births, by functions of C++ and of Python, is not seen; None where all are."""
+    """Return which of a few births, by C++ and by Python, is not seen; None where all are."""
     ways: dict[str, Callable[[], Tensor]] = {
         "torch.empty": lambda: torch.empty(0, device="cpu"),
         "a view": lambda: torch.empty(0, device="cpu").view(0),
@@ -638,7 +653,10 @@ depth: Final[Callable[[], int]] = _C._len_torch_function_stack
 
 
 class Compiled(NamedTuple):
-    """A call of a compiled function that is running: the mode is off the stack until it enters a scope itself."""
+    """A call of a compiled function that is running.
+
+    The mode is off the stack until the call enters a scope itself.
+    """
 
     frame: FrameType
     """The frame of PyTorch's that makes the call."""
@@ -661,7 +679,10 @@ def is_looked_at(here: ThreadState) -> bool:
 
 
 def add_mode(here: ThreadState, mode: object) -> None:
-    """Have a mode on this thread's stack from now on; `MODE` above the others, for it shall see births after them."""
+    """Have a mode on this thread's stack from now on.
+
+    `MODE` stands above the others, for it shall see births after them.
+    """
     others = here.modes
     here.modes = (*others, mode) if mode is MODE else (mode, *others)
     here.watched = True
@@ -690,11 +711,17 @@ def remove_mode(here: ThreadState, mode: object) -> None:
 
 
 TRACING: Final = 1
-"""Added to the id of a frame that traces a program, whose tensors a detector leaves to the program."""
+"""Added to the id of a frame that traces a program.
+
+A detector leaves the tensors of the program to it.
+"""
 
 
 def pause_births(reason: int) -> None:
-    """Take the mode off this thread's stack while a frame, given by its id, is running: its calls make no births."""
+    """Take the mode off this thread's stack while a frame, given by its id, is running.
+
+    The calls of the frame make no births.
+    """
     here = thread_state()
     if not here.stepping:
         here.stepping = reason
@@ -712,7 +739,10 @@ def resume_births(here: ThreadState, reason: int) -> None:
 
 
 def resume_after_a_failed_step(here: ThreadState) -> None:
-    """Put the mode back where the frame for which births were paused runs no more, but a traceback keeps it."""
+    """Put the mode back where the frame for which births were paused runs no more.
+
+    A traceback may keep such a frame.
+    """
     frame: FrameType | None = _getframe(1)
     while frame is not None:
         if id(frame) == here.stepping & ~TRACING:
@@ -722,7 +752,10 @@ def resume_after_a_failed_step(here: ThreadState) -> None:
 
 
 def put_on() -> None:
-    """Put the modes at the bottom of this thread's stack, but above that of a default device, which must be there."""
+    """Put the modes at the bottom of this thread's stack, but above that of a default device.
+
+    The mode of a default device must be at the very bottom.
+    """
     _put_on(thread_state().modes)
 
 

@@ -1,7 +1,7 @@
 """What every birth of a tensor inside a scope goes through, compiled.
 
-It knows PyTorch by the objects that its types are made with, and hands everything unusual to the Python functions among
-them.
+It knows PyTorch by the objects that its types are made with, and hands everything unusual to the
+Python functions among them.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -31,27 +31,28 @@ class ThreadState:
     Innermost of those in whose callers a scope was entered; None where none is.
     """
     pending: list[Entry]
-    """Births at which listeners are still to be called: see `births`."""
+    """Births that budgets are still to be asked about: see `births`."""
     stepping: int
     """The id of the frame of the outermost optimizer step that is running; 0 where none is.
 
-    The mode is off the stack during that step as well. Not the frame: it shall die when the step is over.
+    The mode is off the stack during that step as well. This is not the frame itself, which shall
+    die when the step is over.
     """
 
 def backward_elsewhere() -> tuple[int, list[Any]]:
-    """Return how many backward passes have begun, and the roots of those that are running on other threads."""
+    """Return how many backward passes have begun, and the roots of those other threads are in."""
 
 def read_between(begun: int, function: Callable[[Any], Any], argument: object, /) -> Any:
-    """Return ``function(argument)``; NotImplemented where a later pass is running on another thread.
+    """Return ``function(argument)``; NotImplemented where another thread is in a later pass.
 
     The function must be compiled: no other thread runs between the question and the answer.
     """
 
 def begin_look() -> object | None:
-    """Have backward passes of other threads wait before they begin, as long as what is returned lives.
+    """Have other threads' backward passes wait before they begin while what is returned lives.
 
-    It waits for the look of another thread, and belongs to this one. None inside of a backward pass or
-    of another look of this thread, where nothing has begun.
+    It waits for the look of another thread, and belongs to this one. None inside of a backward pass
+    or of another look of this thread, where nothing has begun.
     """
 
 def forget_backward() -> None:
@@ -62,9 +63,10 @@ def thread_state() -> ThreadState:
 
 @final
 class MemoryRecorder:
-    """Records the memory of tensors in the log of births, and calls the listeners for those that a scope owns.
+    """Records the memory of tensors in the log of births.
 
-    It does so a moment after they were made: where the Python object is allocated there is no memory yet.
+    It also calls the listeners for those that a scope owns. It does both a moment after they were
+    made: where the Python object is allocated there is no memory yet.
 
     Parameters
     ----------
@@ -96,7 +98,10 @@ class MemoryRecorder:
         """
 
     def look(self) -> None:
-        """Record the memory of the tensors that were made last, and call the listeners for those that a scope owns."""
+        """Record the memory of the tensors that were made last.
+
+        It also calls the listeners for those that a scope owns.
+        """
 
     def look_at(self, tensor: Any, /) -> None:
         """Record the memory of a tensor that the log does not know, unless it is an array's."""
@@ -111,9 +116,10 @@ class MemoryRecorder:
         """Forget the tensors that were made last, as in the child after a fork."""
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
-        """Return the identity of the storage of a plain tensor that refers to nothing else; None of all others.
+        """Return the identity of the storage of a plain tensor that refers to nothing else.
 
-        See ``Framework.lone_storage``. To be called where no function mode is asked.
+        None for all others: see ``Framework.lone_storage``. To be called where no function mode is
+        asked.
         """
 
 @final
@@ -135,7 +141,8 @@ class BirthWatch:
     waiting : list
         What waits for other threads: `settle` is called now and then while it has any.
     passing : dict
-        The names of the module of PyTorch whose code only hands over what it was given, for tensors of subclasses.
+        The names of the module of PyTorch whose code only hands over what it was given, for tensors
+        of subclasses.
     settle : callable
         Gives back the memory of disposed tensors that no thread uses any more.
     is_born : callable
@@ -143,7 +150,8 @@ class BirthWatch:
     is_overridden : callable
         ``torch.overrides.has_torch_function``.
     judge : callable
-        Returns whether calls of a code object, given with the name of its module, make births: see ``enum verdict``.
+        Returns what calls of a code object, given with the name of its module, are to births: a
+        number of ``enum verdict``.
     judge_frames : callable
         Returns whether what runs now makes births, where its code alone does not decide it.
     give_up : callable
@@ -190,17 +198,19 @@ class BirthWatch:
         Parameters
         ----------
         classes, metaclasses : tuple of type
-            The class of tensors with all of its subclasses, and that of tensor classes with all of its own.
+            The class of tensors with all of its subclasses, and that of tensor classes with all of
+            its own.
         attributes : tuple
             The descriptors of attributes that hand out a tensor which was there before.
         numpy : method descriptor
-            The method that makes an array, which holds a Python object of its own for the memory: nobody's birth.
+            The method that makes an array, which holds a Python object of its own for the memory:
+            nobody's birth.
         handing : tuple
-            The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was made last is looked
-            at before.
+            The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was
+            made last is looked at before.
         backward : method descriptor
-            The method of the engine that runs a backward pass: where it is called the gradients are made that nobody
-            has read yet.
+            The method of the engine that runs a backward pass: where it is called the gradients are
+            made that nobody has read yet.
         libraries : tuple of str
             The paths of PyTorch's libraries.
         transforms : int
@@ -216,7 +226,7 @@ class BirthWatch:
         """See births of the instances of these classes too, where births are seen."""
 
     def stop(self, *, classes: tuple[type, ...], metaclasses: tuple[type, ...]) -> None:
-        """See births no more: what `start` and `add_classes` have changed is as it was. Idempotent."""
+        """Stop seeing births: what `start` and `add_classes` changed is as it was. Idempotent."""
 
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
     """Call a function; the tensors that it makes on this thread are not born."""

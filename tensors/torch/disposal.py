@@ -1,4 +1,7 @@
-"""Dispose a PyTorch tensor: its Python object becomes a placeholder, and what others hold of it stays valid."""
+"""Dispose a PyTorch tensor.
+
+Its Python object becomes a placeholder, and what others hold of it stays valid.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +82,14 @@ def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
 
 
 swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl if COUNTS_CPLUSPLUS else _swap_what_python_owns
-"""Exchange the implementations of two tensors. `RuntimeError` where C++ refers weakly to one of them."""
+"""Exchange two tensors' implementations. `RuntimeError` where C++ refers weakly to one of them."""
 
 
 def is_owned_by_cplusplus(tensor: Tensor, /) -> bool:
     """Return whether the caller has its object from C++, which owned it until now.
 
-    Only releases before 2.10 let C++ own one. What hands it to Python passes the reference of C++ on
-    to whoever asks, and makes a new one otherwise.
+    Only releases before 2.10 let C++ own one. What hands it to Python passes the reference of C++
+    on to whoever asks, and makes a new one otherwise.
     """
     before = sys.getrefcount(tensor)
     handed_over = _C._functorch.unwrap_if_dead(tensor)
@@ -176,7 +179,10 @@ def _represent(self: Any) -> str:
 
 
 class Spare(Tensor):
-    """The class that a placeholder is made with: the dispatcher asks Python, and the class can be changed."""
+    """The class that a placeholder is made with.
+
+    The dispatcher asks Python, and the class can be changed.
+    """
 
     __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]  # which PyTorch says it is; its stub does not
 
@@ -211,7 +217,10 @@ _ASKED: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": Tr
 
 
 def can_be_disposed(cls: type) -> bool:
-    """Return whether the instances of a tensor class can be disposed: those with slots cannot change their class."""
+    """Return whether the instances of a tensor class can be disposed.
+
+    Those with slots cannot change their class.
+    """
     return cls is Tensor or (
         cls is not DisposedTorchTensor
         and cls.__basicsize__ == DisposedTorchTensor.__basicsize__
@@ -355,11 +364,11 @@ def _swapped(tensor: Any, spare: Any) -> bool:
 
 
 def _forget_hook(tensor: Any) -> bool:
-    """Get rid of the hook of ``retain_grad()``, which refers weakly to the implementation, where nobody else sees it.
+    """Get rid of the hook of ``retain_grad()``, where nobody else sees that.
 
-    An operation in place moves the hook to a new node of the graph, which nobody but the tensor
-    has, and ``detach_`` drops that node. A graph that saved the tensor, or a view's base, would see
-    both.
+    The hook refers weakly to the implementation. An operation in place moves it to a new node of
+    the graph, which nobody but the tensor has, and ``detach_`` drops that node. A graph that saved
+    the tensor, or a view's base, would see both.
     """
     # The tensor is dead for Python code: what is asked here goes past its class.
     if (
@@ -431,7 +440,7 @@ def _first_dead(tree: object) -> Any:
 _utils: Final[Any] = torch.utils
 
 RECORDER: Final = MemoryRecorder(tensor=Tensor, storage_of=_Base.untyped_storage)
-"""What records the memory of tensors for leak detectors, and refers weakly to those that were made last."""
+"""Records the memory of tensors for leak detectors, and refers weakly to those made last."""
 
 
 def _references_of_others(thing: object) -> list[Any]:

@@ -1,4 +1,7 @@
-"""What is never captured: parameters, buffers, gradients, optimizer state, and what PyTorch keeps for itself."""
+"""What is never captured: what belongs to models, and what PyTorch keeps for itself.
+
+Parameters, buffers, gradients and the state of optimizers belong to models.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,10 @@ __all__ = [
 
 
 def exclude_what_models_own() -> None:
-    """Hear of every registration of a parameter or buffer, and of every step of an optimizer and what it is given."""
+    """Hear of every parameter, buffer and module that is registered, and of steps of optimizers.
+
+    Also of what optimizers are given, and of optimizers and modules that are unpickled or copied.
+    """
     PATCHES.change(TORCH_MODULES, _register_hooks, _remove_hooks)
     # What its options are, and what it is loaded, unpickled or copied with: neither passes through
     # a step.
@@ -125,7 +131,10 @@ def _remove_hooks() -> None:
 
 
 def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
-    """Return the same method of an optimizer or a module; no scope owns the tensors that it has afterwards."""
+    """Return the same method of an optimizer or a module.
+
+    No scope owns the tensors that the optimizer or module has afterwards.
+    """
 
     @functools.wraps(method)
     def kept(owner: Any, *args: Any, **kwargs: Any) -> None:
@@ -301,7 +310,7 @@ _SAVED_BY_METHODS: Final = frozenset({"dirty_tensors", "non_differentiable", "sa
 
 
 def keep_what_contexts_hold() -> None:
-    """Let no scope own what is set as an attribute of a ``torch.autograd.Function``'s context, from now on."""
+    """Let no scope own what is set on the context of a ``torch.autograd.Function``, from now on."""
     PATCHES.replace(TORCH_CONTEXTS, BackwardCFunction, "__setattr__", _for_the_backward_pass)
 
 
@@ -474,7 +483,7 @@ _GRAPH: Final = "__compiled_fn"
 
 
 def watch_compiled_functions() -> None:
-    """Hear of compiled code that begins and ends; as soon as the program imports Dynamo, where it has not yet."""
+    """Hear of compiled code that begins and ends, as soon as the program has imported Dynamo."""
     when_imported("torch._dynamo.eval_frame", _watch_compile)
     when_imported("torch._dynamo.output_graph", _watch_graphs)
 
@@ -487,7 +496,7 @@ def _watch_compile(module: Any) -> None:
 
 
 def _hands_out_its_result(module: Any) -> bool:
-    """Return whether the function that calls compiled code has the result in a variable when it ends."""
+    """Return whether what calls compiled code has the result in a variable when it ends."""
     context: Any = getattr(module, "_TorchDynamoContext", None)
     code = getattr(vars(context).get("__call__") if isinstance(context, type) else None, "__code__", None)
     inside: tuple[Any, ...] = () if code is None else code.co_consts
@@ -545,8 +554,8 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(graph)
     def run(*args: Any) -> Any:
         here = thread_state()
-        # Without a scope inside of the compiled function its result is what is born. Where its end is
-        # not seen and no scope is open, a detector sees what is made.
+        # Without a scope inside of the compiled function its result is what is born. Where its end
+        # is not seen and no scope is open, a detector sees what is made.
         return graph(*args) if here.stepping or runs_compiled(here) or not here.scopes else in_scope(*args)
 
     return run
@@ -576,7 +585,7 @@ _asks: Final[Callable[[Any], bool]] = _overrides.has_torch_function
 
 
 def _has_torch_function(args: Any) -> bool:
-    """Return whether somebody other than this library overrides PyTorch's functions for these arguments."""
+    """Return whether anybody but this library overrides PyTorch's functions for these arguments."""
     if torch.compiler.is_compiling():
         # Dynamo takes this test for a constant, and knows the same question by this name.
         return torch.overrides.has_torch_function_variadic(*args)

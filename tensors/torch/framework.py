@@ -1,11 +1,13 @@
-"""PyTorch as a framework of scopes and of leak detectors. Imports PyTorch: the page of this room has it loaded.
+"""PyTorch as a framework of scopes and of leak detectors.
+
+Imports PyTorch: ``__init__.py`` of this room has it loaded, once the program has imported PyTorch.
 
 A detector sees memory on every thread, inside of scopes and outside. What is recorded is a tensor's
 storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever has it:
-views, graphs, NumPy and DLPack exports. The compiled part looks at the
-storage of each tensor a moment after it was made (see `births`), and one that the log does not know
-is new memory. So the log must know what was there before: when a detector is opened, the storages
-of all tensors that Python can see.
+views, graphs, NumPy and DLPack exports. The compiled part looks at the storage of each tensor a
+moment after it was made (see `births`), and one that the log does not know is new memory. So the
+log must know what was there before: when a detector is opened, the storages of all tensors that
+Python can see.
 """
 
 from __future__ import annotations
@@ -89,13 +91,16 @@ def _device_of(storage: Any) -> str | None:
 
 
 def _look_at_other(tensor: Any) -> None:
-    """Have a leak detector look at the memory of a tensor of a subclass, unless it is the model's or a placeholder."""
+    """Have a leak detector look at the memory of a tensor of a subclass.
+
+    Not if the tensor is the model's, or the memory a placeholder.
+    """
     if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN) and not _is_hollow(tensor):
         RECORDER.look_at(tensor)
 
 
 def _is_hollow(tensor: Any) -> bool:
-    """Return whether the storage of a tensor of a subclass is a placeholder: it wraps other tensors."""
+    """Return whether a tensor of a subclass wraps others: its storage is a placeholder."""
     storage = storage_of(tensor)
     # A lazy copy would be made by asking.
     if storage is None or _device_of(storage) is None or _C._is_cow_tensor(tensor):
@@ -118,7 +123,7 @@ def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
 
 
 def _know_what_is_there() -> None:
-    """Have the log know the memory of all tensors that Python can see: nothing that uses it is new."""
+    """Have the log know the memory of all tensors that Python can see: what uses it is not new."""
     with _Undisturbed():
         RECORDER.know(tracked_objects(Tensor))
 
@@ -150,7 +155,7 @@ class TorchFramework(TorchReferences):
 
     @property
     def keepers(self) -> Sequence[str | type]:
-        """Modules and optimizers, and the cache of parametrizations: what they hold is the model's."""
+        """Modules, optimizers and the cache of parametrizations: what they hold is the model's."""
         return [torch.nn.Module, torch.optim.Optimizer, "torch.nn.utils.parametrize"]
 
     @property
@@ -266,7 +271,7 @@ class TorchFramework(TorchReferences):
         return sum(cuda.memory_reserved(device) - cuda.memory_allocated(device) for device in devices)
 
     def borrowed_addresses(self) -> Iterator[int]:
-        """Return where the memory of tensors is that PyTorch did not allocate: that of ``from_numpy``."""
+        """Yield the addresses of memory that PyTorch did not allocate: that of ``from_numpy``."""
         if self._log is None:
             return
         references, _ = self._log.recorded_memory(0, self._log.counts()[0])
@@ -292,7 +297,7 @@ class TorchFramework(TorchReferences):
                     self._log.record_memory(storage, None, nbytes, _NAME, device)
 
     def registered(self, module: Any, name: str, part: Any) -> None:
-        """Record a module that is being made or grows, and the memory of a parameter or buffer of it."""
+        """Record a module that is being made or grows, and the memory of a tensor given to it."""
         if self._models is None:
             return
         self._models.registered(module, name)
@@ -312,7 +317,7 @@ class TorchFramework(TorchReferences):
             self._log.record_memory(storage, None, nbytes, _NAME, device)
 
     def _telling(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return a function that also records the memory of a buffer, which PyTorch has not allocated."""
+        """Return a function that also records a buffer's memory, which PyTorch did not allocate."""
 
         @wraps(original)
         def frombuffer(*args: Any, **options: Any) -> Tensor:
@@ -352,7 +357,10 @@ def _is_there(reference: Callable[[], object], _number: int) -> bool:
 
 @final
 class _Buffers:
-    """The buffers whose memory tensors show. A storage keeps its whole buffer, however few bytes it has itself."""
+    """The buffers whose memory tensors show.
+
+    A storage keeps its whole buffer, however few bytes it has itself.
+    """
 
     def __init__(self) -> None:
         # By the address of the storage. It has a reference to the buffer itself.
@@ -368,7 +376,10 @@ class _Buffers:
         known[key] = ref(storage, forget), buffer
 
     def nbytes_of(self, storage: Any) -> int:
-        """Return the bytes that a storage keeps: of a buffer that others hold too, those of its own."""
+        """Return the bytes that a storage keeps.
+
+        Of a buffer that others hold too, it keeps only those of its own.
+        """
         nbytes: int = storage.nbytes()
         found = self._known.get(storage._cdata)
         if found is None:

@@ -1,9 +1,10 @@
 """PyTorch's CPU memory in a recording of lives.
 
-The blocks are PyTorch's, and stay where they are: they have no place in a slab. A dispatch mode sees the
-results of every operation on the thread, those of ``backward()`` and of optimizers included; memory is
-born where a storage comes up in a result that was in no argument, and dies with the storage, to which
-PyTorch keeps one Python object. What an operation allocates and frees inside itself is not seen.
+The blocks are PyTorch's, and stay where they are: they have no place in a slab. A dispatch mode
+sees the results of every operation on the thread, those of ``backward()`` and of optimizers
+included; memory is born where a storage comes up in a result that was in no argument, and dies with
+the storage, to which PyTorch keeps one Python object. What an operation allocates and frees inside
+itself is not seen.
 
 The mode costs some microseconds an operation, so it is on only while something records.
 """
@@ -30,15 +31,19 @@ _DispatchMode: Final[Any] = TorchDispatchMode
 
 
 def note_lives(lives: LifeLog) -> Callable[[], None]:
-    """Note in a recording what operations of this thread make from now on; return what ends that."""
+    """Note in a recording what operations of this thread make from now on.
+
+    Return what ends that.
+    """
     mode = _NotingMode(lives)
     push, pop = (getattr(_python_dispatch, name, None) for name in ("_push_mode", "_pop_mode"))
     if push is None or pop is None:
         PATCHES.fail(TORCH_DISPATCH_MODES, f"not so: {TORCH_DISPATCH_MODES.guard}")
         mode.__enter__()
         return partial(mode.__exit__, None, None, None)
-    # To enter the mode sets flags of the whole process besides. PyTorch before 2.8 compiles nothing while they
-    # are set, and they stay set where two threads end their recordings in the order in which they began them.
+    # To enter the mode sets flags of the whole process besides. PyTorch before 2.8 compiles nothing
+    # while they are set, and they stay set where two threads end their recordings in the order in
+    # which they began them.
     push(mode)
     return partial(_take_off, pop, mode)
 

@@ -3,16 +3,16 @@
 A model is reported as one thing, with its parameters, buffers, gradients and the state that
 optimizers have of them. It is a module that is in no other module, whatever class it has; a
 ``ModuleList`` or ``ModuleDict`` that is in none is a list of models. Its line is that of the code
-that called its class, and not one in its own ``__init__``. An optimizer whose parameters are in no module
-any more is a model too, with the same that belongs to it.
+that called its class, and not one in its own ``__init__``. An optimizer whose parameters are in no
+module any more is a model too, with the same that belongs to it.
 
-PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first one of a module
-happens while it is made: in its ``__init__``, or as it is copied or unpickled. A module that is
-first heard of at another time was there before the detector.
+PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first one of a
+module happens while it is made: in its ``__init__``, or as it is copied or unpickled. A module that
+is first heard of at another time was there before the detector.
 
 A model can grow too: a layer, a parameter or a buffer under a new name with each step. Where a
-module was given many after it was made, these are reported by themselves, at their lines: a module as a
-model is, a tensor as any other. A name that is given a new value is no growth, nor is what any
+module was given many after it was made, these are reported by themselves, at their lines: a module
+as a model is, a tensor as any other. A name that is given a new value is no growth, nor is what any
 ``__init__`` does.
 """
 
@@ -125,7 +125,7 @@ class Models:
         )
 
     def live(self, after: int, until: int) -> LiveMemory | None:
-        """Return the models that were made in a window of births and are there; None where there are none."""
+        """Return the models of a window of births that are there; None where there are none."""
         known, self._live = self._live, None
         if known is not None and known[:2] == (after, until):
             return known[2]
@@ -380,9 +380,10 @@ def _identities_of(tensor: Any) -> Iterator[Hashable]:
 
 
 def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
-    """Return the bytes of what belongs to each model, by ``id``; what several share is the first one's.
+    """Return the bytes of what belongs to each model, by ``id``, and which models were added.
 
-    Also those models that were added to one that grows.
+    What several models share is the first one's. Models that were added to one that grows are given
+    by ``id`` as well.
     """
     modules, state = things.modules, things.state
     parents: dict[int, list[Any]] = {}
@@ -411,7 +412,7 @@ def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -
 
 
 def _is_apart(module: Any, parents: dict[int, list[Any]], given: set[tuple[int, int]], met: set[int]) -> bool:
-    """Return whether a module is in no other one, except lists of models and what it was added to."""
+    """Return whether a module is in no other but lists of models and what it was added to."""
     if id(module) in met:
         return True
     met.add(id(module))
@@ -428,7 +429,10 @@ def _gradient_of(tensor: Any) -> Any:
 def _sizes_of(
     tensors: Iterable[tuple[Any, bool]], state: dict[int, list[Any]], counted: set[Hashable]
 ) -> Iterator[int]:
-    """Yield the bytes of tensors and of what belongs to each, but for what is counted; of what was added the latter."""
+    """Yield the bytes of tensors and of what belongs to each, but for what is counted already.
+
+    Of a tensor that was added only what belongs to it counts.
+    """
     for tensor, is_added in tensors:
         gradient = _gradient_of(tensor) if is_leaf(tensor) else None
         for part in (None if is_added else tensor, gradient, *state.get(id(tensor), ())):
@@ -441,7 +445,10 @@ def _sizes_of(
 
 
 def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
-    """Yield the tensors of a module, each with whether it was added; none of the modules that were added."""
+    """Yield the tensors of a module, each with whether it was added.
+
+    Those of modules that were added are left out.
+    """
     met: set[int] = set()
     pending = [module]
     while pending:
@@ -458,7 +465,10 @@ def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
 
 
 def _parameters_of(optimizer: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the parameters that an optimizer steps, as `_tensors_of` does; other tensors are no one's."""
+    """Yield the parameters that an optimizer steps, as `_tensors_of` does.
+
+    Other tensors that it steps are no one's.
+    """
     for group in list(optimizer.__dict__.get("param_groups") or ()):
         for tensor in _tensors_in(group.get("params"), _LEVELS):
             if issubclass(_class_of(tensor), MODELS_OWN):

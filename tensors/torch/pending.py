@@ -124,7 +124,10 @@ _STARTED: Final = _Started()
 
 
 def _stacks_of_others() -> dict[int, list[_Row]]:
-    """Return the stack of each other thread, the innermost frame first; none for `_WITHOUT_FRAME`."""
+    """Return the stack of each other thread, the innermost frame first.
+
+    That of `_WITHOUT_FRAME` is empty; it is there where a thread has no frame.
+    """
     here = get_ident()
     count: Any = itertools.islice(iter(count_of_threads, None), 1)
     taken, again = itertools.tee(itertools.islice(iter(sys._current_frames, None), 1))
@@ -203,7 +206,10 @@ class Operations:
         self._known = {}
 
     def in_flight(self) -> dict[int, frozenset[Place]]:
-        """Return the places of the operations that other threads are inside of, for each thread that is in any."""
+        """Return the places of the operations that other threads are inside of, by thread.
+
+        Threads that are in none are left out.
+        """
         known: dict[int, tuple[list[_Row], frozenset[Place]]] = {}
         for thread, stack in _stacks_of_others().items():
             before = self._known.get(thread)
@@ -239,7 +245,7 @@ class Places:
 
 
 is_only_thread: Final[Callable[[], bool]] = TORCH_COMPILED.is_only_thread
-"""Return whether the calling thread is the only one that the interpreter knows, with or without frames."""
+"""Return whether the interpreter knows no other thread than this one, with or without frames."""
 
 
 # An operation of PyTorch that another thread is inside of reads the tensor through the Python
@@ -307,7 +313,10 @@ class PendingDisposals:
         self.fresh: list[ref[Any]] = []
 
     def add(self, tensor: object) -> None:
-        """Have a tensor wait whose class has been changed; other threads are looked at when all releases are done."""
+        """Have a tensor wait whose class has been changed.
+
+        Other threads are looked at when all releases are done.
+        """
         if not self.fresh:
             after_releases(self.settle)
         self.fresh.append(ref(tensor))

@@ -1,4 +1,4 @@
-"""The storages behind a PyTorch tensor of any layout, copies of small views, and bytes against budgets."""
+"""The storages behind a tensor of any layout, copies of small views, and bytes against budgets."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ def storage_of(tensor: Any) -> Any:
 
 
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
-    """Yield the storages behind a tensor: an identity that holds while it lives, and a number of bytes.
+    """Yield identity and number of bytes of each storage behind a tensor.
 
-    A tensor on the meta device has none; nor has a ``FakeTensor``, nor one that was disposed. To be
-    called where no function mode is asked, since it reads attributes.
+    An identity holds while the storage lives. A tensor on the meta device has none; nor has a
+    ``FakeTensor``, nor one that was disposed. To be called where no function mode is asked, since
+    it reads attributes.
     """
     if type(tensor) is DisposedTorchTensor:
         return
@@ -70,10 +71,11 @@ def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
 
 
 def used_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's storages that its elements are in; what a view repeats counts once.
+    """Return the bytes of a tensor's storages that its elements are in.
 
-    Of a tensor that is made of several (a sparse one, one with a wrapper subclass) all its storages
-    are used. To be called where no function mode is asked, since it reads attributes.
+    What a view repeats counts once. Of a tensor that is made of several (a sparse one, one with a
+    wrapper subclass) all its storages are used. To be called where no function mode is asked, since
+    it reads attributes.
     """
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
         return sum(dict(storages_behind(tensor)).values())
@@ -190,7 +192,10 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
 
 
 def _settled() -> bool:
-    """Give back what waited for other threads that have left their operations; return whether anything waited."""
+    """Give back what waited for other threads that have left their operations.
+
+    Return whether anything waited.
+    """
     waited = bool(PENDING.batches)
     PENDING.settle()
     return waited
@@ -207,7 +212,10 @@ def charges_of(tensor: Any) -> list[Charge]:
 
 
 def _memory_of(tensor: Tensor) -> Any:
-    """Return the storage of a dense tensor in the memory of this machine or of a device; None for others."""
+    """Return the storage of a dense tensor in memory; None for others.
+
+    The memory is that of this machine or of a device.
+    """
     if type(tensor) is not Tensor and is_traceable_wrapper_subclass(tensor):
         # Its storage is a placeholder. What it is made of has storages.
         return None

@@ -1,4 +1,4 @@
-"""The scopes of a thread for PyTorch, what their blocks may record, and work that is handed to another thread."""
+"""The scopes of a thread for PyTorch, what their blocks may record, and work for another thread."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _LEVELS: Final = 4
 
 
 def entered(scope: ScopeState) -> None:
-    """Watch this thread from now on, where it is not watched already and births are not seen without that.
+    """Watch this thread from now on, where the seeing of births or a budget needs that.
 
     On the path of every scope, as `left` is: what is rare is asked for before it is called.
     """
@@ -205,7 +205,10 @@ def _limit_recording(scope: ScopeState) -> None:
 
 
 def _limit_no_more(scope: ScopeState) -> None:
-    """Undo `_limit_recording`. Can be called again where it was interrupted, and when a closed scope is left."""
+    """Undo `_limit_recording`.
+
+    Can be called again where it was interrupted, and when a closed scope is left.
+    """
     quiet, refusing = RECORDING.quiet, RECORDING.refusing
     if scope in refusing:
         if len(refusing) == 1:
@@ -235,7 +238,10 @@ def _scopes_from(scope: ScopeState | None) -> Iterator[ScopeState]:
 
 @final
 class RefusingMode(TorchFunctionMode):
-    """The mode of blocks that refuse to record: lets every call through, and raises where it has recorded a graph."""
+    """The mode of blocks that refuse to record.
+
+    It lets every call through, and raises where that has recorded a graph.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and do that."""
@@ -256,7 +262,10 @@ class RefusingMode(TorchFunctionMode):
 
 
 def _refusal_of(tree: Any, before: int) -> GraphRetainedError | None:
-    """Return what to raise where a call, or one before it, made nodes of graphs; None where they are allowed."""
+    """Return what to raise where a call, or one before it, made nodes of graphs.
+
+    None where they are allowed.
+    """
     here = RECORDING
     scope = next((scope for scope in _scopes_from(innermost_scope()) if scope.graph == "refuse"), None)
     if scope is None or transform_running() is not None:

@@ -1,4 +1,5 @@
-"""Autograd graphs: the walk through one (`walk`), what users ask of it (`graph`), and what holds what (`references`).
+"""Autograd graphs.
 
-The last is for the search of holders, and has modules, optimizers and other parts of PyTorch too.
+`walk` is the walk through one, `graph` what users ask of it, and `references` what holds what. The
+last is for the search of holders, and has modules, optimizers and other parts of PyTorch too.
 """

@@ -121,13 +121,13 @@ class GraphSummary:
 
 
 def graph_nbytes(tensor: object) -> int:
-    """Return the bytes that the autograd graph behind a tensor pins for ``backward()``, each storage counted once.
+    """Return the bytes that the autograd graph behind a tensor pins for ``backward()``.
 
-    The convention is that of ``torch.autograd.graph.saved_tensors_hooks``: all that was saved
-    counts, parameters and inputs as well. 0 for a tensor without a graph, and after ``backward()``.
-    Looks at every node once; runs no hook, unpacks nothing, and changes no version counter. What a
-    hook packed counts for the tensors in what it packed. What a backward pass on another thread has
-    in use counts as freed.
+    Each storage counts once. The convention is that of
+    ``torch.autograd.graph.saved_tensors_hooks``: all that was saved counts, parameters and inputs
+    as well. 0 for a tensor without a graph, and after ``backward()``. Looks at every node once;
+    runs no hook, unpacks nothing, and changes no version counter. What a hook packed counts for the
+    tensors in what it packed. What a backward pass on another thread has in use counts as freed.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def graph_nbytes(tensor: object) -> int:
 
 
 def graph_summary(tensor: object) -> GraphSummary:
-    """Return what the autograd graph behind a tensor pins, op by op, with the modules and lines of the ops.
+    """Return what the autograd graph behind a tensor pins, op by op, with modules and lines.
 
     Modules are found by their parameters, for which the objects of the program are searched: a
     matter of tenths of a second in a big program. Lines are known where the forward pass ran under
@@ -281,7 +281,7 @@ def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
 
 
 def site_of_node(node: Any) -> str | None:
-    """Return the line that made a node, as anomaly mode wrote it down: the innermost of user code."""
+    """Return the innermost line of user code that made a node, as anomaly mode wrote it down."""
     torch_file: str = sys.modules["torch"].__file__ or ""
     libraries = (os.path.join(os.path.dirname(torch_file), ""), _OURS)
     for frame in reversed(node.metadata.get("traceback_", ())):
@@ -365,7 +365,10 @@ def _running_modules(frame: FrameType | None) -> list[Any]:
 
 
 def _path_of(modules: list[Any]) -> str:
-    """Return the name of the last of some modules, each called by the one before, as the first one knows it."""
+    """Return the name that the last of some modules has in the first.
+
+    Each of the modules was called by the one before.
+    """
     steps: list[str] = []
     for parent, child in pairwise(modules):
         name = next((name for name, module in parent.named_modules() if module is child), None)
@@ -374,7 +377,10 @@ def _path_of(modules: list[Any]) -> str:
 
 
 def _leaf_behind(node: Any, since: int, modules: list[Any], frame: FrameType) -> tuple[tuple[str, str], int]:
-    """Return kind and name of the leaf for which a node was recorded, and how many other leaves it has."""
+    """Return kind and name of the leaf for which a node was recorded.
+
+    Also return how many other leaves the node has.
+    """
     from .walk import leaves_behind
 
     leaves = leaves_behind(node, since)
@@ -393,7 +399,7 @@ def _leaf_behind(node: Any, since: int, modules: list[Any], frame: FrameType) ->
 
 
 def _modules_in_variables(innermost: FrameType) -> Iterator[Any]:
-    """Yield the modules that variables of the program's running functions, and its globals, name."""
+    """Yield the modules in variables of the program's running functions, and in its globals."""
     torch: Any = sys.modules["torch"]
     frame: FrameType | None = innermost
     while frame is not None:
@@ -405,7 +411,10 @@ def _modules_in_variables(innermost: FrameType) -> Iterator[Any]:
 
 
 def _variable_of(tensor: Any, innermost: FrameType) -> tuple[str, str] | None:
-    """Return the variable that has a tensor: of the outermost function of the program with one, or else a global."""
+    """Return the variable that has a tensor.
+
+    It is that of the outermost function of the program that has one, or else a global.
+    """
     found: tuple[str, str] | None = None
     in_globals: tuple[str, str] | None = None
     frame: FrameType | None = innermost
@@ -423,7 +432,7 @@ def _variable_of(tensor: Any, innermost: FrameType) -> tuple[str, str] | None:
 
 
 def _tensors_of_model(model: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield kind, name and tensor for each tensor of a model: parameters, buffers, and other attributes."""
+    """Yield kind, name and tensor for each parameter, buffer and other tensor of a model."""
     torch: Any = sys.modules["torch"]
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield "the parameter", _plain_name(name), parameter
@@ -508,7 +517,9 @@ class Recorder:
 @final
 @dataclass(frozen=True, slots=True)
 class ModelAudit:
-    """What makes a model record graphs while it is in eval mode: what `audit` returns. False where nothing does.
+    """What makes a model record graphs while it is in eval mode: what `audit` returns.
+
+    False where nothing does.
 
     Attributes
     ----------

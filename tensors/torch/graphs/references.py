@@ -1,4 +1,4 @@
-"""The passes of a training loop, and what PyTorch's tensors and graphs hold, for the search of holders."""
+"""The passes of a training loop, and what tensors and graphs hold, for the search of holders."""
 
 from __future__ import annotations
 
@@ -74,10 +74,14 @@ class Steps:
         self.begin()
 
     def reached(self, tensor: Any) -> int:
-        """Between how many different steps the nodes of the graph of a tensor were made; 0 where it has none.
+        """Return between how many different steps the nodes of a tensor's graph were made.
 
-        The steps are those of the optimizers that have parameters of the graph: while those of a policy wait for the
-        end of an episode, a critic may step. Where none of them is alive they are the steps of all.
+        0 for a tensor without a graph, before the second step, and where optimizers step on several
+        threads.
+
+        The steps are those of the optimizers that have parameters of the graph: while those of a
+        policy wait for the end of an episode, a critic may step. Where none of them is alive they
+        are the steps of all.
 
         Of very many steps some are remembered only, and of a very large graph a part is looked at:
         it is at least as many then.
@@ -111,7 +115,11 @@ class Steps:
         return len({bisect_right(steps, number) for number in made})
 
     def _steps_of(self, leaves: set[int]) -> list[int]:
-        """Return the numbers at the steps of optimizers that have one of some parameters, given by ``id``."""
+        """Return the numbers at the steps of optimizers that have one of some parameters.
+
+        The parameters are given by ``id``. Where no optimizer has one, the numbers are those of the
+        steps of all.
+        """
         numbers: list[int] = []
         for reference, those in self._of.copy().values():
             optimizer = reference()
@@ -122,7 +130,10 @@ class Steps:
         return sorted(numbers) or self._numbers
 
     def before(self, tensor: Any) -> float | None:
-        """Return which share of the steps until now came before the graph of a tensor; None where unknown."""
+        """Return which share of the steps until now came before the graph of a tensor.
+
+        None where that is unknown.
+        """
         node = node_of(tensor)
         if self._thread == 0 or not self._numbers or node is None:
             return None
@@ -204,7 +215,10 @@ def _names_of(module: Any) -> dict[str, Any]:
 
 
 def parts_of(module: Any, group: str) -> list[tuple[str, Any]]:
-    """Return the parts of a module in one of its tables, by name: ``"_modules"``, ``"_parameters"``, ``"_buffers"``."""
+    """Return the parts of a module in one of its tables, by name.
+
+    The tables are ``"_modules"``, ``"_parameters"`` and ``"_buffers"``.
+    """
     parts: Any = _names_of(module).get(group)
     if parts is None:
         return []
@@ -247,7 +261,10 @@ def identity_of(module: object) -> Hashable:
 
 
 def described(module: Any) -> str:
-    """Return the name of the class of a module, with what the class itself says of an instance on one line."""
+    """Return the name of a module's class, with what a class of PyTorch's says of an instance.
+
+    The name alone for a module of modules, and where the rest is long or of several lines.
+    """
     cls = type(cast("object", module))
     name = cls.__name__
     if not cls.__module__.startswith("torch.nn."):
@@ -293,7 +310,10 @@ class TorchReferences(Framework):
         self._training = None
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context without function modes and gradients, and where needed without backward passes."""
+        """Return a context without function modes and gradients.
+
+        Where needed, there are no backward passes of other threads in it either.
+        """
         self._training = None
         stack = ExitStack()
         stack.enter_context(beside_no_backward())
@@ -302,7 +322,11 @@ class TorchReferences(Framework):
         return stack
 
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
-        """Return whether a module in eval mode keeps a graph, or the graph takes parameters of such modules alone."""
+        """Return whether a graph is of a model in eval mode.
+
+        It is where the module that keeps it is in eval mode; where no module keeps it, all modules
+        whose parameters it takes must be.
+        """
         modules: list[Any] = [holder for holder in holders if issubclass(type(holder), torch.nn.Module)]
         if modules:
             return not any(module.training for module in modules[0].modules())
@@ -317,7 +341,10 @@ class TorchReferences(Framework):
         return bool(modes) and not any(modes)
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return what tensors, modules and the nodes of graphs are; an optimizer has tensors as a module does."""
+        """Return what tensors, modules and the nodes of graphs are.
+
+        Optimizers are modules here: they have tensors as modules do.
+        """
         if _is_tensor(cls):
             return None if cls is DisposedTorchTensor else "tensor"
         if issubclass(cls, _C._FunctionBase):
@@ -329,7 +356,7 @@ class TorchReferences(Framework):
         return "node" if "next_functions" in names and "_input_metadata" in names else None
 
     def references(self, thing: Any, /) -> list[tuple[str, object]]:
-        """Return what a tensor, or a node, holds in C++; of a module, what it has by names and hooks."""
+        """Return what a tensor or a node holds in C++, and what a module has by names and hooks."""
         if _is_tensor(type(thing)):
             found: list[tuple[str, object]] = [
                 (".grad_fn", node_of(thing)),
@@ -396,20 +423,27 @@ class TorchReferences(Framework):
         return described(thing) if issubclass(type(thing), torch.nn.Module) else None
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
-        """Return the storage of a plain tensor: most tensors that a program has a million of are such."""
+        """Return the storage of a plain tensor.
+
+        Where a program has a million tensors, most are such.
+        """
         return RECORDER.lone_storage(tensor)
 
     def steps_behind(self, tensor: Any, /) -> int:
         """Return between how many steps of optimizers its graph was made.
 
-        0 where it waits for a ``backward()`` that can go through it, over as many steps as such a graph may wait.
+        0 for a graph of a single step, and for one of fewer than `_WAITS` steps that a
+        ``backward()`` can go through: it waits for that.
         """
         steps = STEPS.reached(tensor)
         # Before 2.10 PyTorch does not show whether one can.
         return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(node_of(tensor)))) else 0
 
     def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
-        """Return after which share of the steps its graph was made, and whether no ``backward()`` can go through it."""
+        """Return after which share of the steps its graph was made, and whether it is spent.
+
+        A spent graph is one that no ``backward()`` can go through.
+        """
         share = STEPS.before(tensor)
         return None if share is None else (share, is_spent(node_of(tensor)))
 
@@ -418,7 +452,10 @@ class TorchReferences(Framework):
         return walk_graph([*tensors], without_leaves=True).nbytes
 
     def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return about how many bytes the nodes near the last of some tensors take that are near no other of them."""
+        """Return about how many bytes the nodes take that are near the last of some tensors.
+
+        Nodes that are near another one of them do not count.
+        """
         return NODE_NBYTES * nodes_added(tensors)
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
@@ -448,7 +485,10 @@ class TorchReferences(Framework):
 
 
 def _identity_at(address: int) -> Hashable:
-    """Return the identity of the memory of another framework in which an address lies, or the address."""
+    """Return the identity of the memory of another framework in which an address lies.
+
+    The address itself where there is none.
+    """
     for framework in FRAMEWORKS.with_own("identity_at"):
         identity = framework.identity_at(address)
         if identity is not None:

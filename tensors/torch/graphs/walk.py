@@ -1,4 +1,4 @@
-"""The walk through an autograd graph: its nodes, the memory that they saved, and the modules they came from."""
+"""The walk through an autograd graph: its nodes, the memory that they saved, and their modules."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Guard:
 
 
 def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
-    """Make sure that the release of a graph nests no deeper than `GUARDED_DEPTH` nodes or twice that.
+    """Make sure that the release of a graph nests no deeper than twice `GUARDED_DEPTH` nodes.
 
     Parameters
     ----------
@@ -160,7 +160,8 @@ ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 NODE_NBYTES: Final = 640
 """About how many bytes a node takes whose memory for ``backward()`` was freed.
 
-Measured on x86-64 with PyTorch 2.13, of graphs of 9 to 61 nodes: 646 to 1,083, with what they refer to.
+Measured on x86-64 with PyTorch 2.13, of graphs of 9 to 61 nodes: 646 to 1,083, with what they
+refer to.
 """
 
 _C: Final[Any] = torch._C
@@ -262,10 +263,10 @@ def _collect(graph: Graph) -> None:
 
 
 def nodes_added(tensors: Sequence[Any]) -> int:
-    """Return how many nodes are near the last of some tensors and near no other of them, but for leaves.
+    """Return how many nodes are near the last of some tensors and near no other of them.
 
-    Of each graph the nearest nodes are looked at: a state that each step makes of the one before has all
-    that was before in its graph.
+    Leaves do not count. Of each graph the nearest nodes are looked at: a state that each step makes
+    of the one before has all that was before in its graph.
     """
     added: set[int] = set()
     known: dict[int, Any] = {}
@@ -279,7 +280,10 @@ def nodes_added(tensors: Sequence[Any]) -> int:
 
 
 def _nearest(end: Any) -> dict[int, Any]:
-    """Return the nodes nearest to one, by ``id``, but for leaves, which belong to the parameters of a model."""
+    """Return the nodes nearest to one, by ``id``.
+
+    Leaves are left out: they belong to the parameters of a model.
+    """
     near: dict[int, Any] = {}
     pending = deque([] if end is None else [end])
     while pending and len(near) < _NEAREST:
@@ -333,7 +337,7 @@ def _measure(graph: Graph, *, without_leaves: bool) -> None:
 
 
 class _InUse(threading.local):
-    """The nodes and leaves, by ``id``, of the graphs whose backward passes ran when so many had begun.
+    """The nodes and leaves, by ``id``, of graphs whose passes ran when so many passes had begun.
 
     A node that Python has looked at keeps its ``id`` as long as it lives, and these live as long as
     their passes.
@@ -343,7 +347,7 @@ class _InUse(threading.local):
     nodes: frozenset[int] = frozenset()
 
     def has(self, begun: int, roots: list[Any], things: tuple[object, ...]) -> bool:
-        """Return whether passes that begin with such roots can reach one of some nodes and leaves."""
+        """Return whether passes with such roots can reach one of some nodes and leaves."""
         if begun != self.begun:
             graph = Graph([end for each in roots for root in each for end in _ends_of(root)])
             _collect(graph)
@@ -363,8 +367,8 @@ _is_leaf: Final[Any] = _C.TensorBase.is_leaf.__get__
 def node_of(tensor: Any) -> Any:
     """Return the node that made a tensor; None where none did, and where PyTorch refuses to say.
 
-    It refuses for a view that was made under `torch.no_grad`, or by a function that returns several, once its base
-    was changed in place with a graph.
+    It refuses for a view that was made under `torch.no_grad`, or by a function that returns
+    several, once its base was changed in place with a graph.
     """
     try:
         return _grad_fn(tensor)
@@ -373,7 +377,10 @@ def node_of(tensor: Any) -> Any:
 
 
 def is_leaf(tensor: Any) -> bool:
-    """Return whether a tensor is a leaf of graphs; not where PyTorch refuses to say, as for `node_of`."""
+    """Return whether a tensor is a leaf of graphs.
+
+    False where PyTorch refuses to say, as for `node_of`.
+    """
     try:
         return bool(_is_leaf(tensor))
     except RuntimeError:
@@ -381,7 +388,7 @@ def is_leaf(tensor: Any) -> bool:
 
 
 def _ends_of(root: Any) -> Iterator[Any]:
-    """Yield the node from which a backward pass begins: of a tensor, or of an edge, which is a tuple."""
+    """Yield the node where a backward pass begins: of a tensor, or of an edge, which is a tuple."""
     node = root[0] if isinstance(root, tuple) else node_of(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if node is not None:
         yield node
@@ -405,12 +412,12 @@ with _C._DisableFuncTorch():  # this may be imported inside of a transform, whic
 
 @contextmanager
 def beside_no_backward() -> Generator[None]:
-    """Keep backward passes of other threads from running in a block, where PyTorch needs that to be read.
+    """Keep backward passes of other threads from running in a block, where reading needs that.
 
-    Releases before 2.13 free a node, and before 2.10 a tensor, beside Python code that has just found it. There this
-    waits until no pass is running, and then passes wait before they begin until the block is left. A pass that does not
-    end is waited for during `_PATIENCE_S`, and then the block is entered beside it. Inside of a pass of this thread
-    nothing waits.
+    Releases before 2.13 free a node, and before 2.10 a tensor, beside Python code that has just
+    found it. There this waits until no pass is running, and then passes wait before they begin
+    until the block is left. A pass that does not end is waited for during `_PATIENCE_S`, and then
+    the block is entered beside it. Inside of a pass of this thread nothing waits.
     """
     look = None
     try:
@@ -429,7 +436,9 @@ def beside_no_backward() -> Generator[None]:
 
 
 def read_of_graph(function: Callable[[Any], Any], argument: object, *things: object) -> Any:
-    """Return what a compiled function reads of a graph; None where another thread's backward pass has that in use.
+    """Return what a compiled function reads of a graph.
+
+    None where another thread's backward pass has that in use.
 
     Parameters
     ----------
@@ -438,7 +447,8 @@ def read_of_graph(function: Callable[[Any], Any], argument: object, *things: obj
     argument : object
         What it is called with.
     *things : object
-        The nodes and leaves to which that belongs. Without any, each running pass may have it in use.
+        The nodes and leaves to which that belongs. Without any, each running pass may have it in
+        use.
     """
     while True:
         begun, roots = backward_elsewhere()
@@ -450,7 +460,7 @@ def read_of_graph(function: Callable[[Any], Any], argument: object, *things: obj
 
 
 def saved_under(node: Any, name: str) -> Iterator[Any]:
-    """Yield the tensors that a node saved under the name of a raw attribute, such as ``"_raw_saved_self"``.
+    """Yield the tensors that a node saved under a raw name, such as ``"_raw_saved_self"``.
 
     There are none where a backward pass on another thread has the node in use.
     """
@@ -473,7 +483,11 @@ _data_and_hook: Final = attrgetter("data", "unpack_hook")
 
 
 def _tensors_of(saved: Any, *node: object) -> Iterator[Any]:
-    """Yield the tensors behind one ``SavedTensor`` of a node; none where it was freed, or is in another object."""
+    """Yield the tensors behind one ``SavedTensor`` of a node.
+
+    There are none where it was freed, or is in another object, and where a backward pass on another
+    thread has it in use.
+    """
     packed, unpack = read_of_graph(_data_and_hook, saved, *node) or (None, None)
     if packed is None:
         return
@@ -509,7 +523,7 @@ SHOWS_SAVED: Final = all(hasattr(_C._autograd.SavedTensor, name) for name in ("d
 
 @cache
 def _are_read_raw() -> bool:
-    """Return whether what nodes saved is read without unpacking it; asked of the graph of a probe."""
+    """Return whether what nodes saved is read without unpacking it; asked of a probe's graph."""
     if not SHOWS_SAVED:
         # An earlier release. Where something is missed by that, a warning says so.
         return False
@@ -526,10 +540,11 @@ def check_graphs() -> None:
 
 
 def is_spent(end: Any) -> bool:
-    """Return whether no backward() can go through a graph: what it saved was freed by one, or changed in place since.
+    """Return whether no ``backward()`` can go through a graph.
 
-    Of a very large graph a part is looked at, and where nothing was saved there it is taken for spent. False where this
-    PyTorch does not show what nodes saved.
+    What it saved was freed by one, or changed in place since. Of a very large graph a part is
+    looked at, and where nothing was saved there it is taken for spent. False where this PyTorch
+    does not show what nodes saved.
     """
     if not _are_read_raw():
         return False
@@ -554,7 +569,10 @@ def is_spent(end: Any) -> bool:
 
 
 def _is_refused(node: Any, name: str) -> bool:
-    """Return whether PyTorch refuses what a node saved under a raw name; False where a hook would be asked for it."""
+    """Return whether PyTorch refuses what a node saved under a raw name.
+
+    False where a hook would be asked for it.
+    """
     try:
         saved: Any = read_of_graph(_attribute(name), node, node)
         several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
@@ -566,14 +584,20 @@ def _is_refused(node: Any, name: str) -> bool:
 
 
 def _public_name(node: Any, name: str) -> str:
-    """Return the public attribute beside a raw one: a custom function has ``saved_tensors``, others ``_saved_self``."""
+    """Return the public attribute beside a raw one.
+
+    A custom function has ``saved_tensors``, others such as ``_saved_self``.
+    """
     is_custom = name == f"{_RAW}tensors" and hasattr(cast("object", type(node)), "saved_tensors")
     return "saved_tensors" if is_custom else f"_{name[5:]}"
 
 
 @contextmanager
 def _without_saved_tensor_hooks() -> Generator[None]:
-    """Take the hooks of this thread on saved tensors away in a block: those of a checkpoint count what is saved."""
+    """Take the hooks of this thread on saved tensors away in a block.
+
+    Those of a checkpoint count what is saved.
+    """
     autograd = _C._autograd
     taken: list[tuple[Any, Any]] = []
     try:
@@ -601,7 +625,10 @@ def _missed_in_a_graph() -> str | None:
 
 
 class _Reading(threading.local):
-    """What hooks on saved tensors had packed that were asked for a tensor while a node is read; None while none is."""
+    """What hooks on saved tensors had packed that are asked for a tensor while a node is read.
+
+    None while no node is read.
+    """
 
     packed: list[tuple[object, object]] | None = None
 
@@ -656,7 +683,10 @@ def _is_nothing(tensor: Any) -> bool:
 
 
 def _saved_tensors_in(packed: object) -> Iterator[Any]:
-    """Yield the tensors in what a hook packed or a function keeps: itself, in containers, in attributes."""
+    """Yield the tensors in what a hook packed or a function keeps.
+
+    It may be one itself, and have some in containers and attributes.
+    """
     pending: list[object] = [packed]
     met: dict[int, object] = {}
     while pending and len(met) < _SEARCH_LIMIT:
@@ -675,7 +705,10 @@ def _saved_tensors_in(packed: object) -> Iterator[Any]:
 
 
 def _is_number(tensor: Any) -> bool:
-    """Return whether a saved tensor stands for a Python number (``x * 2.0``), which PyTorch gives to no hook."""
+    """Return whether a saved tensor stands for a Python number, as in ``x * 2.0``.
+
+    PyTorch gives such a number to no hook.
+    """
     if tensor.dim() or tensor.dtype not in _SMALLER or tensor.device.type != "cpu":
         return False
     # A number gives way to the type of any tensor of its sort; a tensor does not.
@@ -687,7 +720,9 @@ def _is_number(tensor: Any) -> bool:
 
 
 def leaves_behind(end: Any, since: int) -> list[Any]:
-    """Return the leaves that the nodes of a graph from a number on take, or else the nearest ones behind them.
+    """Return the leaves that the nodes of a graph from a number on take.
+
+    Where they take none, these are the nearest ones behind them.
 
     Parameters
     ----------
@@ -767,7 +802,10 @@ def _owners(parameters: set[int]) -> dict[int, str]:
 
 
 def _registered(module: Any, what: str) -> dict[str, Any]:
-    """Return the dict of submodules or parameters of a module, without asking the module; empty if incomplete."""
+    """Return the dict of submodules or parameters of a module, without asking the module.
+
+    It is empty where the module is incomplete.
+    """
     state: Any = module.__dict__
     registered: dict[str, Any] | None = state.get(what)
     return registered or {}
