@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through the DevTools protocol over a pipe: no driver, no package, no port."""
+"""A headless Chromium, driven by the DevTools protocol over a pipe: no driver, package or port."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Page:
-    """One page of a browser of its own, with all that it logged, threw and asked the network for."""
+    """One page of its own browser, and all that it logged, threw and requested from the network."""
 
     def __init__(self, width: int = 1280, height: int = 900) -> None:
         self.size = width, height

@@ -49,7 +49,10 @@ handler_name: Any = np._core.multiarray.get_handler_name
 
 
 def without_coverage_where_much_is_walked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Walk untraced where tests have imported much: with coverage it takes half a minute, and short walks cover it."""
+    """Walk untraced where tests have imported much: with coverage it takes half a minute.
+
+    Short walks are traced, and cover the same code.
+    """
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +84,10 @@ def what_was_imported_is_not_collected_again() -> None:
 
 
 def no_other_thread_computes() -> None:
-    """Wait for threads that earlier tests have left: what is disposed while one computes keeps its memory so long."""
+    """Wait for threads that earlier tests have left.
+
+    What is disposed while such a thread computes keeps its memory for as long.
+    """
     pending: Any = sys.modules.get("disposescope.tensors.torch.pending")
     if pending is None:
         return
@@ -112,7 +118,10 @@ def where(threads: Iterable[int]) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of the detector first: its searches go through what all tests before have imported."""
+    """Run the tests of the detector first.
+
+    Its searches go through what all tests before have imported.
+    """
     items.sort(key=lambda item: "/tests/leaks/" not in item.path.as_posix())
 
 

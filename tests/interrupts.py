@@ -1,4 +1,4 @@
-"""An exception at each place where one can come up in the code of the package, one place after the other."""
+"""An exception at each place in the package's code where one can come up, one after the other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def _handler(code: CodeType, at: int) -> object:
 
 
 def _is_made_by_the_compiler(frame: FrameType) -> bool:
-    """Whether a line is shown for the end of a block, or for no instruction: the interpreter raises nothing there."""
+    """Return whether a line is shown for the end of a block, or for no instruction.
+
+    The interpreter raises nothing there.
+    """
     code, at = frame.f_code, frame.f_lasti
     if code not in _first:
         _first[code] = {}
@@ -106,7 +109,7 @@ class Interruption:
         return self._trace
 
     def run(self, program: Callable[[], object]) -> tuple[BaseException | None, list[type[BaseException]]]:
-        """What the program raises, and what was raised where nothing can propagate, as in ``__del__``."""
+        """Return what the program raises, and the types of what is ignored, as in ``__del__``."""
         ignored: list[type[BaseException]] = []
         hook, sys.unraisablehook = sys.unraisablehook, lambda given: ignored.append(type(given.exc_value))
         before = sys.gettrace()
@@ -142,7 +145,7 @@ def interrupt_everywhere(
     only_gone: bool = False,
     state: Callable[[], object] = lambda: None,
 ) -> int:
-    """Interrupt a program at every fifth place of the package, and see that nothing of its scopes is left.
+    """Interrupt a program at every fifth place of the package: nothing of its scopes may be left.
 
     Programs with names of different lengths are interrupted at different ones. The stress program
     interrupts at random places.

@@ -1,4 +1,6 @@
-"""Programs of ``torch.distributed``, run by processes of their own, given WORLD, RANK, FILE and a device.
+"""Programs of ``torch.distributed``, run by processes of their own.
+
+Their arguments are WORLD, RANK, FILE and a device, which is "cpu" where none is given.
 
 Each prints the name of a program that is done.
 """

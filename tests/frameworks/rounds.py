@@ -1,4 +1,4 @@
-"""What is put round each step of a program, and the comparison of what the program computes then."""
+"""What is put round each step of a program, and a comparison of what it computes then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBRARIES_WARN: Final = pytest.mark.filterwarnings(
 
 
 def needs(*libraries: str) -> ModuleType:
-    """Return the first of some libraries, imported; skips the module of tests where one is not installed."""
+    """Return the first of some libraries, imported; skip the test module where one is missing."""
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         pytest.skip(
@@ -41,7 +41,10 @@ def needs(*libraries: str) -> ModuleType:
 @final
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What is put round a step: nothing, or a scope with certain options. Called, it returns the block."""
+    """What is put round a step: nothing, or a scope with given options.
+
+    Calling it returns the block.
+    """
 
     options: Mapping[str, Any] | None = None
 
@@ -49,11 +52,14 @@ class Round:
         return nullcontext() if self.options is None else ds.dispose_scope(**self.options)
 
     def function(self, step: Callable[..., T]) -> Callable[..., T]:
-        """The same function, with the block round each of its calls, as a decorator puts it there."""
+        """Return the function with the block round each of its calls, as a decorator has it."""
         return step if self.options is None else ds.dispose_scope(**self.options)(step)
 
     def out(self, tree: T) -> T:
-        """What a program has to write for default scopes where a variable of its own goes on to the next step."""
+        """Return a tree that a variable of the program carries to the next step.
+
+        The program has to move it out of a scope with default options, and of no other.
+        """
         return ds.move_to_outer(tree) if self.options == {} else tree
 
 

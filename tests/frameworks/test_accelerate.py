@@ -1,4 +1,4 @@
-"""Loops with Accelerate in scopes: its loaders, which read one batch ahead, and gathered metrics."""
+"""Loops with Accelerate in scopes: its loaders, which read a batch ahead, and gathered metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/how-to/gpu-memory.md says of memory on a GPU, and programs for it, in scopes as without them."""
+"""What docs/how-to/gpu-memory.md says, and programs on a GPU, in scopes as without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSDP2, DDP and what else of ``torch.distributed`` keeps what it gathers: in scopes as without them."""
+"""FSDP2, DDP and what else of ``torch.distributed`` keeps what it gathers, unchanged in scopes."""
 
 from __future__ import annotations
 

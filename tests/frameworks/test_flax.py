@@ -1,4 +1,4 @@
-"""Training steps of flax in scopes: models, optimizers and metrics of nnx keep their arrays in themselves."""
+"""Training steps of flax in scopes: nnx's models, optimizers and metrics keep their own arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training loop in plain PyTorch keeps on purpose: it runs unchanged where scopes keep what is held."""
+"""Plain PyTorch loops that keep something on purpose: unchanged where scopes keep what is held."""
 
 from __future__ import annotations
 

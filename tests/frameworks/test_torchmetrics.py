@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics in scopes: counts and lists that grow with each batch, computed at the end."""
+"""torchmetrics in scopes: counts and lists that grow with each batch, computed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy's own tests with a scope open around the run, and without: what fails inside must fail outside too.
+"""NumPy's own tests, in an open scope and without one: what fails inside must fail outside too.
 
 A script, no test: ``python tests/integration/numpy_suite.py [part ...]``, where a part is a folder
 of NumPy with tests, such as ``_core``, ``lib``, ``linalg`` and ``ma``. Without parts the two short

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader with the collate hook and a scope for each batch, in the process and in workers."""
+"""PyTorch's DataLoader with the collate hook and a scope for each batch, also with workers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ def test_a_worker_does_not_inherit_the_scope_it_was_forked_in() -> None:
 
 
 class Owned:
-    """Whether a scope is current where the worker collates; forked, so that it need not be imported there."""
+    """A collate function that tells with each batch whether a scope is current in its worker.
+
+    Workers are forked, so that they need not import this class.
+    """
 
     def __call__(self, samples: list[Any]) -> tuple[bool, ds.Tensor]:
         return ds.current_scope() is not None, ds.pad_sequence([sample["text"] for sample in samples])

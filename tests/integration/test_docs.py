@@ -95,7 +95,8 @@ def test_pages_show_what_leak_report_prints(command: str, output: str, tmp_path:
         pytest.importorskip("torch", reason="this example is PyTorch's")
         from disposescope.tensors.torch.graphs.walk import SHOWS_SAVED
 
-        # Before 2.10 PyTorch does not show what was changed in place, here weights: that is said first.
+        # Before 2.10 PyTorch does not show what was changed in place, here weights: the output
+        # says so first.
         unknown = "" if SHOWS_SAVED else r"^(/.*RuntimeWarning: torch .*\n  .*|undecided: not watched: torch .*)\n"
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -216,7 +217,7 @@ PUBLIC = frozenset(name for name in disposescope.__all__ if name.endswith(("Erro
 
 
 def quoted_messages() -> list[tuple[str, str]]:
-    """The messages that the headings quote, each after the name of its class, which is "" where none is given."""
+    """Return the messages that the headings quote, each after its class name, or "" for none."""
     headings = re.findall(r"^### (.+)$", TROUBLESHOOTING.read_text(), re.MULTILINE)
     return [(found[1] or "", found[2]) for heading in headings for found in QUOTED.finditer(heading)]
 
@@ -231,7 +232,7 @@ def text_of(node: ast.expr) -> str:
 
 @functools.cache
 def messages_in_the_source() -> list[tuple[str, str]]:
-    """All texts of the source, each after the name of the class that is made of it, or "" for none."""
+    """Return the texts in the source, each after the name of the class called with it, or ""."""
     found: list[tuple[str, str]] = []
     for room in ("scopes", "tensors", "sequences", "leaks", "planner", "workspace"):
         for path in (DOOR / "__init__.py", *(DOOR / room).rglob("*.py")):

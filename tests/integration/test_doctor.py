@@ -1,4 +1,4 @@
-"""``python -m disposescope doctor`` lists what is patched, and says by its status whether that fits."""
+"""``python -m disposescope doctor`` lists what is patched; its status says whether that fits."""
 
 from __future__ import annotations
 

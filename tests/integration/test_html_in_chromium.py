@@ -30,7 +30,7 @@ def browser() -> Iterator[Page]:
 
 @pytest.fixture
 def page(browser: Page, tmp_path: Path) -> Iterator[Page]:
-    """A page of the training run, of which at the end no error is known, and which asked for nothing but its file."""
+    """A page of the training run, which at the end has no errors and requested only its file."""
     browser.errors.clear()
     browser.requests.clear()
     browser.resize(1280, 900)

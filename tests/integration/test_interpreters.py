@@ -1,4 +1,4 @@
-"""One copy of the package, in the main interpreter: every other import is refused, and the first one works on."""
+"""One copy of the package, in the main interpreter: others are refused, and the first works on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A framework whose installation is interrupted, anywhere, is installed by the next scope, each step of it once."""
+"""A framework whose installation is interrupted, anywhere, is installed by the next scope.
+
+Steps of it that are done again do no harm.
+"""
 
 from __future__ import annotations
 

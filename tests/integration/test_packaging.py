@@ -1,4 +1,4 @@
-"""What the package promises to those who install it, in a checkout, an editable install, a wheel and an sdist alike."""
+"""What the package promises in a checkout, an editable install, a wheel and an sdist alike."""
 
 import ast
 import importlib
@@ -40,7 +40,10 @@ def pyproject() -> dict[str, Any]:
 
 
 def after_importing_disposescope(expression: str) -> Any:
-    """The value of `expression` in a new interpreter that has imported disposescope and nothing else."""
+    """Return the value of `expression`, as JSON carries it, in a new interpreter.
+
+    That has imported disposescope and, apart from json and sys, nothing else.
+    """
     code = f"import disposescope, json, sys; print(json.dumps({expression}))"
     path = os.pathsep.join(filter(None, [str(DOOR.parent), os.environ.get("PYTHONPATH")]))
     process = subprocess.run(

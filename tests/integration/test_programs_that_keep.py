@@ -1,4 +1,4 @@
-"""Programs that keep something on purpose run unchanged in scopes with ``escapes="keep"``, bit for bit."""
+"""Programs that keep something on purpose run unchanged, bit for bit, under ``escapes="keep"``."""
 
 from __future__ import annotations
 

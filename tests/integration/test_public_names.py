@@ -1,4 +1,4 @@
-"""The public names: imported when they are first used, found by tools, and of `disposescope` by what they say."""
+"""Public names are imported on first use, found by tools, and say they are of `disposescope`."""
 
 from __future__ import annotations
 

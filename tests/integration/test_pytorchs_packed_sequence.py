@@ -1,4 +1,4 @@
-"""PyTorch's own test of its ``PackedSequence``, each test once plain and once with its body inside a scope.
+"""PyTorch's own test of ``PackedSequence``, each once plain and once with its body in a scope.
 
 ``pytorch/packed_sequence.py`` is ``test/nn/test_packed_sequence.py`` of PyTorch 2.6, unchanged; its
 licence is beside it.

@@ -1,4 +1,4 @@
-"""The stress program, with few rounds: it runs, every scenario does something, and nothing is found."""
+"""The stress program, with few rounds: it runs, every scenario does something, nothing is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``torch.compile`` under scopes: no graph break and no recompilation because of one, and what comes out is owned."""
+"""``torch.compile`` under scopes: they break and recompile no graph, and own what comes out."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-# ---------------------------------------------------------------------- scopes inside of a compiled function
+# ------------------------------------------------------ scopes inside of a compiled function
 
 seen = []
 """What a compiled function made in its scope, and what was current there."""

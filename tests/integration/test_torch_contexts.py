@@ -1,4 +1,4 @@
-"""Modes are per thread and scopes per context: tasks, generators, threads and forked children keep to their own."""
+"""Modes are per thread, scopes per context: tasks, generators, threads and forks keep their own."""
 
 from __future__ import annotations
 

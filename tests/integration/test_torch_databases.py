@@ -1,4 +1,4 @@
-"""PyTorch's own samples of operators, modules and optimizers, each run once plain and once in scopes."""
+"""PyTorch's own samples of operators, modules and optimizers, each run plain and in scopes."""
 
 from __future__ import annotations
 

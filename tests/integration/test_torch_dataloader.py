@@ -1,4 +1,7 @@
-"""PyTorch's own tensors through its DataLoader: packed by the hook, owned batch by batch, and gone after the epoch."""
+"""PyTorch's own tensors through its DataLoader.
+
+They are packed by the hook, owned batch by batch, and gone after the epoch.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ CONTEXTS = [(0, None), (1, "fork"), (2, "fork"), (1, "spawn")]
 
 
 def shared_files(*pids: int) -> set[str]:
-    """Files of shared memory that processes have made and nobody has removed: this one's, or those of some others."""
+    """Return the files of shared memory that processes have made and nobody has removed.
+
+    Without arguments they are those of this process.
+    """
     return {path.name for pid in pids or (os.getpid(),) for path in Path("/dev/shm").glob(f"torch_{pid}_*")}
 
 
@@ -269,7 +275,10 @@ def test_no_file_of_shared_memory_is_left_by_any_worker(strategy: str, leave: st
 
 
 class Encoded:
-    """A collate function that makes what Hugging Face's tokenizers make; found by workers that are spawned."""
+    """A collate function that makes what Hugging Face's tokenizers make.
+
+    Workers that are spawned find it, too.
+    """
 
     def __call__(self, samples: list[Any]) -> BatchEncoding:
         texts = [sample["text"] for sample in samples]

@@ -1,4 +1,7 @@
-"""Programs that try to crash on dead tensors, each in a process of its own: an error every time, and never a value."""
+"""Programs that try to crash on dead tensors get an error every time, and never a value.
+
+Each runs in a process of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `tests/scopes/test_interrupts.py` promises, with PyTorch: tensors, the state of a thread, packed sequences."""
+"""What `tests/scopes/test_interrupts.py` promises, with PyTorch.
+
+It holds for tensors, the state of a thread and packed sequences.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports to show and to export: of a training run with a leak of each kind, one that is hostile, and big ones."""
+"""Reports to show and export: a training run with each kind of leak, a hostile one, big ones."""
 
 from __future__ import annotations
 

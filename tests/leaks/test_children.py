@@ -1,4 +1,4 @@
-"""Programs that a watched program starts with `subprocess` are watched too, or it is told that they were not."""
+"""Programs that a watched program starts are watched too, or it is told that they were not."""
 
 import asyncio
 import os

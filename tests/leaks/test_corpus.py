@@ -1,4 +1,4 @@
-"""Small leaky programs, each with the line and the holder that must be named, and their repaired twins."""
+"""Small leaky programs, each with the line and the holder to name, and their repaired twins."""
 
 import json
 import os
@@ -31,7 +31,10 @@ ForkingProcesses = Callable[[str], "subprocess.Popen[str]"]
 
 @pytest.fixture(scope="session")
 def forking_process() -> Iterator[ForkingProcesses]:
-    """For a library, the process that has imported it and runs programs: see ``forking_process.py``."""
+    """Yield a function that returns the process that runs the programs of a library.
+
+    The process has imported the library: see ``forking_process.py``.
+    """
     path = os.pathsep.join(filter(None, [str(Path(disposescope.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     # Not measured for coverage, which takes several times as long: other tests reach the same code.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
@@ -74,7 +77,10 @@ def needs_what_it_imports(name: str) -> None:
 
 
 def wanted_of(program: Path) -> tuple[set[str], str, tuple[str, int] | None]:
-    """The kinds of leak that may be told, a part of the holder, and the line that made the memory, if one did."""
+    """Return the kinds of leak that may be told, a part of the holder, and where memory was made.
+
+    That is a file name and a line, or None where no line of the program made it.
+    """
     text = program.read_text(encoding="utf-8")
     kinds, holder = (re.search(rf"^{word}: (.*)$", text, re.MULTILINE) for word in ("kind", "holder"))
     assert kinds is not None

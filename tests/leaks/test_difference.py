@@ -1,4 +1,7 @@
-"""`leak-report diff`: what is new, gone, grown and shrunk; and what `merge` keeps, as laws over any reports."""
+"""What `leak-report diff` finds new, gone, grown and shrunk, and what `merge` keeps.
+
+Both are also tested as laws over any reports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `leak-report export` writes is what the other programs read: compared whole on a small report."""
+"""What `leak-report export` writes is what other programs read.
+
+The whole of it is compared on a small report.
+"""
 
 from __future__ import annotations
 

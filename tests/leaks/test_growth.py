@@ -1,4 +1,4 @@
-"""A steady growth is found within 50 passes; warm-up, caches that fill, saw-teeth and noise never are."""
+"""Steady growth is found within 50 passes; warm-up, caches that fill, saw-teeth and noise never."""
 
 import random
 

@@ -1,4 +1,7 @@
-"""One chain for each way of holding, printed as code; dead proxies, properties and heaps of any size do no harm."""
+"""One chain for each way of holding, printed as code.
+
+Dead proxies, properties and heaps of any size do no harm.
+"""
 
 import argparse
 import asyncio
@@ -540,7 +543,7 @@ def shown(file: str) -> str:
 
 
 class Trainer:
-    """What only code of an extension leads to: the list of what is called when the interpreter exits."""
+    """What only code of an extension leads to: what is called when the interpreter exits."""
 
     def __init__(self) -> None:
         self._cache: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The HTML report is one file that holds all, says all, and lets nothing of what it reports out of its place."""
+"""The HTML report is one file that holds and says all, and keeps what it reports in its place."""
 
 import base64
 import hashlib

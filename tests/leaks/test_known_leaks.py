@@ -1,4 +1,7 @@
-"""Leaks of libraries that are known are told apart from the program's own; each is provoked with the library itself."""
+"""Known leaks of libraries are told apart from the program's own.
+
+The library itself provokes each of them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def jax() -> Any:
 
 
 def libraries_of(report: Report) -> set[str | None]:
-    """Return the libraries whose known leaks are in a report; None for a leak of the program's own."""
+    """Return the libraries of the known leaks in a report; None for a leak of the program's own."""
     return {None if leak.known is None else leak.known.library for leak in report.leaks}
 
 

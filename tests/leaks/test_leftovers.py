@@ -1,4 +1,4 @@
-"""A variable that still names what was disposed is no leak; a history of disposed batches is one."""
+"""A variable that names what was disposed is no leak; a history of disposed batches is one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

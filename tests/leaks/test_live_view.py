@@ -1,4 +1,7 @@
-"""What `run --live` shows: a table on a terminal, plain lines elsewhere; and numbers as people write them."""
+"""`run --live` shows a table on a terminal, and plain lines elsewhere.
+
+Numbers are read as people write them.
+"""
 
 import argparse
 import contextlib

@@ -70,7 +70,10 @@ def test_a_report_that_is_given_twice_counts_once(report: Report) -> None:
 
 
 def of_rank(report: Report, rank: int | None, pid: int = 7) -> Report:
-    """The report of a program that a launcher started on a machine of its own, where process ids repeat."""
+    """Return the report of a program that a launcher started on a machine of its own.
+
+    Process ids repeat from machine to machine.
+    """
     started = f"2026-11-24T00:00:0{rank or 0}Z"
     return replace(
         report,

@@ -1,4 +1,4 @@
-"""``leak-report run --peak``: where the memory of a whole program is the most, and what would lower it."""
+"""``leak-report run --peak``: where a whole program's memory peaks, and what would lower that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin fails tests that leave tensors behind, with the report as the failure's text."""
+"""The pytest plugin fails tests that leave tensors behind, with the report as the text."""
 
 import importlib.metadata
 import os

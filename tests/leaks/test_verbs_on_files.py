@@ -1,4 +1,4 @@
-"""The verbs that turn report files into others: what they write, what they refuse, in one line each."""
+"""Verbs that turn report files into others: what they write, what they refuse, in one line each."""
 
 from __future__ import annotations
 

@@ -544,7 +544,7 @@ for step in range(60):
 
 
 def test_a_look_inside_of_a_checkpointed_function_saves_nothing_in_it(tmp_path: Path) -> None:
-    """The hooks of a checkpoint count what is saved, and compare it with what the second run saves."""
+    """A checkpoint's hooks count what is saved, and compare it with what the second run saves."""
     pytest.importorskip("torch")
     report = report_on(tmp_path, CHECKPOINTED)
     assert [leak.kind for leak in report.leaks] == ["growth"]

@@ -1,4 +1,4 @@
-"""Plans of memory: sound, never above the greedy plan by size, and as low as can be where that is known."""
+"""Plans of memory: sound, never above the greedy plan by size, and lowest where that is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of the moment of birth: who owns the new one, and that a refused composite leaves no trace."""
+"""Promises of a birth: who owns the new one, and that a refused composite leaves no trace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def test_in_a_closed_scope_it_goes_to_the_next_one_out():
 
 
 def test_in_a_scope_that_another_thread_closes_at_that_moment_it_goes_to_the_next_one_that_is_open():
-    """The closing comes between the test of the scope and the entry into its list: played by that list."""
+    """The closing comes between the test of the scope and the entry into its list.
+
+    A list that closes scopes when something is entered plays it.
+    """
 
     class Closing(dict):
         def __init__(self, *scopes):
@@ -59,7 +62,10 @@ def test_in_a_scope_that_another_thread_closes_at_that_moment_it_goes_to_the_nex
 
 
 def test_a_move_that_meets_a_release_leaves_nothing_in_the_list():
-    """The release comes between the claim and the new owner: played by a list that releases when it is popped."""
+    """The release comes between the claim and the new owner.
+
+    A list that releases what is popped plays it.
+    """
 
     class Releasing(dict):
         def pop(self, key, default=None):

@@ -1,4 +1,4 @@
-"""A small view that is moved out compact lets the big storage behind it go, and is the same tensor."""
+"""A small view, moved out compact, lets the big storage behind it go, and is the same tensor."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Promises of the compiled part of the scopes: what it refuses, and that it is quiet at the end of the process."""
+"""The compiled part of the scopes: what it refuses, and that it is quiet when the process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of the current scope: generators, context managers, fixtures, async generators, tasks, threads, forks."""
+"""The current scope in (async) generators, context managers, fixtures, tasks, threads and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of ``@dispose_scope()``: what a function gives out goes to its caller, everything else goes."""
+"""``@dispose_scope()``: what a function gives out goes to its caller, the rest is released."""
 
 from __future__ import annotations
 

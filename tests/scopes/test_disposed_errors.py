@@ -1,4 +1,4 @@
-"""What a `DisposedError` tells: which scope released the resource, its line, and what to write instead."""
+"""A `DisposedError` tells what scope released the resource, its line, and what to write instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of the identity set: weak tracking, by identity, never confused by an id that comes back."""
+"""Promises of the identity set: weak tracking, by identity, never confused by a reused id."""
 
 from __future__ import annotations
 

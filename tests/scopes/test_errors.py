@@ -1,4 +1,4 @@
-"""Promises of the errors: the built-in that a stranger would catch, message, culprit, and survival of pickling."""
+"""Errors: the built-in that a stranger would catch, message, culprit, and survival of pickling."""
 
 from __future__ import annotations
 

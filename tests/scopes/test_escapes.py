@@ -1,4 +1,4 @@
-"""What is still held when a block ends: ``escapes="keep"`` and ``"raise"``, and what keepers have."""
+"""What is held when a block ends: ``escapes="keep"`` and ``"raise"``, and what keepers have."""
 
 from __future__ import annotations
 
@@ -673,7 +673,10 @@ class Noted(Average):
 
 @pytest.fixture
 def updates(monkeypatch, request):
-    """The function of a program in two modules, the first of which has a keeper, or a class or a function has it."""
+    """Return the function of a program in two modules, the first of which has a keeper.
+
+    The function updates the keeper, which a class or a function of the module may have.
+    """
     NOTED.clear()
     for name, source in zip(("keeping_module_a", "keeping_module_b"), CALLED_CODE[request.param], strict=True):
         module = types.ModuleType(name)

@@ -1,4 +1,4 @@
-"""A framework of a stranger's: arrays on cards, in one file, by what `disposescope.frameworks` offers alone."""
+"""A stranger's framework: arrays on cards, in one file, by `disposescope.frameworks` alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of optional frameworks: taught once, when the program has them, and never imported for it."""
+"""Optional frameworks: taught once, when the program has them, and never imported for it."""
 
 from __future__ import annotations
 

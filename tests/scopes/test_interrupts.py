@@ -1,4 +1,4 @@
-"""Promises of a scope when something comes up in the library's own code: Ctrl-C, or the limit of recursion."""
+"""Promises of a scope when Ctrl-C or the limit of recursion comes up in the library's own code."""
 
 from __future__ import annotations
 
@@ -512,7 +512,10 @@ def test_a_cancelled_task_is_cancelled_though_it_is_told_so_by_a_release():
 
 
 def test_an_interrupt_while_memory_is_allocated_comes_up_a_moment_later():
-    """NumPy asks for the memory of an array born in a generator's scope: the arena asks which scope is current."""
+    """NumPy asks for memory while a generator with a scope is suspended.
+
+    The arena then asks which scope is current.
+    """
     from disposescope.scopes.context import resolve, suspended
 
     def interrupt(frame: Any, event: str, argument: object) -> None:

@@ -1,4 +1,7 @@
-"""What is attached of a user's own kind is held and released; what is no resource is refused with advice that helps."""
+"""What is attached of a user's own kind is held and released.
+
+What is no resource is refused with advice that helps.
+"""
 
 from __future__ import annotations
 

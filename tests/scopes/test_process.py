@@ -1,4 +1,4 @@
-"""Patches are put back and made again; a fork finds every lock free, whatever other threads are in."""
+"""Patches are undone and made again; forks find every lock free, whatever other threads are in."""
 
 from __future__ import annotations
 
@@ -331,7 +331,8 @@ def test_every_patch_of_pytorch_is_put_back_and_made_again():
     modules += ["torch.export.pt2_archive._package"] * (
         importlib.util.find_spec("torch.export.pt2_archive") is not None
     )
-    # Before 2.10 PyTorch does not show what its graphs saved, and before 2.12 not what compiled functions return.
+    # Before 2.10 PyTorch does not show what its graphs saved, and before 2.12 not what compiled
+    # functions return.
     known = [] if SHOWS_SAVED else ["_raw_saved_"]
     if not _hands_out_its_result(importlib.import_module("torch._dynamo.eval_frame")):
         known.append("_maybe_set_eval_frame")

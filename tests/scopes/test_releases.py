@@ -1,4 +1,4 @@
-"""Promises of a release: once for each resource, wherever another thread takes over between two steps of it."""
+"""A release happens once per resource, wherever another thread takes over between its steps."""
 
 from __future__ import annotations
 

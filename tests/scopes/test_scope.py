@@ -843,7 +843,7 @@ class TestMisnesting:
 
 
 def contextvars_are_clean():
-    """Take what a foreign exit left in the context variable out of it, so that the next test starts clean."""
+    """Clear what a foreign exit left in the context variable: the next test has to start clean."""
     from disposescope.scopes.context import set_current
 
     set_current(None)

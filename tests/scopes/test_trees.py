@@ -1,4 +1,4 @@
-"""Promises of the walk: what it enters, what is a leaf, what it refuses, and that it runs nobody's code."""
+"""Promises of the walk: what it enters, what is a leaf, what it refuses; it runs nobody's code."""
 
 from __future__ import annotations
 
@@ -632,7 +632,10 @@ class Metatrap(type):
 
 
 def trap(kind=object, metaclass=type, **more):
-    """A class whose every property and special method is noted and raises, derived from a given one."""
+    """Return a subclass of `kind` whose every property and special method raises.
+
+    Each notes in `RAN` that it ran.
+    """
     notes = {name: records(name) for name in SPECIALS}
     for name in ("prop", "data", "shape", "device", "dispose", "dtype", "members", "grad_fn", "__class__"):
         notes[name] = property(records(f"property {name}"))

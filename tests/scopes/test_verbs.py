@@ -191,7 +191,10 @@ class TestAsking:
 
 
 class Life(RuleBasedStateMachine):
-    """Scopes opened, misnested and closed; resources born, moved, detached, disposed, dropped: as a model says."""
+    """Scopes are opened, misnested and closed, and resources live and die, as a model says.
+
+    Resources are born, moved, detached, disposed and dropped.
+    """
 
     @initialize()
     def start(self):

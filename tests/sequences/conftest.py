@@ -1,4 +1,4 @@
-"""What holds after every test of sequences: no composite and none of its members is left, and no scope is open."""
+"""After each test of sequences, no composite, no member of one and no open scope is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sequence functions return what PyTorch's return, bit for bit, and refuse what PyTorch's refuse."""
+"""The sequence functions return what PyTorch's return, bit for bit, and refuse what they refuse."""
 
 from __future__ import annotations
 
@@ -341,7 +341,8 @@ BOTH_REFUSE: dict[str, Callable[[Any, Any], Any]] = {
     "unpad: rank 1, batch first": lambda m, t: m.unpad_sequence(t(ones(3)), t(ints([1])), batch_first=True),
     "unpad: one length": lambda m, t: m.unpad_sequence(t(ones((3, 1))), t(ints(1))),
 }
-# What newer releases raise. PyTorch 2.9 returns the shorter of lengths and sequences, and 2.5 has another error.
+# What newer releases raise. PyTorch 2.9 returns the shorter of lengths and sequences, and 2.5 has
+# another error.
 RAISED_BY_NEWER: dict[str, type[Exception]] = {
     "unpad: too few lengths": ValueError,
     "unpad: too many lengths": ValueError,

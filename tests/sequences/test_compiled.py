@@ -1,4 +1,4 @@
-"""Rows are moved as a loop over them would, and nothing is written where memory, lengths and places do not fit."""
+"""Rows are moved as by a loop; nothing is written where memory, lengths and places do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a batch that is sorted by length: that of the sequences given where lengths are equal."""
+"""The order of a batch sorted by length: that of the given sequences where lengths are equal."""
 
 from __future__ import annotations
 

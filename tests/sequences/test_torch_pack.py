@@ -1,4 +1,4 @@
-"""Packing and padding PyTorch's tensors gives what PyTorch gives, bit for bit, gradients included."""
+"""Packing and padding PyTorch's tensors gives what PyTorch gives, bit for bit, with gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""PyTorch's packed sequence is one resource: it counts once, moves and dies as one, and shares with its conversions."""
+"""PyTorch's packed sequence is one resource.
+
+It counts once, moves and dies as one, and shares with its conversions.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,7 @@ def same(one: Any, other: Any) -> bool:
 
 @contextlib.contextmanager
 def helper() -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Another thread, in the scope of this one, which does what it is given until the block ends."""
+    """Yield a function that runs what it is given on one other thread, in the scope of this one."""
     with ThreadPoolExecutor(1) as pool:
         yield lambda work: pool.submit(contextvars.copy_context().run, work).result()
 
@@ -755,7 +758,8 @@ class TestWhereItIsMade:
             packed = compiled(source)
             assert len(scope) == 1
             assert ds.owner_of(packed) is scope
-            # Where a scope is not given what compiled code returns, it has what this made: the data.
+            # Where a scope is not given what compiled code returns, it has what that code made:
+            # the data.
             if guard_fails("_maybe_set_eval_frame"):
                 assert scope.live[0] is packed.data
             else:

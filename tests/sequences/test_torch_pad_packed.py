@@ -1,4 +1,4 @@
-"""Padding PyTorch's tensors where there is little to move: the short ways give and refuse what PyTorch does."""
+"""Padding PyTorch's tensors with little to move: short ways give and refuse what PyTorch does."""
 
 from __future__ import annotations
 

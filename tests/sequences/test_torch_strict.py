@@ -1,4 +1,7 @@
-"""What the sequence functions keep is their result's: no array escapes from a strict scope, no way back is cut off."""
+"""What the sequence functions keep is their result's.
+
+No array escapes from a strict scope, and no way back is cut off.
+"""
 
 from __future__ import annotations
 

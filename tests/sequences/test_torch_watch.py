@@ -1,4 +1,7 @@
-"""PyTorch's functions run where somebody follows operations; elsewhere rows are moved, and nothing else is born."""
+"""PyTorch's functions run where somebody follows operations.
+
+Elsewhere rows are moved, and nothing else is born.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from .run import Run, torch
 
 
 def budgets(run: Run) -> None:
-    """Budgets that are refused on many threads, each told of its own; one budget that threads share."""
+    """Budgets that refuse on many threads, each told of its own; one budget that threads share."""
 
     def refusal(number: int, rng: random.Random) -> int:
         for which in range(6):

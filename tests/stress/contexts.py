@@ -18,12 +18,15 @@ from .run import Run, attempt, refused
 
 
 def contexts(run: Run) -> None:
-    """Generators and tasks with scopes that cross, and scopes whose context other threads are given."""
+    """Generators and tasks with scopes that cross, and scopes whose context other threads get."""
     run.in_threads(lambda number, rng: (generators, tasks, handed_contexts)[number % 3](run, rng))
 
 
 def generators(run: Run, rng: random.Random) -> int:
-    """Generators with open scopes, advanced in any order, closed or abandoned, also by another thread."""
+    """Generators with open scopes: advanced in any order, also by another thread.
+
+    They are closed or abandoned.
+    """
 
     def numbers(start: int) -> Any:
         with ds.dispose_scope(f"generator {start}") as scope:
@@ -105,7 +108,7 @@ def tasks(run: Run, rng: random.Random) -> int:
 
 
 def handed_contexts(run: Run, rng: random.Random) -> int:
-    """A scope that several threads are given with its context, and that ends before they do, or after."""
+    """A scope that several threads get with its context, and that ends before they do, or after."""
     steps, seeds = 15, [rng.random() for _ in range(3)]
 
     def work(scope: Any, seed: float) -> None:

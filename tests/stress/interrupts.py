@@ -108,7 +108,10 @@ if torch is not None:
 
 
 class Interruptions:
-    """Interrupts that arrived where Python cannot raise: in a weak reference's callback or a ``__del__``."""
+    """Interrupts that arrived where Python cannot raise.
+
+    That is in the callback of a weak reference, or in a ``__del__``.
+    """
 
     def __init__(self) -> None:
         self.threads: set[int] = set()

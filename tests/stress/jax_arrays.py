@@ -39,9 +39,9 @@ READS: dict[str, Callable[[Any], Any]] = {
     "float": lambda x: float(x.max()),
     "pickle": lambda x: pickle.loads(pickle.dumps(x)),
 }
-"""What reads the memory itself, which JAX does by bare pointers and without the GIL. Another thread that deletes the
-array meanwhile makes it crash (jaxlib 0.10.2, in programs of JAX alone too): each thread reads
-arrays of its own.
+"""What reads the memory itself, which JAX does by bare pointers and without the GIL. Another
+thread that deletes the array meanwhile makes it crash (jaxlib 0.10.2, in programs of JAX alone
+too): each thread reads arrays of its own.
 """
 
 

@@ -54,7 +54,10 @@ TORCH_RESULTS = (
 
 
 def board_work(run: Run, lib: Any, make: Callable[[int], Any], results: list[dict[str, Any]]) -> Work:
-    """Threads that publish packed sequences of their scopes, and use, dispose and move those of the others."""
+    """Return the work of threads that publish packed sequences of their scopes.
+
+    They use, attach, move and dispose those that others have published.
+    """
     board: list[tuple[int, Any] | None] = [None] * run.threads
     names = list(OPERATIONS)
 
@@ -96,5 +99,5 @@ def packs(run: Run) -> None:
 
 
 def torch_packs(run: Run) -> None:
-    """Packed sequences of PyTorch that cross threads, with PyTorch's functions and with this library's."""
+    """Packed sequences of PyTorch that cross threads, with its own functions or this library's."""
     run.in_threads(torch_pack_work(run))

@@ -96,7 +96,10 @@ class Sequences:
 
 
 def workers(run: Run) -> None:
-    """A ``DataLoader`` whose workers have scopes, a scope for each batch, while other threads are in theirs."""
+    """A ``DataLoader`` whose workers have scopes, with a scope for each batch.
+
+    Meanwhile, other threads are in scopes of their own.
+    """
     collate: Any = ds.pack_collate()
     if run.round % 2:
         collate = ds.ScopedCollate(functools.partial(rnn.pack_sequence, enforce_sorted=False))

@@ -19,7 +19,10 @@ HANG_S = 300
 """A round that takes longer hangs."""
 
 Work = Callable[[int, random.Random], int]
-"""What a thread does, given its number and its source of random choices; returns its number of operations."""
+"""What a thread does, given its number and its source of random choices.
+
+It returns its number of operations.
+"""
 
 
 def has(module: str) -> bool:
@@ -34,7 +37,7 @@ if torch is not None:
 
 
 class Run:
-    """One scenario under way: where its random choices come from, what it has done, and what it has found."""
+    """One scenario under way: where its random choices come from, what it did, what it found."""
 
     def __init__(self, name: str, threads: int, seed: int) -> None:
         self.name = name
@@ -60,7 +63,10 @@ class Run:
         self.wrong(f"{where}\n" + "".join(traceback.format_exception(error)))
 
     def suspect(self, name: str, compute: Callable[[], Any]) -> None:
-        """Note what gave a result although its inputs had been disposed: the disposal may have been under way yet."""
+        """Note what gave a result although its inputs had been disposed.
+
+        The disposal may still have been under way.
+        """
         self._suspects.append((name, compute))
 
     def look_at_suspects(self) -> None:
@@ -118,8 +124,8 @@ def same(got: Any, want: Any) -> bool:
 
 
 REFUSALS: dict[str, type[Exception]] = {"deepcopy": RuntimeError}
-"""What else may be raised where an input is disposed meanwhile: PyTorch's Python code looks at the class of what it
-copies twice, and says in its own words that it has changed.
+"""What else may be raised where an input is disposed meanwhile: PyTorch's Python code looks at the
+class of what it copies twice, and says in its own words that it has changed.
 """
 
 
@@ -131,7 +137,10 @@ def attempt(
     inputs: tuple[Any, ...],
     refusals: tuple[type[Exception], ...] = (ds.DisposedError,),
 ) -> None:
-    """Compute with what other threads may dispose meanwhile: right, or refused, and then an input is disposed."""
+    """Compute with what other threads may dispose meanwhile.
+
+    The result is right, or the computation is refused, and then an input is disposed.
+    """
     dead = all(map(ds.is_disposed, inputs))
     try:
         got = compute()
@@ -149,7 +158,10 @@ def attempt(
 
 
 def refused(verb: Callable[[], Any], *errors: type[Exception]) -> Any:
-    """What a verb returns, or None where another thread has disposed what it is given, or closed its scope."""
+    """Return what a verb returns, or None where another thread has come first.
+
+    The other thread has disposed what the verb is given, or closed its scope.
+    """
     try:
         return verb()
     except (ds.DisposedError, *errors):

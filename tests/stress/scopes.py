@@ -15,7 +15,7 @@ from .run import Run, Work
 
 
 def scopes(run: Run) -> None:
-    """Scopes that threads are given with their context, or by hand, or that one of them closes; and counts."""
+    """Scopes given to threads with their context, or by hand, or closed by one of them; counts."""
     switching = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -35,7 +35,7 @@ def in_copies_of_the_context(run: Run, work: Work) -> list[Work]:
 
 
 def given_with_their_context(run: Run) -> None:
-    """What each thread makes in the same scope, moves, detaches, disposes and drops is released once."""
+    """What each thread makes in one scope, moves, detaches, disposes or drops is released once."""
     made: list[Toy] = []
     with ds.dispose_scope() as outer, ds.dispose_scope() as scope:
 
@@ -70,7 +70,7 @@ def given_with_their_context(run: Run) -> None:
 
 
 def pulled_about(run: Run) -> None:
-    """The same resources, attached, moved, detached and disposed by all threads, have one owner in the end."""
+    """Resources that all threads attach, move, detach and dispose end with at most one owner."""
     pool = [Toy(index) for index in range(30)]
     with ds.dispose_scope("a") as a, ds.dispose_scope("b") as b, ds.dispose_scope("c") as c:
 
@@ -130,7 +130,7 @@ def closed_meanwhile(run: Run) -> None:
 
 
 def counted_meanwhile(run: Run) -> None:
-    """The counts of the process are right while threads come and go, and never sink while several ask."""
+    """Process counts are right while threads come and go, and never sink while several ask."""
     before = ds.statistics(process=True).created_unscoped
     expected = 10 * run.threads
     done = threading.Event()

@@ -40,7 +40,10 @@ RESULTS = [{name: operation(np.arange(400.0) + scale) for name, operation in OPE
 
 
 def tensor_work(run: Run) -> Work:
-    """Threads that publish Tensors and their scopes, compute with those of the others, and dispose and move them."""
+    """Return the work of threads that publish Tensors and their scopes.
+
+    They compute with those of the others, and attach, move and dispose them.
+    """
     board: list[tuple[int, Any, Any] | None] = [None] * run.threads
     names = list(OPERATIONS)
 

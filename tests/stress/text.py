@@ -29,7 +29,10 @@ def write_files(folder: str) -> None:
 
 
 def text_work(run: Run, *, strict: bool = True) -> Work:
-    """Every other thread parses text in scopes of all sorts; the others make and drop small and large arrays."""
+    """Return the work of threads, every other of which parses text in scopes of all sorts.
+
+    The others make and drop small and large arrays.
+    """
 
     def parse(number: int, rng: random.Random) -> int:
         for _ in range(3):

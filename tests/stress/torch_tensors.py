@@ -21,7 +21,7 @@ SCALES = 1, 2, 3
 
 
 class Sample:
-    """Tensors of a size, whose contents depend on a number; every operation below leaves the contents as they are."""
+    """Tensors of a size, whose contents depend on a number; no operation below changes them."""
 
     __slots__ = ("graph", "indices", "leaf", "matrix", "out", "values")
 

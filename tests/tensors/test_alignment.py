@@ -1,4 +1,4 @@
-"""Alignment: the constructors begin at a multiple of 64 bytes; mixed alignments compute what NumPy computes."""
+"""Constructors align memory to 64 bytes; mixed alignments compute what NumPy computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every block has one owner: live bytes are exact, what is still referenced escapes, the verbs move arrays."""
+"""Every block has one owner.
+
+Live bytes are exact, what is still referenced escapes, and the verbs move arrays.
+"""
 
 from __future__ import annotations
 

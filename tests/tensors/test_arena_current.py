@@ -1,4 +1,4 @@
-"""Whatever was done with scopes before: an array belongs to the scope that is current where it is born."""
+"""Whatever was done with scopes before, an array belongs to the scope current where it is born."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of scopes and of the whole are exact whenever somebody looks, however much happened since they did."""
+"""The figures of scopes and of the whole are exact at each look, whatever happened in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pool against a model: whatever is born, resized, moved and freed bytes and owners are right."""
+"""The pool against a model.
+
+Bytes and owners are right whatever is born, resized, moved and freed.
+"""
 
 from __future__ import annotations
 

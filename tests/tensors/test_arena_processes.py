@@ -1,4 +1,4 @@
-"""The arena from the beginning of a process to its end, through forks, with its debug flag, and where there is none."""
+"""The arena at the end of a process, through forks, and with its debug flag."""
 
 from __future__ import annotations
 

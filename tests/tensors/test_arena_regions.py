@@ -1,4 +1,4 @@
-"""Blocks are aligned, recycled, cleared where they must be, cached within bounds, and freed on any thread."""
+"""Blocks are aligned, recycled, cleared if need be, cached within bounds, freed on any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Inside a scope NumPy asks the arena for memory, on each thread, in tasks and in generators; outside it does not."""
+"""In a scope NumPy asks the arena for memory, on each thread, in tasks and in generators.
+
+Outside it does not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the arena takes from the system: little more than asked for, large pages where they help, written if need be.
+"""What the arena takes from the system: little more than asked for; large pages where they help.
+
+Zeros that the system has just given are not written.
 
 Not for guard bytes and AddressSanitizer, which take more.
 """

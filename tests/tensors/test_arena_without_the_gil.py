@@ -1,4 +1,7 @@
-"""NumPy reallocates without the GIL while it parses text; whoever calls the arena's functions so meets no harm."""
+"""NumPy reallocates without the GIL while it parses text.
+
+Whoever calls the arena's functions in that way meets no harm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that is there already becomes a Tensor, and a Tensor becomes memory elsewhere, without a copy."""
+"""Existing memory becomes a Tensor, and a Tensor becomes memory elsewhere, without a copy."""
 
 import gc
 

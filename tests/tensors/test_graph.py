@@ -1,4 +1,4 @@
-"""What an autograd graph pins, counted by walking it: the reference figures, and what PyTorch's own hooks count."""
+"""What an autograd graph pins, counted by a walk: reference figures, and PyTorch's own hooks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def agree(compute: Callable[[], Any]) -> None:
 
 
 class Standardise(nn.Module):
-    """Batch normalisation in eval mode, written out: PyTorch's own refuses running statistics that want gradients."""
+    """Batch normalisation in eval mode, written out.
+
+    PyTorch's own refuses running statistics that want gradients.
+    """
 
     def __init__(self, *, learnable: bool) -> None:
         super().__init__()

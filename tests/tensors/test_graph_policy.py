@@ -341,7 +341,10 @@ def test_a_subclass_is_detached_and_keeps_its_class_and_attributes(outer: ds.Dis
 
 
 def view_of_which_nothing_is_said() -> tuple[Any, Any]:
-    """A tensor, and a view of it: PyTorch warns, and refuses to say whether the view has a graph."""
+    """Return a tensor, and a view of it.
+
+    PyTorch warns, and refuses to say whether the view has a graph.
+    """
     with torch.enable_grad():
         base = torch.ones(4, requires_grad=True) * 1
         with torch.no_grad():

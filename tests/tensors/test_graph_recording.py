@@ -1,4 +1,4 @@
-"""``dispose_scope(graph="none")`` and ``graph="refuse"``: what a block may record for ``backward()``."""
+"""``dispose_scope(graph="none")`` and ``"refuse"``: what a block may record for ``backward()``."""
 
 from __future__ import annotations
 

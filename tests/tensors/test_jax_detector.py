@@ -1,4 +1,4 @@
-"""What a leak detector tells of JAX's arrays: the names of operations, and variables that are left over."""
+"""What a leak detector tells of JAX's arrays: names of operations, and variables left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First calls and transfers of JAX's are births of the thread, the task and the line that made them."""
+"""First calls and transfers of JAX are births of the thread, task and line that made them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_of_several_threads_owns_what_it_makes(way: str) -> None:
 
 
 def test_what_another_thread_looked_at_before_its_birth_was_told_is_owned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads look at all arrays of the process, and cannot tell whose one is that has just been made."""
+    """Threads look at all arrays of the process, and cannot tell whose a new one is."""
     see = births._see
 
     def looked_at_elsewhere(results: list[Any]) -> None:

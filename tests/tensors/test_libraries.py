@@ -9,7 +9,10 @@ import disposescope as ds
 
 
 def moved(make):
-    """The bytes of arrays that a scope has before and after what `make` returned is moved out, and its outer one."""
+    """Move out what `make` returns.
+
+    Return the bytes of the scope before and after that, and what was moved.
+    """
     with ds.dispose_scope(), ds.dispose_scope(strict=True) as scope:
         made = make()
         before = scope.nbytes

@@ -1,4 +1,4 @@
-"""The block behind a Tensor belongs to the scopes of the Tensors that show it; only plain arrays escape."""
+"""A Tensor's block belongs to the scopes of the Tensors that show it; only plain arrays escape."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_pickled_and_packed_tensors_are_counted_by_who_owns_them() -> None:
 
 
 class Block:
-    """What the model knows of some memory: its bytes, the scope that it is charged to, whether the arena serves it."""
+    """What the model knows of memory: its bytes, the scope charged, whether the arena serves it."""
 
     def __init__(self, nbytes: int, home: ds.DisposeScope | None, served: bool = True) -> None:
         self.nbytes = nbytes
@@ -198,7 +198,9 @@ class Block:
 
 
 class Memory(RuleBasedStateMachine):
-    """Tensors, views and arrays born, moved, attached, detached, exported, disposed and dropped: as a model says.
+    """Tensors, views and arrays live and die as a model says.
+
+    They are born, moved, attached, detached, exported, disposed and dropped.
 
     Memory goes with a Tensor that alone refers to it. What others refer to as well stays in the
     scope it was in until that is closed; then it goes to the oldest live Tensor that shows it, and

@@ -1,4 +1,7 @@
-"""Modules, optimizers, metrics and other objects of PyTorch's own are trees: verbs act on what a scope owns in them."""
+"""Modules, optimizers, metrics and other objects of PyTorch's own are trees.
+
+Verbs act on what a scope owns in them.
+"""
 
 import collections
 import dataclasses
@@ -33,7 +36,7 @@ class Cached(torch.nn.Module):
 
 
 class Metric(torch.nn.Module):
-    """As torchmetrics' are: states are attributes, tensors or lists of them, with defaults and a cache."""
+    """As torchmetrics' are: states are attributes, tensors or lists, with defaults and a cache."""
 
     def __init__(self):
         super().__init__()

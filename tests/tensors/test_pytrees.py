@@ -1,4 +1,7 @@
-"""Types registered as pytrees are walked as their library walks them, where the program has imported that library."""
+"""Types registered as pytrees are walked as their library walks them.
+
+That is so where the program has imported the library.
+"""
 
 import subprocess
 import sys

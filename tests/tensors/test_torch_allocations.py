@@ -1,4 +1,7 @@
-"""Births are seen where the Python object of a tensor is made: all of them, and nothing that only looks like one."""
+"""Births are seen where a tensor's Python object is made.
+
+All of them are seen, and nothing that only looks like one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's tensors count against the budgets of scopes: each new storage once, until its memory goes."""
+"""PyTorch's tensors count against scopes' budgets: each new storage once, until its memory goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of PyTorch go on as ever under a leak detector, which names them by what the program calls."""
+"""Calls of PyTorch go on as ever under a leak detector, named by what the program calls."""
 
 import importlib
 import sys
@@ -288,7 +288,8 @@ def test_an_optimizer_and_what_is_compiled_are_let_alone(detector: LeakDetector)
     assert ops_of(detector) == []
     compiled = torch.compile(lambda x: x.sin() * 2, backend="eager")
     kept = compiled(torch.ones(3))
-    # In releases whose call of compiled code does not have the result in a variable, it is seen as it is made.
+    # In releases whose call of compiled code does not have the result in a variable, it is seen as
+    # it is made.
     sees_calls = _hands_out_its_result(importlib.import_module("torch._dynamo.eval_frame"))
     [op] = ops_of(detector)
     assert (op == "compiled") == sees_calls

@@ -1,4 +1,4 @@
-"""A small view of a big PyTorch tensor, moved out compact, is the same tensor with memory of its own."""
+"""A small view of a big tensor, moved out compact, is the same tensor with memory of its own."""
 
 import pytest
 

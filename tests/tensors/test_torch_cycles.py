@@ -1,4 +1,7 @@
-"""Cycles through PyTorch's tensors are said to wait for the garbage collector exactly where it frees them."""
+"""Cycles through PyTorch's tensors are said to wait for the garbage collector.
+
+That is said exactly where it frees them.
+"""
 
 import gc
 import warnings

@@ -1,4 +1,7 @@
-"""A leak detector sees PyTorch's memory: on every thread, inside of scopes and outside, for as long as it is there."""
+"""A leak detector sees PyTorch's memory for as long as it is there.
+
+It sees it on every thread, inside of scopes and outside.
+"""
 
 import copy
 import gc
@@ -480,7 +483,10 @@ with LeakDetector():
 
 
 def test_a_gradient_may_be_read_while_another_thread_sets_it_to_none():
-    """PyTorch from 2.10 on lets go of it before it takes it out: reports read gradients on threads of their own."""
+    """PyTorch from 2.10 on lets go of a gradient before it takes it out.
+
+    Reports read gradients on threads of their own.
+    """
     done = subprocess.run([sys.executable, "-c", READS_A_GRADIENT], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,4 +1,4 @@
-"""Dropping a handle: the tensor is dead for its holder, and everything that others have of it stays right."""
+"""Dropping a handle: the tensor is dead for its holder, and what others have of it stays right."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_every_use_of_a_dead_tensor_raises(use):
 
 
 def test_a_weak_reference_of_pytorchs_finds_the_dead_tensor():
-    """Whoever keeps such a reference asks for the tensor at any time: compiled functions do, before each step."""
+    """Who keeps one asks for the tensor at any time: compiled functions do, before each step."""
     tensor = torch.rand(3)
     with ds.dispose_scope() as scope:
         scope.attach(tensor)

@@ -1,4 +1,7 @@
-"""Parameters, buffers, gradients and the state of optimizers belong to the model, also where a scope saw them come."""
+"""Parameters, buffers, gradients and the state of optimizers belong to the model.
+
+They do so where a scope saw them come, too.
+"""
 
 from __future__ import annotations
 

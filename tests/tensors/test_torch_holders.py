@@ -298,7 +298,8 @@ def test_losses_that_are_kept_after_backward_grow_by_the_nodes_of_their_graphs(
 ) -> None:
     report = kept_by_steps(measured_loss)
     [leak] = report.leaks
-    # MeanBackward0, PowBackward0, AddmmBackward0, TBackward0, ReluBackward0, AddmmBackward0, TBackward0
+    # MeanBackward0, PowBackward0, AddmmBackward0, TBackward0, ReluBackward0, AddmmBackward0,
+    # TBackward0
     assert (leak.kind, leak.count, leak.nbytes, leak.graph_nbytes) == ("growth", 50, 200, 50 * 7 * NODE_NBYTES)
     assert leak.remedy.startswith("keep item() or detach()")
     assert "1 leak, 50 tensors, 200 bytes and 224.0 kB in graphs\n" in str(report)

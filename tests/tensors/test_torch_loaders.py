@@ -10,7 +10,7 @@ import disposescope as ds
 
 
 class Late(torch.utils.data.Dataset):
-    """The first batch comes after the second one: its worker waits until the other one is at the fourth."""
+    """The first batch comes after the second: its worker waits until the other is at the fourth."""
 
     def __init__(self):
         self.is_second_done = torch.multiprocessing.get_context("fork").Event()

@@ -1,4 +1,7 @@
-"""A jagged nested tensor of PyTorch's is one resource, with its values, offsets and lengths as members."""
+"""A jagged nested tensor of PyTorch is one resource.
+
+Its values, offsets and lengths are members.
+"""
 
 import contextlib
 import copy
@@ -98,7 +101,8 @@ def test_a_copy_is_one_too(scopes, copied):
     _, inner = scopes
     nested = jagged(3, 2)
     twin = copied(nested)
-    # PyTorch 2.5 gives a copy what was computed of its rows when it has been made: resources of their own.
+    # PyTorch 2.5 gives a copy what was computed of its rows when it has been made: resources of
+    # their own.
     is_whole = hasattr(nested_tensor, "_rebuild_njt") or copied is torch.clone
     assert len(inner) == (2 if is_whole else 4)
     inner.move_to_outer(twin)

@@ -101,7 +101,7 @@ def trim(losses: Any) -> None:
 def kinds_with_kept_losses(
     epochs: int, losses: Any, *, is_stepped: bool = True, bound: Any = lambda _: None
 ) -> list[str]:
-    """Return the kinds of leak where a loss of each epoch is kept with its graph, with steps in between."""
+    """Return the kinds of leak where each epoch keeps a loss with its graph, steps in between."""
     stepped = two_layers()
     model = stepped if is_stepped else two_layers()
     optimizer = torch.optim.SGD(stepped.parameters(), lr=0.01)

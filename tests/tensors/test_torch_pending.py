@@ -1,4 +1,4 @@
-"""A tensor that is disposed while another thread computes with it: the operation goes on, then the memory goes."""
+"""A tensor disposed while another thread computes with it: the operation ends, then memory goes."""
 
 from __future__ import annotations
 
@@ -374,7 +374,10 @@ def test_threads_that_wait_keep_nothing():
 
 
 def wait_until_there_are(number):
-    """Wait until Python counts as many threads: nothing else tells that one without frames has begun, or ended."""
+    """Wait until Python counts as many threads.
+
+    Nothing else tells that a thread without frames has begun, or ended.
+    """
     until = time.monotonic() + 60
     while _thread._count() != number:
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""Disposed tensors are dead below Python too, wherever they were disposed, and nothing else notices."""
+"""Disposed tensors are dead below Python too, wherever disposed, and nothing else notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises of the storages behind a tensor: every layout is weighed, each storage once, and meta weighs nothing."""
+"""Storages behind a tensor: every layout is weighed, each storage once, and meta weighs nothing."""
 
 from __future__ import annotations
 

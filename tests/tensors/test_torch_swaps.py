@@ -1,4 +1,4 @@
-"""Promises of swapped tensors: what PyTorch swaps outside of a scope it swaps inside, and owners stay."""
+"""Swapped tensors: what PyTorch swaps outside of a scope it swaps inside, and owners stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs made of code by running it: what they keep of the run outlives the scope in which they were made."""
+"""Programs made of code by running it: what they keep of the run outlives the scope around it."""
 
 from __future__ import annotations
 

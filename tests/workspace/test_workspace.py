@@ -1,4 +1,7 @@
-"""A workspace records a pass, plans it, and serves later passes from one slab; what differs, the pool serves."""
+"""A workspace records a pass, plans it, and serves later passes from one slab.
+
+The pool serves what differs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training loop in main() keeps the weights of each step; all births of JAX's arrays are seen by its hook.
+"""A training loop in main() keeps the weights of each step; JAX's hook sees all births of arrays.
 
 kind: growth
 holder: main(): local 'history'

@@ -1,4 +1,4 @@
-"""A preparation with many temporaries, and then a loop whose every result stays in a list until main() returns.
+"""After a preparation with many temporaries, a list keeps each result until main() returns.
 
 kind: growth
 holder: main(): local 'history'

@@ -1,4 +1,4 @@
-"""functools.lru_cache on a method holds every window that was passed to it, and the grids that it returned.
+"""functools.lru_cache on a method holds each Filter that it was called on, and what it returned.
 
 kind: growth, cache
 holder: Filter.weights.cache_clear()

@@ -1,4 +1,4 @@
-"""The first batch is taken from a generator that is never finished, and stays suspended inside its scope.
+"""The first batch comes from a generator that is never finished and stays suspended in its scope.
 
 kind: suspended
 holder: batches

@@ -1,4 +1,4 @@
-"""A thread that runs to the end of the program keeps the spectra that it has made in its thread-local cache.
+"""A thread that runs until the program ends keeps the signals it made in its thread-local cache.
 
 kind: growth
 holder: cache

@@ -1,4 +1,4 @@
-"""The cache has the last spectrum alone."""
+"""The cache has the last signal alone."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Gradients with a graph of their own are stored as gradients: parameter and gradient hold one another.
+"""A list keeps gradient penalties, each with the graph of the gradient, which create_graph makes.
 
 kind: graph, growth, cycle
 holder: penalties

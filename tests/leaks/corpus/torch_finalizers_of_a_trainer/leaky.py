@@ -1,4 +1,4 @@
-"""Each step gives the trainer another finalizer, which holds the batch until main() returns and the trainer goes.
+"""Each step gives the trainer a finalizer that holds the batch until main() and the trainer end.
 
 kind: growth
 holder: not found

@@ -1,4 +1,4 @@
-"""The layers are added once, one after another, as a builder does, and one is exchanged with every batch."""
+"""A builder adds the layers once, one after another; each batch replaces the head and one layer."""
 
 import torch
 from torch import nn

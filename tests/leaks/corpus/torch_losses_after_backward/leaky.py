@@ -1,4 +1,4 @@
-"""Losses are kept in a variable of main(): backward() has freed what their graphs saved, and the nodes stay.
+"""A variable of main() keeps losses: backward() freed what the graphs saved, but nodes stay.
 
 kind: growth
 holder: main(): local 'losses'

@@ -1,4 +1,4 @@
-"""The head is replaced for each task, and the optimizer keeps the parameters of the old ones, and its state of them.
+"""Each task replaces the head; the optimizer keeps the old ones' parameters and its state of them.
 
 kind: growth
 holder: module __main__.optimizer

@@ -1,4 +1,4 @@
-"""The table of a search has each run's optimizer, which keeps the parameters of a model that is gone.
+"""A search's table has each run's optimizer, which keeps the parameters of a model that is gone.
 
 kind: model
 holder: main(): local 'rows'

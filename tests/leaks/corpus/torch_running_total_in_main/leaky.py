@@ -1,4 +1,4 @@
-"""A running total of each epoch is a tensor, and the graphs of all steps go with it when main() returns.
+"""Each epoch's running total is a tensor: the graphs of all steps go with it when main() returns.
 
 kind: graph
 holder: main(): local

@@ -1,4 +1,4 @@
-"""The schedulers of all runs are kept for a plot of their rates, and each holds an optimizer and so a model's weights.
+"""All runs' schedulers are kept for a plot: each holds an optimizer, and so a model's weights.
 
 kind: model
 holder: schedulers

@@ -1,4 +1,4 @@
-"""The dataset holds the same texts in one array of bytes and one of offsets, whose pages are only read."""
+"""The dataset holds the same texts in an array of bytes and one of offsets, which are only read."""
 
 import numpy as np
 import torch

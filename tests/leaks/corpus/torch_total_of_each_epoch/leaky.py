@@ -1,4 +1,4 @@
-"""A running total of the loss on other data: each epoch frees the graphs that it kept, and the next keeps its own.
+"""A running total of the loss on other data: each epoch frees its graphs, the next keeps its own.
 
 kind: graph
 holder: train_epoch(): local 'total'

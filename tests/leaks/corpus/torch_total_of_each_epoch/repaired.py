@@ -1,4 +1,4 @@
-"""The total is a number. A list of each epoch's predictions, without their graphs, is freed with it by design."""
+"""The total is a number. An epoch's predictions, without graphs, are freed with it by design."""
 
 import torch
 from torch import nn
