@@ -482,7 +482,7 @@ class Framework:
         return 0
 
     def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
-        """Return after which share of the steps of a loop a graph was made, and whether it is spent.
+        """Return after which share of the steps a graph was made, and whether it is spent.
 
         It is spent where nothing can go back through it any more: what it saved was freed, or
         changed in place since. None where the steps are unknown.

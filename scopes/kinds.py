@@ -487,7 +487,9 @@ def register_kind(
     >>> class Batch:
     ...     def __init__(self, inputs, targets):
     ...         self.inputs, self.targets = inputs, targets
-    >>> _ = ds.register_kind(Batch, members=lambda batch: {"inputs": batch.inputs, "targets": batch.targets})
+    >>> _ = ds.register_kind(
+    ...     Batch, members=lambda batch: {"inputs": batch.inputs, "targets": batch.targets}
+    ... )
     >>> with ds.dispose_scope() as scope:
     ...     batch = scope.attach(Batch(ds.zeros(3), ds.ones(3)))
     ...     len(scope)

@@ -740,7 +740,7 @@ class DisposeScope(ScopeState):
         return tree
 
     def _check_options(self) -> None:
-        """Check the options of the scope; the compiled `__init__` calls it where one may be wrong."""
+        """Check the options; the compiled `__init__` calls it where one of them may be wrong."""
         name: object = self.name
         if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             if callable(name):

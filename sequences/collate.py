@@ -185,7 +185,10 @@ def pack_collate(
     --------
     >>> import disposescope as ds
     >>> import numpy as np
-    >>> samples = [{"tokens": np.arange(length), "label": length % 2, "id": f"n{length}"} for length in (2, 3)]
+    >>> samples = [
+    ...     {"tokens": np.arange(length), "label": length % 2, "id": f"n{length}"}
+    ...     for length in (2, 3)
+    ... ]
     >>> batch = ds.pack_collate(pack=["tokens"])(samples)
     >>> batch["tokens"].batch_sizes.tolist(), batch["label"].tolist(), batch["id"]
     ([2, 2, 1], [0, 1], ['n2', 'n3'])

@@ -82,7 +82,8 @@ def pad_sequence(
     --------
     >>> import disposescope as ds
     >>> import numpy as np
-    >>> ds.pad_sequence([np.array([1, 2]), np.array([3])], batch_first=True, padding_value=-1).tolist()
+    >>> sequences = [np.array([1, 2]), np.array([3])]
+    >>> ds.pad_sequence(sequences, batch_first=True, padding_value=-1).tolist()
     [[1, 2], [3, -1]]
     """
     adapter, given = listed(sequences, "pad_sequence")

@@ -44,8 +44,8 @@ class WorkspaceStatistics:
     slab_nbytes : int
         The bytes of its slabs.
     bound_nbytes : int
-        The most bytes that what is planned has in use at once, in the largest of its plans: no slab can be
-        smaller. With several threads, the sum over their slabs.
+        The most bytes that what is planned has in use at once, in the largest of its plans: no slab
+        can be smaller. With several threads, the sum over their slabs.
     hits, misses : int
         Births that the slab served, and births that it should have served.
     escapes : int
@@ -95,7 +95,8 @@ class Peak:
     key : object
         The key of the pass.
     nbytes : int
-        The most bytes that what was born in the pass had in use at once, with the persistent arrays.
+        The most bytes that what was born in the pass had in use at once, with the persistent
+        arrays.
     line : str
         The line of the birth at which that was.
     living : tuple of LinePeak

@@ -1,15 +1,17 @@
 """The workspace: a loop whose passes are recorded, planned, and served from one slab.
 
-The first pass of each key is recorded. At its end its plan is made, and later passes with that key are
-served from the slab where it fits; whatever differs, the pool of the arena serves, as in any scope. A
-plan is never trusted: that the bytes of a slot are dead is looked up at each service, in compiled code
-(``tensors/arena/src/passes.c``), so that a plan that does not fit costs memory, and never data.
+The first pass of each key is recorded. At its end its plan is made, and later passes with that key
+are served from the slab where it fits; whatever differs, the pool of the arena serves, as in any
+scope. A plan is never trusted: that the bytes of a slot are dead is looked up at each service, in
+compiled code (``tensors/arena/src/passes.c``), so that a plan that does not fit costs memory, and
+never data.
 
-What outlives its pass keeps its memory. If that lies in the slab, the slab is given up: the next pass has
-a new one, and the old one goes with the last block in it. From then on the pool serves that birth.
+What outlives its pass keeps its memory. If that lies in the slab, the slab is given up: the next
+pass has a new one, and the old one goes with the last block in it. From then on the pool serves
+that birth.
 
-Each thread has its own plans and slab. One pass of a thread is served at a time: another one that begins
-while it is open, in a task or inside it, is served by the pool.
+Each thread has its own plans and slab. One pass of a thread is served at a time: another one that
+begins while it is open, in a task or inside it, is served by the pool.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ __all__ = ["Run", "Workspace"]
 
 _FIRST_LIMIT_S: Final = 0.05
 _PLANS_AT_MOST: Final = 8
-"""So many plans are made for a key by themselves: a program whose every pass is another one is not planned for."""
+"""So many plans are made for a key by themselves: there is none for passes that all differ."""
 _SLOTS_AT_MOST: Final = 20_000
 """So many births of a pass have a slot in the slab, the largest."""
 _ALIGNMENT: Final = 64
@@ -66,7 +68,7 @@ R = TypeVar("R")
 
 
 def _in_no_scope(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a function whose arrays are no births of the scope around its call, nor of the pass that is open there."""
+    """Return a function whose arrays are no births of the scope, or the pass, around its call."""
 
     @wraps(function)
     def outside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -91,7 +93,7 @@ class _Slot:
 
 @final
 class _Course:
-    """What is known of the passes of one key on one thread: the recording, its plan, and what did not fit."""
+    """The passes of one key on one thread: the recording, its plan, and what did not fit."""
 
     __slots__ = (
         "_has_notes",
@@ -142,7 +144,7 @@ class _Course:
         )
 
     def read(self, served: Any) -> list[Birth]:
-        """Return the births of a pass that has ended; what the slab served has the places of its slot."""
+        """Return the births of an ended pass; what the slab served has the places of its slot."""
         births: list[Birth] = []
         rows: list[tuple[int, int, int, int, tuple[Mark, ...]]] = served.births()
         for nbytes, died, outcome, slot, places in rows:
@@ -175,8 +177,8 @@ class _Course:
     def observe(self, recording: Recording, noted: bool) -> None:
         """Find the peak in a recording from now on.
 
-        Other libraries note their memory in the first pass alone. Where they did, and not in this pass, the next
-        one is noted too, and the peak stays until then.
+        Other libraries note their memory in the first pass alone. Where they did, and not in this
+        pass, the next one is noted too, and the peak stays until then.
         """
         if noted:
             self.wants_notes = False
@@ -234,7 +236,7 @@ class _Course:
 
 @final
 class _Thread:
-    """What a thread has of a workspace: a slab, a course for each key, and the pass that is open."""
+    """A workspace on one thread: a slab, a course for each key, and the pass that is open."""
 
     __slots__ = ("__weakref__", "courses", "open", "slab")
 
@@ -244,7 +246,7 @@ class _Thread:
         self.open: Run | None = None
 
     def slab_for(self, course: _Course) -> Any:
-        """Return a slab that is as large as the largest plan; another one than before where that is too small."""
+        """Return a slab as large as the largest plan, a new one where the last is too small."""
         height: int = course.served.height
         if self.slab is None or self.slab.nbytes < height:
             wanted = max(each.served.height for each in self.courses.values() if each.served is not None)
@@ -253,7 +255,7 @@ class _Thread:
         return self.slab
 
     def give_up_slab(self) -> None:
-        """Serve nothing from the slab any more: what is in use there keeps it, the other pages go."""
+        """Serve nothing from the slab any more: blocks in use keep it, and the other pages go."""
         if self.slab is not None:
             self.slab.abandon()
             self.slab = None
@@ -382,36 +384,38 @@ class Run:
 
 @final
 class Workspace:
-    """The memory of a loop: recorded in the first pass, planned, and served from one slab in later ones.
+    """The memory of a loop: recorded in the first pass, planned, and served from one slab later.
 
-    A pass is a `dispose_scope` that `run` opens. The first one with a key is recorded: every birth of a
-    plain array's memory, its line, bytes and death. From the next one on, what the plan expects is
-    served from one slab, which is as large as the plan and no larger; the arena's pool serves all else,
-    and `statistics` counts why. An array is never moved, copied or overwritten: bytes of the slab are
-    handed out only while nothing that is alive has them.
+    A pass is a `dispose_scope` that `run` opens. The first one with a key is recorded: every birth
+    of a plain array's memory, its line, bytes and death. From the next one on, what the plan
+    expects is served from one slab, which is as large as the plan and no larger; the arena's pool
+    serves all else, and `statistics` counts why. An array is never moved, copied or overwritten:
+    bytes of the slab are handed out only while nothing that is alive has them.
 
     Parameters
     ----------
     name : str
         Shown in messages; the name of the scopes.
     limit : int or str, optional
-        The bytes that a pass may have in use at once, persistent arrays included, such as ``"2GiB"``. A pass
-        that had more is refused from then on: entering the next one with that key raises `MemoryError`,
-        which says at which line the peak is, what lives there, and what would lower it.
+        The bytes that a pass may have in use at once, persistent arrays included, such as
+        ``"2GiB"``. A pass that had more is refused from then on: entering the next one with that
+        key raises `MemoryError`, which says at which line the peak is, what lives there, and what
+        would lower it.
     strict : bool, default False
         Raise `WorkspaceError` at the end of a pass in which the slab missed a birth.
     verify : bool, default False
         Fill dead bytes of the slab with a pattern, put guard bytes behind each block, and raise
-        `WorkspaceError` at the end of a pass that finds either written to. For tests; it costs time.
+        `WorkspaceError` at the end of a pass that finds either written to. For tests; it costs
+        time.
 
     Notes
     -----
-    Memory that is freed by reference count dies at that moment, as everywhere. Variables of the function
-    that runs the loop hold their arrays into the next pass: what a pass binds there outlives it. A step
-    that is a function of its own gives the plan more to work with.
+    Memory that is freed by reference count dies at that moment, as everywhere. Variables of the
+    function that runs the loop hold their arrays into the next pass: what a pass binds there
+    outlives it. A step that is a function of its own gives the plan more to work with.
 
-    Each thread has its own plans and its own slab. Of the passes that a thread has open at once, such as in
-    tasks, one is served from the slab. In a forked child the workspace begins anew.
+    Each thread has its own plans and its own slab. Of the passes that a thread has open at once,
+    such as in tasks, one is served from the slab. In a forked child the workspace begins anew.
 
     Examples
     --------
@@ -465,8 +469,8 @@ class Workspace:
         Parameters
         ----------
         key : hashable, optional
-            Passes with equal keys have one plan, such as those of batches of one length. All plans of a
-            thread share one slab, which fits the largest.
+            Passes with equal keys have one plan, such as those of batches of one length. All plans
+            of a thread share one slab, which fits the largest.
         escapes : {"dispose", "keep", "raise"}, default "dispose"
             As of `dispose_scope`.
 
@@ -481,7 +485,7 @@ class Workspace:
     def persistent(
         self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = np.float64
     ) -> NDArray[Any]:
-        """Return an array of zeros that lives as long as the workspace, and that is in no pass and in no plan.
+        """Return an array of zeros that lives as long as the workspace, in no pass and no plan.
 
         The second call with a name returns the same array.
 
@@ -506,7 +510,9 @@ class Workspace:
 
     @_in_no_scope
     def plan(self, *, time_limit: float = 10.0) -> WorkspaceStatistics:
-        """Look for better plans, for each key of this thread; the slab is made anew where that makes it smaller.
+        """Look for better plans, for each key of this thread.
+
+        The slab is made anew where that makes it smaller.
 
         Parameters
         ----------
@@ -569,9 +575,10 @@ class Workspace:
 
     @_in_no_scope
     def save(self, path: str | Path, key: Hashable = None) -> None:
-        """Write what the slab holds, and where, to a file of comma-separated values: id,lower,upper,size,offset.
+        """Write what the slab holds, and where, to a file of comma-separated values.
 
-        Times and ids are numbers of births. ``python -m disposescope plan`` reads such a file.
+        The columns are id, lower, upper, size and offset. Times and ids are numbers of births.
+        ``python -m disposescope plan`` reads such a file.
 
         Raises
         ------
@@ -594,7 +601,7 @@ class Workspace:
         return thread
 
     def forget(self) -> None:
-        """Begin anew: all that was recorded, planned and counted is forgotten; persistent arrays stay."""
+        """Forget all that was recorded, planned and counted; persistent arrays stay."""
         thread: _Thread | None = getattr(self._here, "state", None)
         if thread is not None and thread.open is not None:
             thread.open.forget()
@@ -635,7 +642,10 @@ class Workspace:
         )
 
     def _ended(self, run: Run, escaped_slab: int, *, is_whole: bool, works: bool) -> WorkspaceError | None:
-        """Count a pass that has ended, judge it, and plan where that is due. Returns what is wrong with it."""
+        """Count a pass that has ended, judge it, and plan where that is due.
+
+        Returns what is wrong with it.
+        """
         thread, course, served = run._thread, run._course, run._pass
         assert thread is not None
         assert course is not None
@@ -650,7 +660,7 @@ class Workspace:
                 self._reasons.update(missed)
             number = self._passes
         if self.limit is not None and course.refusal is None:
-            # Before another plan is made: births are read with the slots of the one that served them.
+            # Before another plan is made: births are read with the slots of their own plan.
             self._judge(course, served)
         noted = is_whole and works and course.wants_notes
         if is_whole and course.found is None:
@@ -675,9 +685,9 @@ class Workspace:
     def _learn(
         self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, number: int
     ) -> list[str]:
-        """Give up a slab in which something lives on, and plan anew for what was not as planned: once for a reason.
+        """Give up a slab in which something lives on, and plan anew for what was not as planned.
 
-        Returns why births were missed.
+        Once for a reason. Returns why births were missed.
         """
         births = course.read(served)
         if noted:
@@ -709,7 +719,7 @@ class Workspace:
         self._plan_for(course, course.read(served), noted)
 
     def _plan_for(self, course: _Course, births: list[Birth], noted: bool) -> bool:
-        """Plan for a pass. Return whether there was memory for that: if not, the plan before goes on."""
+        """Plan for a pass. Return whether there was memory; if not, the plan before goes on."""
         try:
             course.learn(births, noted, _FIRST_LIMIT_S)
         except MemoryError:
@@ -734,10 +744,13 @@ class Workspace:
 
 
 def _room_of(nbytes: int, verified: bool) -> int:
-    """Return how many bytes a plan leaves for a block: whole multiples of `_ALIGNMENT`, and guard bytes if verified.
+    """Return how many bytes a plan leaves for a block.
 
-    Large blocks have a little more, as they begin at different places in the pool: those of one expression
-    would otherwise lie at one distance, a power of two, and contend for the same sets of the caches.
+    Whole multiples of `_ALIGNMENT`, and guard bytes if verified.
+
+    Large blocks have a little more, as they begin at different places in the pool: those of one
+    expression would otherwise lie at one distance, a power of two, and contend for the same sets of
+    the caches.
     """
     spread = _SPREAD if nbytes >= _SPREAD_FROM else 0
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT * verified + spread

@@ -228,7 +228,7 @@ class Log:
         """Return what is known of a site."""
 
     def latest(self, number: int, /) -> tuple[int, int]:
-        """Return the number of the last birth of a site, and of the last birth before one of its own died."""
+        """Return the number of a site's last birth, and of the last birth before one of it died."""
 
     def site_count(self) -> int:
         """Return how many sites there are, numbered from 0."""

@@ -59,7 +59,7 @@ _PASSING: Final = ("scope", "suspended")
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WENT_ON: Final = 4
-"""After so many births a function was still running: the last ones may be recorded when it has returned."""
+"""After so many births a function was still running; a few may be recorded after its return."""
 
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
@@ -393,7 +393,7 @@ def _numbers_of(line: _Line) -> list[int]:
 
 
 def _was_cleared(line: _Line, holder: str) -> bool:
-    """Return whether what a variable of a function held was freed, for good, before the function returned.
+    """Return whether what a variable of a function held was freed before the function returned.
 
     Then the function went on making tensors after the last of them had died.
     """
