@@ -143,6 +143,42 @@ def test_views_that_main_keeps_of_each_of_a_few_epochs_are_undecided(tmp_path: P
     ]
 
 
+GRAPHS_OF_EPOCHS = """
+import torch
+
+def main():
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    kept = []
+    for epoch in range({epochs}):
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = net(torch.randn(4096, 8)).square().mean()
+            loss.backward(retain_graph=True)
+            optimizer.step()
+        kept.append({kept})
+    return kept
+
+{call}
+"""
+
+
+@pytest.mark.parametrize("call", ["main()", "kept = main()"])
+def test_graphs_that_stay_with_each_of_a_few_epochs_are_undecided_although_they_can_be_used(
+    tmp_path: Path, call: str
+) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, GRAPHS_OF_EPOCHS.format(epochs=5, kept="loss", call=call))
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    assert {row.carriers != () for row in report.kept if row.unjudged == "growth"} == {True}
+
+
+def test_losses_of_a_few_epochs_without_their_graphs_are_clean(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, GRAPHS_OF_EPOCHS.format(epochs=12, kept="loss.detach()", call="kept = main()"))
+    assert report.verdict == "clean", str(report)
+
+
 def test_a_data_set_that_is_cached_in_the_first_epoch_is_clean(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     source = EPOCHS.format(call="main()").replace(
