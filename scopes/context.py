@@ -388,12 +388,18 @@ def resolve(top: ScopeState) -> ScopeState | None:
     """
     node: ScopeState | None = top
     while node is not None:
-        if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
+        if node._state == OPEN and not is_suspended(node):
             if node._suspended:
                 return _innermost_running(node)
             return node
         node = node._below
     return None
+
+
+def is_suspended(scope: ScopeState) -> bool:
+    """Return whether a scope is that of a generator which is suspended, or has ended."""
+    frame = scope._frame
+    return scope._generator is not None if frame is None else suspended(frame)
 
 
 def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
@@ -405,7 +411,7 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
     node = top
     while node is not None:
         for scope in (*(() if node is chosen else (node,)), *node._suspended):
-            if scope._state == OPEN and scope._frame is not None and suspended(scope._frame):
+            if scope._state == OPEN and is_suspended(scope):
                 skipped[scope] = None
         if node is chosen:
             break
@@ -416,15 +422,16 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
 def _innermost_running(node: ScopeState) -> ScopeState:
     """Return the one that runs innermost, of a scope and those suspended when it was opened."""
     running = {
-        scope._frame: scope
+        frame: scope
         for scope in reversed(node._suspended)
-        if scope._state == OPEN and scope._frame is not None and not suspended(scope._frame)
+        if scope._state == OPEN and (frame := scope._frame) is not None and not suspended(frame)
     }
     if not running:
         return node
-    if node._frame is not None:
-        running[node._frame] = node
-    frame: FrameType | None = _getframe(1)
+    frame = node._frame
+    if frame is not None:
+        running[frame] = node
+    frame = _getframe(1)
     while frame is not None:
         scope = running.get(frame)
         if scope is not None:
@@ -510,7 +517,7 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
         scope._outer = resolve(below)
         scope._suspended = suspended_scopes(below, scope._outer)
     scope._frame = generator_frame(frame)
-    scope._direct = scope._frame is None and not scope._suspended
+    scope._direct = scope._generator is None and not scope._suspended
 
 
 def leave_the_stack(scope: ScopeState) -> None:

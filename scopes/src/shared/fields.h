@@ -7,7 +7,7 @@
 
 /* What a field holds an instance of. The addresses of Python's own types are no constants on
  * Windows, so that they cannot stand in a field. */
-enum content { AN_OBJECT, A_BOOL, A_DICT, A_FRAME, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
+enum content { AN_OBJECT, A_BOOL, A_DICT, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
 
 struct field {
     const char *name;
@@ -24,8 +24,6 @@ static inline PyTypeObject *type_of_content(const struct field *field)
         return &PyBool_Type;
     case A_DICT:
         return &PyDict_Type;
-    case A_FRAME:
-        return &PyFrame_Type;
     case AN_INT:
         return &PyLong_Type;
     case A_LIST:
