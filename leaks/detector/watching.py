@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
 from functools import wraps
 from multiprocessing import queues
 from typing import TYPE_CHECKING, Any, Final, cast, final
@@ -316,7 +318,14 @@ def _watching_from_the_start(original: Callable[[threading.Thread], None]) -> Ca
     @wraps(original)
     def _bootstrap_inner(thread: threading.Thread) -> None:
         if _open:
-            _watch_this_thread()
+            # Since 3.14 a thread runs in a context of its own.
+            context: Context | None = getattr(thread, "_context", None)
+            if context is None:
+                _watch_this_thread()
+            else:
+                # One that is running elsewhere cannot be entered, and the thread says so.
+                with suppress(RuntimeError):
+                    context.run(_watch_this_thread)
         original(thread)
 
     return _bootstrap_inner
