@@ -172,7 +172,8 @@ def _step(before: object, parent: Any, child: object) -> str:
         return ".__class__"
     if _is_compiled_future(cast("object", cls)):
         for name, text in _FUTURE_PARTS.items():
-            part = named_in(cls, name)
+            # Since 3.14 a task has that of futures.
+            part = named_in(cls, name) or named_in(cls.__base__, name)
             if part is not None and cast("Any", part).__get__(parent) is child:
                 return text
     return f".<{qualified_name_of(class_of(child))}>"

@@ -236,15 +236,23 @@ def _tasks() -> Iterator[Root]:
     What a task that waits has in its frames is in no frame that runs.
     """
     namespace = _namespace_of_tasks()
-    # Only the C implementation, whose get_name() and all_tasks() run no code of the program.
+    # Only the C implementation, whose get_name() and done() run no code of the program.
     task_type = namespace.get("_CTask")
+    task: Any = None
+    for task in () if task_type is None else _may_be_tasks(namespace, task_type):
+        if _is_of(task, task_type) and not task.done():
+            yield task.get_name(), task
+
+
+def _may_be_tasks(namespace: Mapping[str, Any], task_type: type) -> Iterator[object]:
+    if sys.version_info >= (3, 14):
+        # Python knows those of a loop, and no longer all of them.
+        yield from tracked_objects(task_type)
+        return
     for name in ("_scheduled_tasks", "_all_tasks"):
         tasks = namespace.get(name)
         if type(tasks) is WeakSet:
-            for reference in list(cast("Any", tasks).data):
-                task: Any = reference()
-                if task is not None and _is_of(task, task_type) and not task.done():
-                    yield task.get_name(), task
+            yield from (reference() for reference in list(cast("Any", tasks).data))
             return
 
 

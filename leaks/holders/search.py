@@ -521,10 +521,12 @@ class Garbage:
         self.tensors: dict[Hashable, object] = {}
         # What the garbage collector does not list, arrays and tuples of them, something listed
         # refers to.
+        # Since 3.14 the collector lists dictionaries that are empty, too.
+        ours = {id(thing) for thing in (met, self._objects, self._referrers, self.tensors)}
         pending = [
             thing
             for thing in tracked_objects()
-            if thing is not met and id(thing) not in met and type(thing) not in HIDDEN_TYPES
+            if id(thing) not in ours and id(thing) not in met and type(thing) not in HIDDEN_TYPES
         ]
         while pending:
             thing = pending.pop()
@@ -541,7 +543,7 @@ class Garbage:
             if not allowance.spend(1 + len(children)):
                 return
             for child in children:
-                if id(child) in met or child is met or type(child) in HIDDEN_TYPES:
+                if id(child) in met or id(child) in ours or type(child) in HIDDEN_TYPES:
                     continue
                 self._referrers.setdefault(id(child), []).append(key)
                 if id(child) not in self._objects:
