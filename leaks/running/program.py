@@ -106,7 +106,7 @@ def prepare_script(script: str, args: list[str]) -> Callable[[], object]:
         __package__=None,
         __spec__=None,
         __cached__=None,
-        __annotations__={},
+        **_annotations(),
     )
     # Python inserts the folder of the file itself, not of a link to it.
     _enter_main(main, [script, *args], os.path.dirname(os.path.realpath(path)))
@@ -130,11 +130,16 @@ def prepare_module(module: str, args: list[str]) -> Callable[[], object]:
     return lambda: _run_module(module, True)
 
 
+def _annotations() -> dict[str, object]:
+    """Return the variable for annotations that a program begins with: none since Python 3.14."""
+    return {} if sys.version_info >= (3, 14) else {"__annotations__": {}}
+
+
 def prepare_code(code: str, args: list[str]) -> Callable[[], object]:
     """Set up ``sys.argv``, ``sys.path`` and ``__main__`` for a text: see `prepare_script`."""
     main = types.ModuleType("__main__")
     namespace = vars(main)
-    namespace.update(__loader__=None, __package__=None, __spec__=None, __annotations__={})
+    namespace.update(__loader__=None, __package__=None, __spec__=None, **_annotations())
     _enter_main(main, ["-c", *args], "")
 
     def run() -> None:
