@@ -123,12 +123,27 @@ static inline bool scope_is_strict(const ScopeState *scope) { return scope->stri
 /* Whether the arena serves its block. */
 static inline bool scope_has_arena(const ScopeState *scope) { return scope->arena == Py_True; }
 
+/* What reads an attribute of a type of Python's own, without a look at the name each time. */
+static inline getter getter_of(const PyTypeObject *type, const char *name)
+{
+    const PyGetSetDef *attribute = type->tp_getset;
+    while (attribute != NULL && attribute->name != NULL && strcmp(attribute->name, name) != 0) {
+        attribute++;
+    }
+    return attribute == NULL ? NULL : attribute->get;
+}
+
 /* The frame of the generator whose block it is, a new reference. NULL where it is no generator's, or
  * where that has ended; an error is set where the frame could not be made. */
 static inline PyObject *scope_frame(const ScopeState *scope)
 {
+    static getter of_generator, of_async_generator;
     if (scope->generator == Py_None) {
         return NULL;
+    }
+    if (of_generator == NULL) {
+        of_generator = getter_of(&PyGen_Type, "gi_frame");
+        of_async_generator = getter_of(&PyAsyncGen_Type, "ag_frame");
     }
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *generator;
@@ -138,9 +153,8 @@ static inline PyObject *scope_frame(const ScopeState *scope)
 #else
     PyObject *generator = Py_NewRef(PyWeakref_GET_OBJECT(scope->generator));
 #endif
-    PyObject *frame = generator == Py_None ? Py_NewRef(Py_None)
-                                           : PyObject_GetAttrString(
-                                                 generator, PyAsyncGen_CheckExact(generator) ? "ag_frame" : "gi_frame");
+    getter get = PyGen_CheckExact(generator) ? of_generator : PyAsyncGen_CheckExact(generator) ? of_async_generator : NULL;
+    PyObject *frame = get == NULL ? NULL : get(generator, NULL);
     Py_DECREF(generator);
     if (frame == Py_None) {
         Py_CLEAR(frame);
