@@ -153,7 +153,10 @@ static inline PyObject *scope_frame(const ScopeState *scope)
 #else
     PyObject *generator = Py_NewRef(PyWeakref_GET_OBJECT(scope->generator));
 #endif
-    getter get = PyGen_CheckExact(generator) ? of_generator : PyAsyncGen_CheckExact(generator) ? of_async_generator : NULL;
+    getter get = PyGen_CheckExact(generator) ? of_generator : NULL;
+    if (PyAsyncGen_CheckExact(generator)) {
+        get = of_async_generator;
+    }
     PyObject *frame = get == NULL ? NULL : get(generator, NULL);
     Py_DECREF(generator);
     if (frame == Py_None) {
