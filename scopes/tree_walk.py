@@ -401,7 +401,7 @@ def _children(node: Any, cls: type) -> Iterator[tuple[str, object]] | None:
 
 
 _SEQUENCES: Final[tuple[tuple[type, Callable[[Any], Iterator[object]]], ...]] = tuple(
-    # Of the base itself: a subclass may iterate over something else than what it holds.
+    # Of the base itself: a subclass may iterate over something other than what it holds.
     (base, base.__dict__["__iter__"])
     for base in cast("tuple[type, ...]", (tuple, list, set, frozenset, deque))
 )

@@ -262,7 +262,7 @@ def qualified_name_of(cls: type) -> str:
 
 
 def is_static(cls: type) -> bool:
-    """Return whether a class was made by something else than a class statement or its like."""
+    """Return whether a class was made by something other than a class statement or its like."""
     return not _flags(cls) & _HEAP_TYPE
 
 
