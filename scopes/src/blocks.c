@@ -541,6 +541,7 @@ static const struct field name_field = {"name", offsetof(ScopeState, name), AN_O
                           entries_field = {"_entries", offsetof(ScopeState, entries), A_DICT, false, NULL},
                           outer_field = {"_outer", offsetof(ScopeState, outer), OWN_TYPE, true, &scope_state_type},
                           below_field = {"_below", offsetof(ScopeState, below), OWN_TYPE, true, &scope_state_type},
+                          frame_field = {"_frame", offsetof(ScopeState, generator), A_FRAME, true, NULL},
                           suspended_field = {"_suspended", offsetof(ScopeState, suspended), A_TUPLE, false, NULL},
                           state_field = {"_state", offsetof(ScopeState, state), AN_INT, false, NULL},
                           direct_field = {"_direct", offsetof(ScopeState, direct), A_BOOL, false, NULL},
@@ -549,24 +550,26 @@ static const struct field name_field = {"name", offsetof(ScopeState, name), AN_O
 
 /* The generator is referenced weakly: its frame would hold what a loop in it goes over, when it is
  * closed, and that may be what closes the scope. */
-static PyObject *get_frame(PyObject *self, void *ignored)
+static PyObject *get_frame(PyObject *self, void *closure)
 {
-    (void)ignored;
+    (void)closure;
     PyObject *frame = scope_frame((ScopeState *)self);
     return frame == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : frame;
 }
 
-static int set_frame(PyObject *self, PyObject *value, void *ignored)
+static int set_frame(PyObject *self, PyObject *value, void *closure)
 {
-    (void)ignored;
     ScopeState *scope = (ScopeState *)self;
+    if (check_field(self, value, closure) < 0) {
+        return -1;
+    }
     if (value == Py_None) {
         put(&scope->generator, Py_None);
         return 0;
     }
-    PyObject *generator = value != NULL && PyFrame_Check(value) ? PyFrame_GetGenerator((PyFrameObject *)value) : NULL;
+    PyObject *generator = PyFrame_GetGenerator((PyFrameObject *)value);
     if (generator == NULL) {
-        PyErr_Format(PyExc_TypeError, "_frame of a %s must be a frame of a generator or None", Py_TYPE(self)->tp_name);
+        PyErr_Format(PyExc_ValueError, "_frame of a %s must be the frame of a generator", Py_TYPE(self)->tp_name);
         return -1;
     }
     PyObject *reference = PyWeakref_NewRef(generator, NULL);
@@ -601,7 +604,7 @@ static PyGetSetDef fields[] = {
     {"_entries", get_field, set_field, NULL, (void *)&entries_field},
     {"_outer", get_field, set_field, NULL, (void *)&outer_field},
     {"_below", get_field, set_field, NULL, (void *)&below_field},
-    {"_frame", get_frame, set_frame, NULL, NULL},
+    {"_frame", get_frame, set_frame, NULL, (void *)&frame_field},
     {"_suspended", get_field, set_field, NULL, (void *)&suspended_field},
     {"_state", get_field, set_field, NULL, (void *)&state_field},
     {"_direct", get_field, set_field, NULL, (void *)&direct_field},

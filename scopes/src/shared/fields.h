@@ -7,7 +7,7 @@
 
 /* What a field holds an instance of. The addresses of Python's own types are no constants on
  * Windows, so that they cannot stand in a field. */
-enum content { AN_OBJECT, A_BOOL, A_DICT, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
+enum content { AN_OBJECT, A_BOOL, A_DICT, A_FRAME, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
 
 struct field {
     const char *name;
@@ -24,6 +24,8 @@ static inline PyTypeObject *type_of_content(const struct field *field)
         return &PyBool_Type;
     case A_DICT:
         return &PyDict_Type;
+    case A_FRAME:
+        return &PyFrame_Type;
     case AN_INT:
         return &PyLong_Type;
     case A_LIST:
@@ -45,9 +47,9 @@ static inline PyObject *get_field(PyObject *self, void *closure)
     return Py_NewRef(*(PyObject **)((char *)self + ((const struct field *)closure)->offset));
 }
 
-static inline int set_field(PyObject *self, PyObject *value, void *closure)
+/* -1 with an error set where a field may not be assigned this, or not be deleted. */
+static inline int check_field(PyObject *self, PyObject *value, const struct field *field)
 {
-    const struct field *field = closure;
     if (value == NULL) {
         PyErr_Format(PyExc_AttributeError, "%s of a %s cannot be deleted", field->name, Py_TYPE(self)->tp_name);
         return -1;
@@ -56,6 +58,15 @@ static inline int set_field(PyObject *self, PyObject *value, void *closure)
     if (!(field->may_be_none && value == Py_None) && !PyObject_TypeCheck(value, type)) {
         PyErr_Format(PyExc_TypeError, "%s of a %s must be %s%s, not %s", field->name, Py_TYPE(self)->tp_name,
                      type->tp_name, field->may_be_none ? " or None" : "", Py_TYPE(value)->tp_name);
+        return -1;
+    }
+    return 0;
+}
+
+static inline int set_field(PyObject *self, PyObject *value, void *closure)
+{
+    const struct field *field = closure;
+    if (check_field(self, value, field) < 0) {
         return -1;
     }
     put((PyObject **)((char *)self + field->offset), value);
