@@ -1,5 +1,5 @@
-/* What the compiled files of this room call in each other. Other rooms include what is in shared/. Used with
- * the GIL held. */
+/* What the compiled files of this room call in each other. Other rooms include what is in shared/.
+ * Used with the GIL held. */
 #ifndef DISPOSESCOPE_SCOPES_H
 #define DISPOSESCOPE_SCOPES_H
 

@@ -148,9 +148,9 @@ struct sites {
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter further on,
- * from some 16,000 on at twice as many, as a look takes longer then; where the main thread runs Python
- * code. */
+/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter
+ * further on, from some 16,000 on at twice as many, as a look takes longer then; where the main
+ * thread runs Python code. */
 struct looks {
     PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
     uint64_t after; /* the number of the last birth before */
@@ -211,8 +211,9 @@ void births_clear(Log *log);
 /* Call a function of Python at births; NULL for nobody. See `looks`. */
 void births_look(Log *log, PyObject *look);
 
-/* The functions of the interface to other compiled parts: see ../../../scopes/src/shared/birth_log.h.
- * Blocks run no Python code but for a birth, which keeps an exception that is set. */
+/* The functions of the interface to other compiled parts: see
+ * ../../../scopes/src/shared/birth_log.h. Blocks run no Python code but for a birth, which keeps an
+ * exception that is set. */
 int memory_born(Log *log, PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
 int memory_exclude(Log *log, PyObject *object);
 bool block_born(Log *log, void *address, size_t nbytes, uint16_t kind, uint16_t device);

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What code is to a person who looks for a line: `Role` in scopes/base/sites.py. UNKNOWN where there is
- * no memory for it. */
+/* What code is to a person who looks for a line: `Role` in scopes/base/sites.py. UNKNOWN where
+ * there is no memory for it. */
 enum role { USER, GENERATED, LIBRARY, KEEPER, THROUGH, PASSING, UNKNOWN };
 
 /* ------------------------------------------------------------------ what is known of codes

@@ -133,8 +133,8 @@ static inline getter getter_of(const PyTypeObject *type, const char *name)
     return attribute == NULL ? NULL : attribute->get;
 }
 
-/* The frame of the generator whose block it is, a new reference. NULL where it is no generator's, or
- * where that has ended; an error is set where the frame could not be made. */
+/* The frame of the generator whose block it is, a new reference. NULL where it is no generator's,
+ * or where that has ended; an error is set where the frame could not be made. */
 static inline PyObject *scope_frame(const ScopeState *scope)
 {
     static getter of_generator, of_async_generator;

@@ -25,7 +25,8 @@
  * an exception. */
 int accounts_make(void);
 
-/* What an account knows of the pass that records its births: the head of a `struct pass`, from malloc. */
+/* What an account knows of the pass that records its births: the head of a `struct pass`, from
+ * malloc. */
 struct pass_head {
     size_t references; /* of accounts, and of the object in Python */
     bool is_open;

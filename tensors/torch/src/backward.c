@@ -2,9 +2,9 @@
  * graphs saved, which PyTorch lets others read without a lock: a leak report on another thread
  * would read a tensor that is being freed. So whoever reads asks which graphs are in use.
  *
- * Before 2.13 that is not enough: a Python object that the reader made, or found, loses its node, and
- * before 2.10 its tensor, when the pass drops it. There a pass that begins waits while another thread
- * is in a look. */
+ * Before 2.13 that is not enough: a Python object that the reader made, or found, loses its node,
+ * and before 2.10 its tensor, when the pass drops it. There a pass that begins waits while another
+ * thread is in a look. */
 #include "compiled.h"
 
 /* All of them, the latest first: they lie on the stacks of their threads. Guarded by the GIL. */
@@ -103,7 +103,8 @@ PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
         }
         pass = before;
     }
-    /* A thread that is not here was in a look. Its lock is left: it cannot be freed while it is held. */
+    /* A thread that is not here was in a look. Its lock is left: it cannot be freed while it is
+     * held. */
     if (look != NULL && !looks && (look = PyThread_allocate_lock()) == NULL) {
         return PyErr_NoMemory();
     }

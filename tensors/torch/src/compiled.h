@@ -184,8 +184,8 @@ struct backward_pass {
 void backward_begin(struct backward_pass *pass, PyObject *roots);
 void backward_end(struct backward_pass *pass);
 
-/* Begins a look of this thread: passes of other threads wait before they begin, as long as what is returned
- * lives. None inside of a pass or another look. */
+/* Begins a look of this thread: passes of other threads wait before they begin, as long as what is
+ * returned lives. None inside of a pass or another look. */
 PyObject *compiled_begin_look(PyObject *module, PyObject *ignored);
 /* Forgets the passes and looks of other threads: after a fork. */
 PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored);

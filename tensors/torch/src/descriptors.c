@@ -59,8 +59,8 @@ static int has_true(PyObject *tensor, const char *name)
     return answer;
 }
 
-/* Whether a gradient may be read: nobody's ``__torch_function__`` answers for it, and PyTorch does not
- * warn that there is none. -1 with an error set. */
+/* Whether a gradient may be read: nobody's ``__torch_function__`` answers for it, and PyTorch does
+ * not warn that there is none. -1 with an error set. */
 static int may_be_read(PyObject *tensor)
 {
     PyObject *those = PyTuple_Pack(1, tensor);

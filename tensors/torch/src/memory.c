@@ -441,8 +441,8 @@ static int is_none(PyObject *tensor, PyObject *name)
     return value == NULL ? -1 : value == Py_None;
 }
 
-/* Most tensors of a program are such: no graph, no base, no gradient. What a backward pass on another
- * thread could be adding to is not read. */
+/* Most tensors of a program are such: no graph, no base, no gradient. What a backward pass on
+ * another thread could be adding to is not read. */
 static PyObject *lone_storage(PyObject *self, PyObject *tensor)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
