@@ -93,8 +93,7 @@ __all__ = [
 # is still referenced somewhere. An ``id`` is only ever believed together with the entry's weak
 # reference, whose callback empties the slot before the address can come back. An owner change, a
 # release and a death each claim the entry with one atomic ``dict.pop``, so that no lock is needed
-# and none is held while user code runs. `identity` says why that is enough for a resource to be
-# released once.
+# and none is held while user code runs: a resource is released once.
 
 
 def entry_of(resource: object) -> Entry | None:

@@ -104,12 +104,17 @@ _witnesses: Final[dict[int, Witness]] = {}
 """Of the open scopes that have one, by ``id``."""
 
 _SHOWN: Final = 10
-_PASSED_OVER: Final = ("contextlib", "disposescope.sequences.batches", "disposescope.sequences.collate", __package__)
+_NOT_OF_THE_BLOCK: Final = (
+    "contextlib",
+    "disposescope.sequences.batches",
+    "disposescope.sequences.collate",
+    __package__,
+)
 
 
 def note_block(scope: ScopeState, frame: FrameType | None) -> None:
     """Note which variables of a block were bound before it begins; `frame` enters its scope."""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_PASSED_OVER):
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_NOT_OF_THE_BLOCK):
         frame = frame.f_back
     if frame is not None:
         scope._variables = note_variables(frame)

@@ -87,8 +87,6 @@ __all__ = [
     "tidy",
 ]
 
-# What a scope is made of, and its properties.
-
 
 def _origin_at(name: str | None, frame: FrameType | None) -> Origin:
     """Return what errors say of a scope that is entered in user code at or above a frame."""

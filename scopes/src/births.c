@@ -334,8 +334,7 @@ PyObject *compiled_anchor_died(PyObject *module, PyObject *entry)
     Py_RETURN_NONE;
 }
 
-/* ================================================================== composites that are born
- * whole */
+/* ================================================================== whole composites */
 
 /* The entries of the members of a unit, none of which is in a table yet. NULL with an error set. */
 static PyObject *parts_of(PyObject *members, PyObject *kind, Entry *unit)

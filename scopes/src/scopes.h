@@ -36,8 +36,7 @@ int set_current(PyObject *scope);
 PyObject *compiled_set_current(PyObject *module, PyObject *scope);
 
 /* Where a scope was entered: a tuple of its name, a code object or None, and the offset of an
- * instruction. A new reference; NULL with an error set. Refers neither to the scope nor to a frame.
- * */
+ * instruction. A new reference; NULL with an error set. Refers neither to the scope nor to a frame. */
 PyObject *origin_of(ScopeState *scope);
 
 /* Puts an entry into the list of a scope, or takes it out where it is there. -1 with an error set.

@@ -534,7 +534,7 @@ def _wrap_way(patch: Patch, module: str, path: str, wrap: Callable[[Any], Any]) 
 # A call of compiled code that JAX has in its cache, which nearly every call is, ends in a hook of
 # JAX's own, on the thread and in the context of the caller: what it returns is born in the current
 # scope. So is what a first call returns, which compiles, and what ``device_put`` makes of other
-# things than arrays: see `births`. What comes into being otherwise (a copy to another
+# things than arrays. What comes into being otherwise (a copy to another
 # device, the shards of an array) is found as the difference of ``jax.live_arrays()`` when a scope
 # is entered or left, and whenever somebody asks or counts. That list is the whole process's, so an
 # array of it is taken only where the traceback that JAX keeps of its birth leads through the block

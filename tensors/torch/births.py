@@ -459,8 +459,8 @@ def give_up(tensor: object) -> None:
             pending += [inner for inner in kind.inner(part) if id(inner) not in met]
 
 
-# Seeing births by a function mode that asks of each call whose birth it is, where
-# `births` cannot.
+# Seeing births by a function mode that asks of each call whose birth it is, where the compiled part
+# cannot.
 #
 # The mode sees what calls of user-level code return, and nothing of what happens inside such a
 # call. Modes are per thread and scopes per context, so the mode asks for the current scope at each
@@ -513,7 +513,7 @@ MODE: Final = BirthMode()
 # the tensor: an operator, a view, a function without a seam such as ``torch.from_numpy``. The
 # compiled part stands in that place, for the classes that are there and those to come, and asks
 # whose the tensor will be: calls that make none cost nothing, and no mode is on any stack. The
-# rules are those of `births`, less what a mode cannot see.
+# rules are those above, less what a mode cannot see.
 #
 # At that moment there is an address and no memory yet. A leak detector looks at the storage of the
 # new tensor a moment later: when the next one is made, when a scope is left, or when it is asked.

@@ -251,9 +251,8 @@ is_only_thread: Final[Callable[[], bool]] = TORCH_COMPILED.is_only_thread
 # An operation of PyTorch that another thread is inside of reads the tensor through the Python
 # object that it was given, without the global lock: what lies in that object must stay until the
 # operation is over. So the class of a disposed tensor changes at once, which lets no operation
-# begin, and the rest waits until each thread that was in an operation then has left it: see
-# `pending`. It waits as well while C++ refers weakly to the tensor and a graph holds it,
-# as after ``retain_grad()``.
+# begin, and the rest waits until each thread that was in an operation then has left it. It waits as
+# well while C++ refers weakly to the tensor and a graph holds it, as after ``retain_grad()``.
 #
 # Whether something waits no longer is asked where a scope is entered or left, when releases are
 # done, where a tensor is made while something waits, where a disposed one is refused, where a

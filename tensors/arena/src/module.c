@@ -9,8 +9,6 @@
 #include "handler.h"
 #include "passes.h"
 
-/* ================================================================== the module */
-
 /* ------------------------------------------------------------------ the pool */
 
 static PyObject *statistics(PyObject *module, PyObject *ignored)

@@ -436,7 +436,7 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
         return NULL;
     }
     birth_watch->allocations++;
-    /* A caller may hold an exception: it is none of this. */
+    /* A caller may hold an exception, which stays. */
     PyObject *error, *value, *traceback;
     PyErr_Fetch(&error, &value, &traceback);
     /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and
