@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol, TypeVar, final, overload
 __all__ = [
     "KINDS",
     "MAPPED",
-    "Graphs",
     "Kind",
     "Layout",
     "add_kind",

@@ -51,7 +51,6 @@ __all__ = [
     "born_whole",
     "compose",
     "compose_of",
-    "gathered",
     "hand_over",
     "leave_to_keepers",
     "made_compact",

@@ -80,8 +80,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DisposeScope",
-    "again",
-    "decorate",
     "dispose_scope",
     "release_each",
     "tidy",

@@ -20,7 +20,7 @@ from ..report.leaks import KnownLeak
 from .paths import steps
 from .references import class_of, named_in, qualified_name_of
 
-__all__ = ["Row", "known_on", "remedy_on", "rows"]
+__all__ = ["known_on", "remedy_on", "rows"]
 
 _ENDS: Final = 40
 """How many objects of a long chain, such as a graph's, are looked at from each end."""

@@ -39,7 +39,6 @@ __all__ = [
     "is_weak_keyed",
     "items_of_weak_keyed",
     "locals_of",
-    "classes_of",
     "named_in",
     "namespace_of",
     "qualified_name_of",

@@ -11,8 +11,6 @@ from ..report.report import Report, Verdict
 from .codec import decoded, encoded, schema_of
 
 __all__ = [
-    "FORMAT",
-    "VERSION",
     "ReportFileError",
     "is_report",
     "json_of",

@@ -31,8 +31,6 @@ from ..patches import JAX_CALLS, JAX_HOOK, JAX_TRANSFERS
 __all__ = [
     "ARRAY",
     "BIRTHS",
-    "SEEN",
-    "live_arrays",
     "look",
     "pass_over_aliases",
     "recording",

@@ -24,14 +24,12 @@ from ..numpy.alignment import aligned, alignment_of, served
 from ..numpy.storage import AliasBase, storage_of
 
 __all__ = [
-    "PLAIN",
     "TENSOR",
     "ExportedStorage",
     "Tensor",
     "bare",
     "defers",
     "dressed",
-    "export",
     "exported_identities",
     "exported_storages",
     "live_arrays",

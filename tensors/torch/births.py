@@ -36,7 +36,6 @@ from .storages import refusal_of
 
 __all__ = [
     "HIDDEN_KEEPERS",
-    "MAKERS",
     "MODE",
     "MODELS_OWN",
     "SEAM",
@@ -50,13 +49,9 @@ __all__ = [
     "depth",
     "flattened",
     "give_up",
-    "is_born",
-    "is_known",
     "is_looked_at",
     "keeps_births",
     "pause_births",
-    "pop",
-    "push",
     "put_on",
     "remove_mode",
     "resume_after_a_failed_step",
@@ -66,7 +61,6 @@ __all__ = [
     "take_off",
     "look",
     "transform_running",
-    "verdict",
 ]
 
 # Whether what a call of PyTorch made is a birth, by what is going on and by the code that called.

@@ -17,6 +17,8 @@ import pytest
 import disposescope
 from disposescope.leaks.commands import parser
 from disposescope.leaks.reporters.tables import print_report
+from disposescope.leaks.running import program as running
+from disposescope.scopes.base.process import PATCHES
 from tests.leaks.example_reports import training_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,6 +188,17 @@ def test_ctrl_c_ends_the_program_as_python_does(tmp_path: Path) -> None:
     assert stderr.count("KeyboardInterrupt") == 1
     assert "_program.py" not in stderr
     assert "held by module __main__.KEPT[0]" in stderr
+
+
+def test_what_prints_exceptions_is_put_back_after_an_interrupted_run() -> None:
+    before = sys.excepthook
+    with pytest.raises(KeyboardInterrupt):
+        running.exit_as(running.Outcome(130, interrupted=True))
+    try:
+        assert sys.excepthook is not before
+    finally:
+        PATCHES.restore(running._EXCEPTIONS)
+    assert sys.excepthook is before
 
 
 def test_a_report_comes_also_after_an_exception(tmp_path: Path) -> None:

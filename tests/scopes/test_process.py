@@ -268,9 +268,11 @@ for name in {modules!r}:
     importlib.import_module(name)
 finders = len(sys.meta_path)
 from disposescope.leaks.detector.watching import count_handovers
+from disposescope.leaks.running.children import watch_children
 from disposescope.leaks.running.session import _watch_endings
 count_handovers()
 _watch_endings()
+watch_children(lambda: None, lambda command: None)
 with ds.LeakDetector(), ds.dispose_scope() as scope:
     made = make()
     assert made in scope

@@ -38,7 +38,6 @@ __all__ = [
     "MODULE",
     "OWNERS",
     "STEPS",
-    "Steps",
     "TorchReferences",
     "described",
     "identity_of",
