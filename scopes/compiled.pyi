@@ -170,10 +170,7 @@ class ScopeState:
     # Open, and nothing about generators to think of: the test on the path of every birth.
     _direct: bool
     _state: int
-    # Where the block is a generator's, that generator and its frame, as long as the scope is open.
-    # To assign a frame is to refer weakly to its generator; one that has ended has no frame.
-    @property
-    def _generator(self) -> ref[Any] | None: ...
+    # The frame of the generator whose block this is, as long as the scope is open.
     _frame: FrameType | None
     _suspended: tuple[ScopeState, ...]
     # What the arena puts back when the block is left.

@@ -39,7 +39,6 @@ __all__ = [
     "add_listener",
     "after_releases",
     "aside",
-    "block_frame",
     "drive_by_hand",
     "enter_among_generators",
     "finish_releases",
@@ -385,7 +384,8 @@ def resolve(top: ScopeState) -> ScopeState | None:
     """
     node: ScopeState | None = top
     while node is not None:
-        if node._state == OPEN and not is_suspended(node):
+        let_go_of_ended(node)
+        if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
             if node._suspended:
                 return _innermost_running(node)
             return node
@@ -393,10 +393,15 @@ def resolve(top: ScopeState) -> ScopeState | None:
     return None
 
 
-def is_suspended(scope: ScopeState) -> bool:
-    """Return whether a scope is that of a generator which is suspended, or has ended."""
+def let_go_of_ended(scope: ScopeState) -> None:
+    """Let the frame of a generator go that has ended, with what its loop went over.
+
+    Since Python 3.14 a generator that is closed in a loop leaves that in its frame, which is there
+    as long as somebody has it; and what the loop went over may be what closes the scope.
+    """
     frame = scope._frame
-    return scope._generator is not None if frame is None else suspended(frame)
+    if scope._state == OPEN and frame is not None and getattr(frame, "f_generator", frame) is None:
+        scope._frame = _ENDED
 
 
 def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
@@ -408,7 +413,7 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
     node = top
     while node is not None:
         for scope in (*(() if node is chosen else (node,)), *node._suspended):
-            if scope._state == OPEN and is_suspended(scope):
+            if scope._state == OPEN and scope._frame is not None and suspended(scope._frame):
                 skipped[scope] = None
         if node is chosen:
             break
@@ -419,30 +424,21 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
 def _innermost_running(node: ScopeState) -> ScopeState:
     """Return the one that runs innermost, of a scope and those suspended when it was opened."""
     running = {
-        frame: scope
+        scope._frame: scope
         for scope in reversed(node._suspended)
-        if scope._state == OPEN and (frame := scope._frame) is not None and not suspended(frame)
+        if scope._state == OPEN and scope._frame is not None and not suspended(scope._frame)
     }
     if not running:
         return node
-    frame = node._frame
-    if frame is not None:
-        running[frame] = node
-    frame = _getframe(1)
+    if node._frame is not None:
+        running[node._frame] = node
+    frame: FrameType | None = _getframe(1)
     while frame is not None:
         scope = running.get(frame)
         if scope is not None:
             return scope
         frame = frame.f_back
     return node
-
-
-def block_frame(frame: FrameType) -> FrameType | None:
-    """Return the frame, at or above one, that enters nothing on behalf of another."""
-    found: FrameType | None = frame
-    while found is not None and not found.f_code.co_flags & _ANY_GENERATOR and found.f_code.co_name in ENTERING:
-        found = found.f_back
-    return found
 
 
 def generator_frame(frame: FrameType) -> FrameType | None:
@@ -453,13 +449,30 @@ def generator_frame(frame: FrameType) -> FrameType | None:
     A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest
     hook are None too: while they are suspended, the block that they manage runs.
     """
-    found = block_frame(frame)
-    if found is None or not found.f_code.co_flags & _ANY_GENERATOR:
+    found: FrameType | None = frame
+    while found is not None and not found.f_code.co_flags & _ANY_GENERATOR:
+        if found.f_code.co_name not in ENTERING:
+            return None
+        found = found.f_back
+    if found is None:
         return None
     driver = found.f_back
     if driver is not None and (driver.f_globals.get("__name__"), driver.f_code.co_name) in _BLOCK_DRIVERS:
         return generator_frame(driver.f_back) if driver.f_back is not None else None
     return found
+
+
+def _frame_of_an_ended_generator() -> FrameType:
+    def generator() -> Generator[FrameType, None, None]:
+        yield _getframe()
+
+    made = generator()
+    frame = next(made)
+    made.close()
+    return frame
+
+
+_ENDED: Final = _frame_of_an_ended_generator()
 
 
 def suspended(frame: FrameType) -> bool:
@@ -514,7 +527,7 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
         scope._outer = resolve(below)
         scope._suspended = suspended_scopes(below, scope._outer)
     scope._frame = generator_frame(frame)
-    scope._direct = scope._generator is None and not scope._suspended
+    scope._direct = scope._frame is None and not scope._suspended
 
 
 def leave_the_stack(scope: ScopeState) -> None:
@@ -528,6 +541,16 @@ def leave_the_stack(scope: ScopeState) -> None:
     if not scope._state:
         raise ScopeNestingError(f"{scope!r} was left without having been entered", scope=repr(scope))
     node = CURRENT.get()
+    while node is not None and node is not scope:
+        let_go_of_ended(node)
+        node = node._below
+    node = CURRENT.get()
+    if node is scope:
+        # What was over it has closed just now.
+        set_current(scope._below)
+        if scope._served is not None or (scope._below is None and scope._arena):
+            HOOKS.memory.left(scope)
+        return
     while node is not None:
         if node._below is scope:
             if scope._served is not None and node._served is None:

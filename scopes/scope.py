@@ -36,7 +36,6 @@ from .context import (
     UNOPENED,
     ArenaUse,
     aside,
-    block_frame,
     drive_by_hand,
     enter_among_generators,
     finish_releases,
@@ -86,9 +85,9 @@ __all__ = [
 ]
 
 
-def _origin_at(name: str | None, frame: FrameType | None) -> Origin:
+def _origin_at(name: str | None, frame: FrameType) -> Origin:
     """Return what errors say of a scope that is entered in user code at or above a frame."""
-    mark = None if frame is None else mark_of(frame)
+    mark = mark_of(frame)
     return (name, None, 0) if mark is None else (name, *mark)
 
 
@@ -759,7 +758,7 @@ class DisposeScope(ScopeState):
         if modules_were_imported():
             install_imported()
         if self._origin is None:
-            self._origin = _origin_at(self.name, block_frame(_getframe(1)))
+            self._origin = _origin_at(self.name, _getframe(1))
         enter_among_generators(self, CURRENT.get(), _getframe(1))
 
     def _begin(self) -> None:

@@ -39,6 +39,7 @@ from ..scopes.base.errors import ScopeNestingError, WorkspaceError
 from ..scopes.base.options import EscapesOption
 from ..scopes.base.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.base.sites import Mark
+from ..scopes.context import OPEN
 from ..scopes.framework import FRAMEWORKS
 from ..scopes.scope import DisposeScope
 from ..tensors.arena.extension import ARENA
@@ -245,6 +246,13 @@ class _Thread:
         self.courses: dict[Hashable, _Course] = {}
         self.open: Run | None = None
 
+    def is_open(self) -> bool:
+        """Return whether a pass is open; one whose end was interrupted is ended."""
+        if self.open is not None and self.open.is_over():
+            self.open.forget()
+            self.open = None
+        return self.open is not None
+
     def slab_for(self, course: _Course) -> Any:
         """Return a slab as large as the largest plan, a new one where the last is too small."""
         height: int = course.served.height
@@ -308,14 +316,15 @@ class Run:
         self._scope = scope
         try:
             self._pass = self._pass_of(thread, course)
-            scope.__enter__()
             try:
+                scope.__enter__()
                 self._pass.begin(scope)
                 if self._works and course.wants_notes:
                     self._note_lives()
             except BaseException as error:
                 self._stop_noting()
-                scope.__exit__(type(error), error, error.__traceback__)
+                if scope._state == OPEN:
+                    scope.__exit__(type(error), error, error.__traceback__)
                 raise
         except BaseException:
             self._end(False)
@@ -342,7 +351,7 @@ class Run:
 
     def _pass_of(self, thread: _Thread, course: _Course) -> Any:
         """Return what records the pass, and serves it from the slab where that is its turn."""
-        if thread.open is not None:
+        if thread.is_open():
             return ARENA.Pass()
         self._works = True
         thread.open = self
@@ -371,15 +380,21 @@ class Run:
         works, thread = self._works, self._thread
         if works and thread is not None:
             self._works = False
-            thread.open = None
+            if thread.open is self:
+                thread.open = None
         if self._pass is None or self._is_forgotten:
             return None
         return self._workspace._ended(self, escaped_slab, is_whole=is_whole, works=works)
 
+    def is_over(self) -> bool:
+        """Return whether its scope is closed."""
+        return self._scope is not None and self._scope.closed
+
     def forget(self) -> None:
         """End the recording, and the service from the slab; the scope stays open."""
         self._is_forgotten = True
-        self._pass.end()
+        if self._pass is not None:
+            self._pass.end()
 
 
 @final
@@ -528,7 +543,7 @@ class Workspace:
         """
         seconds = seconds_of(time_limit)
         thread = self._thread()
-        if thread.open is not None:
+        if thread.is_open():
             raise RuntimeError(f"plan: a pass of workspace {self.name!r} is open; plan between passes")
         courses = [course for course in thread.courses.values() if course.found is not None]
         for course in courses:

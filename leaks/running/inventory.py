@@ -34,6 +34,7 @@ from ..verdicts.growth import (
     MODELS,
     NEVER_RELEASED,
     PASSES_AT_LEAST,
+    STEP,
     STOPPED,
     UNASKED,
     rises,
@@ -58,9 +59,6 @@ _PASSING: Final = ("scope", "suspended")
 
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
-_WENT_ON: Final = 4
-"""After so many births a function was still running; a few may be recorded after its return."""
-
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
@@ -305,7 +303,7 @@ class Growing:
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
-            if _was_cleared(line, leak.holder):
+            if leak.kind == "graph" and not often and self._was_used(line):
                 continue
             for name in names:
                 trends = [
@@ -322,17 +320,24 @@ class Growing:
         known = reported.keys() | {_line_of(leak) for leak in found}
         for line, leak in self._graphs.copy().items():
             end = _end_of(leak.holder)
-            if line not in known and end is not None and not _was_cleared(line, leak.holder):
+            if line not in known and end is not None:
                 found.append(_told_freed_graph(leak, end))
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
             for line, leak in self._open.copy().items()
-            if line not in known and names_are_no_loops and not _was_cleared(line, leak.holder)
-            if (end := _end_of(leak.holder)) is not None
+            if line not in known and names_are_no_loops and (end := _end_of(leak.holder)) is not None
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
+
+    def _was_used(self, line: _Line) -> bool:
+        """Return whether what a graph had saved was freed before an optimizer's last step.
+
+        Then a ``backward()`` went through it, such as that at the end of a long episode.
+        """
+        died = max((LOG.latest(number)[1] for number in _numbers_of(line)), default=0)
+        return 0 < died < self._last.get(STEP, 0)
 
 
 def _is_in_our_code() -> bool:
@@ -392,22 +397,6 @@ def _numbers_of(line: _Line) -> list[int]:
     return numbers
 
 
-def _was_cleared(line: _Line, holder: str) -> bool:
-    """Return whether what a variable of a function held was freed before the function returned.
-
-    Then the function went on making tensors after the last of them had died.
-    """
-    function = _FRAME.match(holder)
-    if function is None:
-        return False
-    died = max((LOG.latest(number)[1] for number in _numbers_of(line)), default=0)
-    return any(
-        LOG.latest(number)[0] >= died + _WENT_ON
-        and any(f"{code.co_qualname}()" == function[1] for code, _ in LOG.site(number)[3])
-        for number in range(LOG.site_count())
-    )
-
-
 def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | None:
     """Return how a site grew over passes, or births, until it was freed; None if it did not."""
     series = LOG.series(number, name)
@@ -442,7 +431,8 @@ def _undecided_at_the_end(
             stays = stays or rises([point for point in series if point[0] <= highest[0]])
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.
-            stays = stays or (bool(course) and rises([*course, (course[-1][0] + 1, highest[1], highest[2])], EPOCHS))
+            whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
+            stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
         made += LOG.site(number)[4]
     is_model = not nbytes
     enough = leak.count >= MODELS if is_model else count >= EPOCHS

@@ -427,8 +427,7 @@ class Evidence:
             return rises(LOG.series(site, None))
         # What was made before the passes began does not rise over them; after the last it may have.
         now = round(births.live)
-        series = [course for course in self._series_of(births, site) if course]
-        return any(rises([*course, (course[-1][0] + 1, now, 0)], EPOCHS) for course in series)
+        return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
 
     def may_grow(self, births: Births) -> bool:
         """Return whether a line could be growing, of whose births only a sample was kept.

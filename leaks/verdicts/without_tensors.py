@@ -98,7 +98,7 @@ def unclosed_scopes(*, of_program: bool) -> list[Leak]:
         code = opening.code
         if scope is None or code is None or (opening.frame_id, code) in running:
             continue
-        suspends = bool(code.co_flags & _SUSPENDS) or scope._generator is not None
+        suspends = bool(code.co_flags & _SUSPENDS) or scope._frame is not None
         if suspends and not of_program:
             continue
         found.append(_leak(opening, cast("DisposeScope", scope), code, suspends))

@@ -8,6 +8,7 @@
 
 static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
+static PyObject *name_name, *name_package, *name_contextlib;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
 static PyObject *name_check_options, *name_prepare, *name_begin, *name_leave_the_stack, *name_explain, *name_end,
     *name_raise_what_failed;
@@ -33,7 +34,7 @@ static PyObject *new_scope(PyTypeObject *type, PyObject *arguments, PyObject *op
     scope->direct = Py_NewRef(Py_False);
     scope->suspended = Py_NewRef(empty_tuple);
     scope->escaped = Py_NewRef(empty_tuple);
-    PyObject **nothing[] = {&scope->name,    &scope->budget, &scope->outer,     &scope->below, &scope->generator,
+    PyObject **nothing[] = {&scope->name,    &scope->budget, &scope->outer,     &scope->below, &scope->frame,
                             &scope->account, &scope->served, &scope->variables, &scope->code,  &scope->origin};
     for (size_t i = 0; i < sizeof nothing / sizeof nothing[0]; i++) {
         *nothing[i] = Py_NewRef(Py_None);
@@ -50,7 +51,7 @@ static int traverse_scope(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(scope->entries);
     Py_VISIT(scope->outer);
     Py_VISIT(scope->below);
-    Py_VISIT(scope->generator);
+    Py_VISIT(scope->frame);
     Py_VISIT(scope->suspended);
     Py_VISIT(scope->account);
     Py_VISIT(scope->served);
@@ -75,7 +76,7 @@ static int clear_scope(PyObject *self)
     put(&scope->name, Py_None);
     put(&scope->outer, Py_None);
     put(&scope->below, Py_None);
-    put(&scope->generator, Py_None);
+    put(&scope->frame, Py_None);
     put(&scope->suspended, empty_tuple);
     put(&scope->variables, Py_None);
     put(&scope->escaped, empty_tuple);
@@ -90,7 +91,7 @@ static void dealloc_scope(PyObject *self)
         PyObject_ClearWeakRefs(self);
     }
     PyObject *held[] = {scope->name,  scope->graph,       scope->budget, scope->strict, scope->entries,
-                        scope->outer, scope->below,       scope->generator,  scope->state,  scope->direct,
+                        scope->outer, scope->below,       scope->frame,  scope->state,  scope->direct,
                         scope->arena, scope->suspended, scope->served, scope->account,
                         scope->escapes, scope->variables, scope->escaped, scope->code,
                         scope->origin};
@@ -153,11 +154,25 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
 
 /* ------------------------------------------------------------------ __enter__ */
 
+/* Whether a frame that enters a scope on behalf of another one is this package's, or contextlib's. */
+static bool is_no_place(const struct walk *walk)
+{
+    PyObject *globals = walk_globals(walk), *name = PyDict_GetItemWithError(globals, name_name);
+    bool is_none = name != NULL && PyUnicode_Check(name) &&
+                   (PyUnicode_Tailmatch(name, name_package, 0, PY_SSIZE_T_MAX, -1) == 1 ||
+                    PyUnicode_Compare(name, name_contextlib) == 0);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+    }
+    Py_DECREF(globals);
+    return is_none;
+}
+
 /* Whether the block that a scope is entered for is a plain function's, and no generator's: that of
- * the innermost frame that enters nothing on behalf of another one. Takes note of its place. */
+ * the innermost frame that enters nothing on behalf of another one. Takes note of the place. */
 static bool entered_plainly(ScopeState *scope)
 {
-    bool plain = true;
+    bool plain = true, is_noted = false;
     struct walk walk;
     for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) {
         PyCodeObject *code = walk_code(&walk);
@@ -166,9 +181,12 @@ static bool entered_plainly(ScopeState *scope)
         if (entering < 0) {
             PyErr_Clear();
         }
-        if (entering <= 0) {
+        if (!is_noted && (entering <= 0 || !is_no_place(&walk))) {
             put(&scope->code, (PyObject *)code);
             scope->instruction = walk_instruction(&walk);
+            is_noted = true;
+        }
+        if (entering <= 0) {
             break;
         }
     }
@@ -335,7 +353,7 @@ static void put_closed(ScopeState *scope)
 {
     put(&scope->state, state_closed);
     put(&scope->direct, Py_False);
-    put(&scope->generator, Py_None);
+    put(&scope->frame, Py_None);
     put(&scope->suspended, empty_tuple);
 }
 
@@ -525,7 +543,6 @@ static PyMemberDef members[] = {
     {"keep_pages", T_BOOL, offsetof(ScopeState, keep_pages), READONLY, NULL},
     {"_account", T_OBJECT_EX, offsetof(ScopeState, account), READONLY, NULL},
     {"_arena", T_OBJECT_EX, offsetof(ScopeState, arena), READONLY, NULL},
-    {"_generator", T_OBJECT_EX, offsetof(ScopeState, generator), READONLY, NULL},
     {"_has_memory_options", T_BOOL, offsetof(ScopeState, has_memory_options), READONLY, NULL},
     {"_limits_recording", T_BOOL, offsetof(ScopeState, limits_recording), READONLY, NULL},
     {0},
@@ -541,46 +558,12 @@ static const struct field name_field = {"name", offsetof(ScopeState, name), AN_O
                           entries_field = {"_entries", offsetof(ScopeState, entries), A_DICT, false, NULL},
                           outer_field = {"_outer", offsetof(ScopeState, outer), OWN_TYPE, true, &scope_state_type},
                           below_field = {"_below", offsetof(ScopeState, below), OWN_TYPE, true, &scope_state_type},
-                          frame_field = {"_frame", offsetof(ScopeState, generator), A_FRAME, true, NULL},
+                          frame_field = {"_frame", offsetof(ScopeState, frame), A_FRAME, true, NULL},
                           suspended_field = {"_suspended", offsetof(ScopeState, suspended), A_TUPLE, false, NULL},
                           state_field = {"_state", offsetof(ScopeState, state), AN_INT, false, NULL},
                           direct_field = {"_direct", offsetof(ScopeState, direct), A_BOOL, false, NULL},
                           served_field = {"_served", offsetof(ScopeState, served), AN_OBJECT, true, NULL},
                           origin_field = {"_origin", offsetof(ScopeState, origin), A_TUPLE, true, NULL};
-
-/* The generator is referenced weakly: its frame would hold what a loop in it goes over, when it is
- * closed, and that may be what closes the scope. */
-static PyObject *get_frame(PyObject *self, void *closure)
-{
-    (void)closure;
-    PyObject *frame = scope_frame((ScopeState *)self);
-    return frame == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : frame;
-}
-
-static int set_frame(PyObject *self, PyObject *value, void *closure)
-{
-    ScopeState *scope = (ScopeState *)self;
-    if (check_field(self, value, closure) < 0) {
-        return -1;
-    }
-    if (value == Py_None) {
-        put(&scope->generator, Py_None);
-        return 0;
-    }
-    PyObject *generator = PyFrame_GetGenerator((PyFrameObject *)value);
-    if (generator == NULL) {
-        PyErr_Format(PyExc_ValueError, "_frame of a %s must be the frame of a generator", Py_TYPE(self)->tp_name);
-        return -1;
-    }
-    PyObject *reference = PyWeakref_NewRef(generator, NULL);
-    Py_DECREF(generator);
-    if (reference == NULL) {
-        return -1;
-    }
-    put(&scope->generator, reference);
-    Py_DECREF(reference);
-    return 0;
-}
 
 /* A block that was limited when it was entered is one when it is left. */
 static int set_graph(PyObject *self, PyObject *value, void *closure)
@@ -604,7 +587,7 @@ static PyGetSetDef fields[] = {
     {"_entries", get_field, set_field, NULL, (void *)&entries_field},
     {"_outer", get_field, set_field, NULL, (void *)&outer_field},
     {"_below", get_field, set_field, NULL, (void *)&below_field},
-    {"_frame", get_frame, set_frame, NULL, (void *)&frame_field},
+    {"_frame", get_field, set_field, NULL, (void *)&frame_field},
     {"_suspended", get_field, set_field, NULL, (void *)&suspended_field},
     {"_state", get_field, set_field, NULL, (void *)&state_field},
     {"_direct", get_field, set_field, NULL, (void *)&direct_field},
@@ -651,6 +634,9 @@ int blocks_make(PyObject *module)
         {&name_explain, "_explain"},
         {&name_end, "_end"},
         {&name_raise_what_failed, "_raise_what_failed"},
+        {&name_name, "__name__"},
+        {&name_package, "disposescope."},
+        {&name_contextlib, "contextlib"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL) {

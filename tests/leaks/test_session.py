@@ -539,31 +539,6 @@ def test_what_was_filled_once_or_cleared_did_not_grow(tmp_path: Path, calls: str
     assert written(tmp_path)["leaks"] == []
 
 
-CLEARED = """import numpy as np
-
-def work():
-    frames = []
-    for _ in range(4000):
-        frames.append(np.ones(100))
-    total = frames[0].copy()
-    {clears}
-    for _ in range({more}):
-        total = total * 2
-
-work()
-"""
-
-
-@pytest.mark.parametrize(
-    ("clears", "more", "found"), [("frames.clear()", 6, 0), ("pass", 6, 1), ("frames.clear()", 0, 1)]
-)
-def test_what_a_function_frees_before_it_goes_on_is_not_said_to_grow(
-    tmp_path: Path, clears: str, more: int, found: int
-) -> None:
-    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, CLEARED.format(clears=clears, more=more)))
-    assert [leak["freed"] for leak in written(tmp_path)["leaks"]] == ["when work() returned"] * found
-
-
 def test_what_grew_is_reported_although_a_function_freed_it_in_the_end(tmp_path: Path) -> None:
     report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, f"{IN_MAIN}\ncollect(100)\n"))
     [leak] = written(tmp_path)["leaks"]

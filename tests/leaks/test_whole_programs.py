@@ -173,6 +173,35 @@ def test_graphs_that_stay_with_each_of_a_few_epochs_are_undecided_although_they_
     assert {row.carriers != () for row in report.kept if row.unjudged == "growth"} == {True}
 
 
+EPISODE = """
+import torch
+
+def main():
+    policy = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    optimizer = torch.optim.Adam(policy.parameters())
+    state, chosen = torch.randn(8), []
+    for step in range(400):
+        chosen.append(torch.log_softmax(policy(state), 0)[step % 4])
+        state = torch.randn(8)
+    loss = -torch.stack(chosen).sum()
+    {ends}
+    optimizer.step()
+    chosen.clear()
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "kinds"), [("loss.backward()", set()), ("loss.backward(retain_graph=True)", {"graph"})]
+)
+def test_what_a_backward_frees_before_the_last_step_is_no_leak(tmp_path: Path, ends: str, kinds: set[str]) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, EPISODE.format(ends=ends))
+    assert {leak.kind for leak in report.leaks} - {"growth"} == kinds
+    assert {leak.sure for leak in report.leaks if leak.kind == "growth"} <= {"possible"}
+
+
 def test_losses_of_a_few_epochs_without_their_graphs_are_clean(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     report = report_on(tmp_path, GRAPHS_OF_EPOCHS.format(epochs=12, kept="loss.detach()", call="kept = main()"))

@@ -116,6 +116,30 @@ class TestGenerators:
         assert toy.value is None
         assert ds.current_scope() is None
 
+    @pytest.mark.parametrize("ending", ["close", "drop", "cycle"])
+    def test_the_clean_up_of_one_that_is_left_is_in_its_own_scope(self, ending):
+        found = []
+
+        def generator(itself):
+            with ds.dispose_scope("inner") as inner:
+                try:
+                    yield
+                finally:
+                    found.extend([ds.current_scope() is inner, Toy(1) in inner, inner])
+
+        itself = []
+        suspended = generator(itself)
+        next(suspended)
+        if ending == "close":
+            suspended.close()
+        elif ending == "cycle":
+            itself.append(suspended)
+        del suspended, itself
+        gc.collect()
+        assert found[:2] == [True, True]
+        assert found[2].closed
+        assert ds.current_scope() is None
+
     def test_a_break_out_of_the_loop_closes_it(self):
         for _scope, toy in scoped():  # noqa: B007  # used after the loop
             break

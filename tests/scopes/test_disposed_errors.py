@@ -143,20 +143,23 @@ def _in_generator(manager: AbstractContextManager[object]) -> Iterator[object]:
         yield ds.ones(3)
 
 
-@pytest.mark.parametrize(
-    ("manager", "name"), [(_Managed, "managed"), (ds.Workspace("loop").run, "loop")], ids=["class", "workspace"]
-)
-def test_a_scope_that_a_context_manager_opens_is_told_by_the_line_of_the_block(
-    manager: Callable[[], AbstractContextManager[object]], name: str
-):
+def test_a_scope_that_a_context_manager_of_the_package_opens_is_told_by_the_line_of_the_block():
+    workspace = ds.Workspace("loop")
     for _ in range(2):
         line = line_here() + 1
-        with manager():
+        with workspace.run():
             tensor = ds.ones(3)
-        tells(error_of(lambda tensor=tensor: tensor + 1), name, line)
-    for tensor in _in_generator(manager()):
+        tells(error_of(lambda tensor=tensor: tensor + 1), "loop", line)
+    for tensor in _in_generator(workspace.run()):
         held = tensor
-    tells(error_of(lambda: held + 1), name, _in_generator.__code__.co_firstlineno + 1)
+    tells(error_of(lambda: held + 1), "loop", _in_generator.__code__.co_firstlineno + 1)
+
+
+def test_a_scope_that_a_context_manager_of_the_program_opens_is_told_by_its_own_line():
+    for _ in range(2):
+        with _Managed():
+            tensor = ds.ones(3)
+        tells(error_of(lambda tensor=tensor: tensor + 1), "managed", _Managed.__enter__.__code__.co_firstlineno + 2)
 
 
 def test_a_decorated_function_is_named_by_its_first_line():

@@ -23,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 import disposescope as ds
+from disposescope.workspace.workspace import Run
 
 Array = NDArray[Any]
 
@@ -890,3 +891,20 @@ def test_memory_that_was_refused_is_in_no_peak() -> None:
                 np.empty(1 << 21, np.uint8)
             step(np.ones((10, 20)))
     assert workspace.statistics().passes == 3
+
+
+def test_an_interrupt_at_the_end_of_a_pass_leaves_later_ones_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = ds.Workspace("interrupted")
+    run_passes(workspace, 2)
+    with monkeypatch.context() as patched:
+
+        def interrupted(_run: object, _is_whole: bool) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(Run, "_end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_passes(workspace, 1)
+    before = workspace.statistics().hits
+    run_passes(workspace, 2)
+    assert workspace.statistics().hits > before
+    workspace.plan(time_limit=0)

@@ -47,9 +47,9 @@ static inline PyObject *get_field(PyObject *self, void *closure)
     return Py_NewRef(*(PyObject **)((char *)self + ((const struct field *)closure)->offset));
 }
 
-/* -1 with an error set where a field may not be assigned this, or not be deleted. */
-static inline int check_field(PyObject *self, PyObject *value, const struct field *field)
+static inline int set_field(PyObject *self, PyObject *value, void *closure)
 {
+    const struct field *field = closure;
     if (value == NULL) {
         PyErr_Format(PyExc_AttributeError, "%s of a %s cannot be deleted", field->name, Py_TYPE(self)->tp_name);
         return -1;
@@ -58,15 +58,6 @@ static inline int check_field(PyObject *self, PyObject *value, const struct fiel
     if (!(field->may_be_none && value == Py_None) && !PyObject_TypeCheck(value, type)) {
         PyErr_Format(PyExc_TypeError, "%s of a %s must be %s%s, not %s", field->name, Py_TYPE(self)->tp_name,
                      type->tp_name, field->may_be_none ? " or None" : "", Py_TYPE(value)->tp_name);
-        return -1;
-    }
-    return 0;
-}
-
-static inline int set_field(PyObject *self, PyObject *value, void *closure)
-{
-    const struct field *field = closure;
-    if (check_field(self, value, field) < 0) {
         return -1;
     }
     put((PyObject **)((char *)self + field->offset), value);

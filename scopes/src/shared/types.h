@@ -92,8 +92,8 @@ typedef struct {
     PyObject *entries;     /* a dict, or an instance of a subclass of it */
     PyObject *outer;       /* a ScopeState or None */
     PyObject *below;       /* a ScopeState or None */
-    PyObject *generator;   /* a weak reference to the generator whose block it is, or None */
-    PyObject *suspended;   /* a tuple of ScopeState */
+    PyObject *frame;       /* a frame or None */
+    PyObject *suspended; /* a tuple of ScopeState */
     PyObject *state;       /* 0, 1 or 2: unopened, open, closed */
     PyObject *direct;      /* True or False */
     PyObject *arena;       /* True or False */
@@ -122,48 +122,6 @@ static inline bool scope_is_direct(const ScopeState *scope) { return scope->dire
 static inline bool scope_is_strict(const ScopeState *scope) { return scope->strict == Py_True; }
 /* Whether the arena serves its block. */
 static inline bool scope_has_arena(const ScopeState *scope) { return scope->arena == Py_True; }
-
-/* What reads an attribute of a type of Python's own, without a look at the name each time. */
-static inline getter getter_of(const PyTypeObject *type, const char *name)
-{
-    const PyGetSetDef *attribute = type->tp_getset;
-    while (attribute != NULL && attribute->name != NULL && strcmp(attribute->name, name) != 0) {
-        attribute++;
-    }
-    return attribute == NULL ? NULL : attribute->get;
-}
-
-/* The frame of the generator whose block it is, a new reference. NULL where it is no generator's,
- * or where that has ended; an error is set where the frame could not be made. */
-static inline PyObject *scope_frame(const ScopeState *scope)
-{
-    static getter of_generator, of_async_generator;
-    if (scope->generator == Py_None) {
-        return NULL;
-    }
-    if (of_generator == NULL) {
-        of_generator = getter_of(&PyGen_Type, "gi_frame");
-        of_async_generator = getter_of(&PyAsyncGen_Type, "ag_frame");
-    }
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *generator;
-    if (PyWeakref_GetRef(scope->generator, &generator) <= 0) {
-        return NULL;
-    }
-#else
-    PyObject *generator = Py_NewRef(PyWeakref_GET_OBJECT(scope->generator));
-#endif
-    getter get = PyGen_CheckExact(generator) ? of_generator : NULL;
-    if (PyAsyncGen_CheckExact(generator)) {
-        get = of_async_generator;
-    }
-    PyObject *frame = get == NULL ? NULL : get(generator, NULL);
-    Py_DECREF(generator);
-    if (frame == Py_None) {
-        Py_CLEAR(frame);
-    }
-    return frame;
-}
 
 /* Puts a new reference into a field. What was there is let go last, for that can run any code. */
 static inline void put(PyObject **field, PyObject *value)

@@ -345,16 +345,10 @@ PyObject *account_scope(const struct account *account)
  * Python. */
 static bool runs_plainly(const ScopeState *scope)
 {
-    if (PyTuple_GET_SIZE(scope->suspended) != 0 || !scope_is_open(scope)) {
+    if (!PyFrame_Check(scope->frame) || PyTuple_GET_SIZE(scope->suspended) != 0 || !scope_is_open(scope)) {
         return false;
     }
-    PyObject *frame = scope_frame(scope);
-    if (frame == NULL) {
-        PyErr_Clear();
-        return false;
-    }
-    PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)frame);
-    Py_DECREF(frame);
+    PyObject *back = (PyObject *)PyFrame_GetBack((PyFrameObject *)scope->frame);
     Py_XDECREF(back);
     return back != NULL;
 }
