@@ -57,6 +57,12 @@ def take_back_birth(entry: Entry, /) -> None:
 def leave_birth_open(entry: Entry, /) -> None:
     """Take that back, and have the birth counted only when somebody counts: see `Entry.counted`."""
 
+def change_owner(entry: Entry, source: ScopeState | None, target: ScopeState | None, /) -> bool:
+    """Give what is alive and has one owner another one. Return whether that was so.
+
+    One step for every other thread: where it was not so, that one has released it, or was faster.
+    """
+
 def count_open_birth(entry: Entry, /) -> None:
     """Count the birth that was left open on the thread where it was. Of others nothing changes."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, cast
+from typing import cast
 
 from .base.errors import DeviceMismatchError, NotOwnedError
-from .compiled import ScopeState, born, born_whole, count_open_birth, take_back_birth, thread_ledger
+from .compiled import ScopeState, born, born_whole, change_owner, count_open_birth, take_back_birth, thread_ledger
 from .context import HOOKS, innermost_scope
 from .identity import (
     DEAD,
@@ -440,10 +440,6 @@ def _take_in(scope: ScopeState, array: object) -> None:
 # Who owns what, and how that changes: what a scope owns in a tree, hands over, and takes over.
 
 
-_CLAIMS: Final[dict[Entry, object]] = {}
-"""Unowned resources that a thread is giving an owner."""
-
-
 def owned_in(
     scope: ScopeState,
     tree: object,
@@ -654,12 +650,12 @@ def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
 def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | None) -> None:
     ledger = thread_ledger()
     for entry in entries:
-        # Taking the entry out is the claim: a move on another thread finds nothing then. A release
-        # that comes before the new owner is set takes the old one away.
-        if scope._entries.pop(entry, 0) is not None or entry.owner is not scope:
+        # Taking the entry out is the claim: a move on another thread finds nothing then.
+        if scope._entries.pop(entry, 0) is not None:
             continue
         count_open_birth(entry)
-        entry.owner = target
+        if not change_owner(entry, scope, target):
+            continue
         if scope._account is not None:
             for array in arrays_of(entry):
                 HOOKS.memory.move(array, scope, target)
@@ -671,27 +667,6 @@ def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | 
             target._take(entry)
         for listener in HOOKS.listeners:
             listener.moved(entry, scope, target)
-
-
-def _claim_unowned(scope: ScopeState, entry: Entry) -> bool:
-    """Make a scope the owner of what has none; False where another thread was faster.
-
-    It is then as if that one came later.
-    """
-    claim = object()
-    try:
-        if _CLAIMS.setdefault(entry, claim) is not claim or entry.owner is not None:
-            return False
-        entry.owner = scope
-        if LIVE.get(entry.key) is not entry and entry.owner is scope:
-            # Released by another thread before it had this owner, whom that release would have
-            # taken from it.
-            entry.owner = None
-            return False
-        return True
-    finally:
-        if _CLAIMS.get(entry) is claim:
-            del _CLAIMS[entry]
 
 
 def take_over(scope: ScopeState, resources: list[object]) -> None:
@@ -723,7 +698,7 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
         for entry in entries:
             # A composite has taken its members from their owners.
             if entry.members and entry.owner is None:
-                _claim_unowned(scope, entry)
+                change_owner(entry, None, scope)
         _put_in_order(entries)
         raise
 
@@ -745,14 +720,11 @@ def _attach(scope: ScopeState, planned: list[tuple[object, Kind, MemberPlan]]) -
         source = entry.owner
         if source is scope:
             continue
-        if source is None:
-            if not _claim_unowned(scope, entry):
-                continue
-        elif source._entries.pop(entry, 0) is not None or entry.owner is not source:
+        if source is not None and source._entries.pop(entry, 0) is not None:
             continue
-        else:
-            entry.owner = scope
         count_open_birth(entry)
+        if not change_owner(entry, source, scope):
+            continue
         if source is None:
             ledger.attached += 1
         else:

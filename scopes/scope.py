@@ -23,6 +23,7 @@ from .compiled import (
     Entry,
     ScopeState,
     again,
+    change_owner,
     count_open_birth,
     modules_were_imported,
     release,
@@ -529,10 +530,10 @@ class DisposeScope(ScopeState):
         self._entries[entry] = None
         if self._state == CLOSED and self._entries.pop(entry, 0) is None:
             # Closed by another thread a moment ago: the entry goes where the next birth would.
-            if entry.owner is not self:
-                return
             count_open_birth(entry)
-            entry.owner = outer = self.outer
+            outer = self.outer
+            if not change_owner(entry, self, outer):
+                return
             if outer is None:
                 thread_ledger().detached += 1
                 let_go(entry)

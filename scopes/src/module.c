@@ -106,6 +106,7 @@ static PyMethodDef functions[] = {
     {"anchor_died", compiled_anchor_died, METH_O, NULL},
     {"born", FAST(compiled_born), METH_FASTCALL, NULL},
     {"born_whole", FAST(compiled_born_whole), METH_FASTCALL, NULL},
+    {"change_owner", FAST(compiled_change_owner), METH_FASTCALL, NULL},
     {"clear_process", compiled_clear_process, METH_NOARGS, NULL},
     {"count_open_birth", compiled_count_open_birth, METH_O, NULL},
     {"counts_of_process", compiled_counts_of_process, METH_NOARGS, NULL},

@@ -44,6 +44,9 @@ PyObject *origin_of(ScopeState *scope);
 int own(ScopeState *scope, Entry *entry);
 int disown(ScopeState *scope, Entry *entry);
 
+/* See compiled.pyi. */
+PyObject *compiled_change_owner(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
+
 static inline bool anybody_listens(void) { return PyList_GET_SIZE(listeners) != 0; }
 
 /* Calls a method of each listener with one object, or with two; calls each hook with an object. -1

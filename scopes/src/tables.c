@@ -4,7 +4,7 @@ PyObject *live_table, *dead_table, *shared_table, *dead_composites;
 PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table, *memory_services;
 PyObject *entering_names;
 
-static PyObject *current_variable, *name_pop, *name_resolve;
+static PyObject *current_variable, *name_owner, *name_pop, *name_resolve;
 
 /* ------------------------------------------------------------------ making them */
 
@@ -39,7 +39,8 @@ int tables_make(PyObject *module)
         failed |= tables[i].made == NULL || PyModule_AddObjectRef(module, tables[i].name, tables[i].made) < 0;
     }
     if (failed || (name_pop = PyUnicode_InternFromString("pop")) == NULL ||
-        (name_resolve = PyUnicode_InternFromString("_resolve")) == NULL) {
+        (name_resolve = PyUnicode_InternFromString("_resolve")) == NULL ||
+        (name_owner = PyUnicode_InternFromString("owner")) == NULL) {
         return -1;
     }
     return 0;
@@ -138,6 +139,24 @@ int disown(ScopeState *scope, Entry *entry)
     Py_DECREF(entries);
     Py_XDECREF(popped);
     return popped == NULL ? -1 : 0;
+}
+
+PyObject *compiled_change_owner(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 3 || !is_entry(arguments[0]) || !scope_check(arguments[1]) || !scope_check(arguments[2])) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "internal error: change_owner() takes an entry and two scopes, or None");
+        }
+        return NULL;
+    }
+    Entry *entry = (Entry *)arguments[0];
+    PyObject *alive = PyDict_GetItemWithError(live_table, entry->key);
+    if (alive != (PyObject *)entry || entry->owner != arguments[1]) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
+    /* By its setter: what is held gets hold of its resource again. */
+    return PyObject_SetAttr((PyObject *)entry, name_owner, arguments[2]) < 0 ? NULL : Py_NewRef(Py_True);
 }
 
 /* ------------------------------------------------------------------ listeners and hooks */

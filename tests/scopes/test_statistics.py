@@ -12,6 +12,7 @@ import threading
 import pytest
 
 import disposescope as ds
+from disposescope.scopes import ownership
 from tests.scopes.toys import Disposable, Packed, Pair, Toy, counts, fails, recorded
 
 
@@ -382,3 +383,21 @@ def meanwhile():
 
         ds.reset_statistics(process=True)
         yield do
+
+
+def test_what_is_disposed_while_it_is_moved_out_is_counted_once(monkeypatch):
+    with ds.dispose_scope() as scope:
+        toy = Toy(1)
+        counted = ownership.count_open_birth
+
+        def disposed_meanwhile(entry):
+            counted(entry)
+            ds.dispose(toy)
+
+        before = ds.statistics()
+        with monkeypatch.context() as patched:
+            patched.setattr(ownership, "count_open_birth", disposed_meanwhile)
+            scope.detach(toy)
+        now = ds.statistics()
+    assert ds.is_disposed(toy)
+    assert (now.disposed_in_scope - before.disposed_in_scope, now.detached - before.detached) == (1, 0)
