@@ -47,8 +47,12 @@ def test_cycles_are_reported_although_the_collector_frees_them_after_the_look(tm
     assert (leak.kind, leak.count, leak.freed) == ("cycle", 8, None)
 
 
+# The collector, which may come by itself at any time, has just run.
 CYCLE_OF_SEVERAL = """
+import gc
 import numpy as np
+
+gc.collect()
 
 class Adam:
     def __init__(self):
