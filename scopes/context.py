@@ -17,7 +17,7 @@ import dis
 import types
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from sys import _getframe
+from sys import _getframe, version_info
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
@@ -350,6 +350,8 @@ _CO_GENERATOR: Final = 0x20
 _CO_ITERABLE_COROUTINE: Final = 0x100  # types.coroutine: its yield is an await
 _CO_ASYNC_GENERATOR: Final = 0x200
 _ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
+_FRAMES_STAY: Final = version_info >= (3, 14)
+"""Whether the frame of a closed generator has what its loop went over: see `let_go_of_ended`."""
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
 # Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are
@@ -384,7 +386,8 @@ def resolve(top: ScopeState) -> ScopeState | None:
     """
     node: ScopeState | None = top
     while node is not None:
-        let_go_of_ended(node)
+        if _FRAMES_STAY:
+            let_go_of_ended(node)
         if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
             if node._suspended:
                 return _innermost_running(node)
@@ -541,7 +544,7 @@ def leave_the_stack(scope: ScopeState) -> None:
     if not scope._state:
         raise ScopeNestingError(f"{scope!r} was left without having been entered", scope=repr(scope))
     node = CURRENT.get()
-    while node is not None and node is not scope:
+    while _FRAMES_STAY and node is not None and node is not scope:
         let_go_of_ended(node)
         node = node._below
     node = CURRENT.get()
