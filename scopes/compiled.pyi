@@ -157,8 +157,9 @@ class ScopeState:
     """What a scope is made of, and the ways into and out of it: the base of `DisposeScope`.
 
     Where something is unusual the compiled methods call methods in Python: `_check_options` of one
-    that is made with options, `_prepare`, `_begin`, `_resolve`, `_leave_the_stack`, `_explain`,
-    `_end` and `_raise_what_failed`. The methods without a body here are in Python as well.
+    that is made with options, `_prepare`, `_begin`, `_resolve`, `_let_ended_go`,
+    `_refuse_to_leave`, `_explain`, `_end` and `_raise_what_failed`. The methods without a body here
+    are in Python as well.
     """
 
     name: str | None

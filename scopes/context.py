@@ -21,7 +21,6 @@ from sys import _getframe, version_info
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
-from .base.errors import ScopeNestingError
 from .base.process import at_forks
 from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
 
@@ -43,7 +42,7 @@ __all__ = [
     "enter_among_generators",
     "finish_releases",
     "innermost_scope",
-    "leave_the_stack",
+    "let_ended_go",
     "remove_listener",
     "resolve",
     "resume_scope",
@@ -407,6 +406,14 @@ def let_go_of_ended(scope: ScopeState) -> None:
         scope._frame = _ENDED
 
 
+def let_ended_go(scope: ScopeState) -> None:
+    """Do so with what lies over a scope, before that is left."""
+    node = CURRENT.get()
+    while node is not None and node is not scope:
+        let_go_of_ended(node)
+        node = node._below
+
+
 def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple[ScopeState, ...]:
     """Return the open scopes that are suspended now, innermost first.
 
@@ -531,38 +538,6 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
         scope._suspended = suspended_scopes(below, scope._outer)
     scope._frame = generator_frame(frame)
     scope._direct = scope._frame is None and not scope._suspended
-
-
-def leave_the_stack(scope: ScopeState) -> None:
-    """Take a scope out from under those over it: it is misnested, or left in another context.
-
-    Raises
-    ------
-    ScopeNestingError
-        It was never entered.
-    """
-    if not scope._state:
-        raise ScopeNestingError(f"{scope!r} was left without having been entered", scope=repr(scope))
-    node = CURRENT.get()
-    while _FRAMES_STAY and node is not None and node is not scope:
-        let_go_of_ended(node)
-        node = node._below
-    node = CURRENT.get()
-    if node is scope:
-        # What was over it has closed just now.
-        set_current(scope._below)
-        if scope._served is not None or (scope._below is None and scope._arena):
-            HOOKS.memory.left(scope)
-        return
-    while node is not None:
-        if node._below is scope:
-            if scope._served is not None and node._served is None:
-                node._served, scope._served = scope._served, None
-            node._below = scope._below
-            return
-        node = node._below
-    if scope._served is not None and CURRENT.get() is None:
-        HOOKS.memory.left(scope)
 
 
 def suspend_scope(scope: ScopeState) -> ScopeState | None:

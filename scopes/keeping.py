@@ -130,24 +130,37 @@ def forget_block(scope: ScopeState) -> None:
         witness.close()
 
 
-def settle_survivors(scope: ScopeState) -> EscapedError | None:
+def settle_survivors(scope: ScopeState, in_flight: BaseException | None) -> EscapedError | None:
     """Give keepers what they hold of what a scope owns, and treat what else is held.
 
     The option of the scope says how. Can be called again after an interrupt.
+
+    Parameters
+    ----------
+    scope : ScopeState
+        The scope that is left.
+    in_flight : BaseException or None
+        What leaves its block. The frames that it has left hold nothing. Without one, that goes for
+        the exception that is being handled, as where a handler closes the scope.
 
     Returns
     -------
     EscapedError or None
         What a scope with ``escapes="raise"`` raises.
     """
-    if CLASSES.any_keeps:
-        kept = _alive(CLASSES.kept(list(scope._entries)))
-        if kept:
-            leave_to_keepers(scope, list(kept))
     option = scope.escapes
-    if option == "dispose" or not scope._entries:
-        return None
-    held = held_entries(list(scope._entries), KINDS.anchored, scope._variables, sys.exception())
+    try:
+        if CLASSES.any_keeps:
+            kept = _alive(CLASSES.kept(list(scope._entries)))
+            if kept:
+                leave_to_keepers(scope, list(kept))
+        if option == "dispose" or not scope._entries:
+            return None
+        passing = sys.exception() if in_flight is None else in_flight
+        held = held_entries(list(scope._entries), KINDS.anchored, scope._variables, passing)
+    finally:
+        # What is raised here is hung onto it, and has this frame in its traceback.
+        passing = in_flight = None
     if not held:
         return None
     if option == "raise":

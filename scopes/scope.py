@@ -40,7 +40,7 @@ from .context import (
     drive_by_hand,
     enter_among_generators,
     finish_releases,
-    leave_the_stack,
+    let_ended_go,
     resolve,
     resume_scope,
     suspend_scope,
@@ -115,8 +115,8 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
         failures.append(error)
 
 
-def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError | None:
-    """Close a scope, whatever its state was, and release what it owns.
+def end(scope: DisposeScope, failures: list[BaseException], in_flight: BaseException | None, /) -> EscapedError | None:
+    """Release what a scope owned that has been closed.
 
     Can be called again after an interrupt.
 
@@ -127,24 +127,21 @@ def end(scope: DisposeScope, failures: list[BaseException], /) -> EscapedError |
         with ``escapes="raise"`` about what was held. What releases and listeners raise goes to the
         failures.
     """
-    if scope._state == OPEN:
-        for left in HOOKS.left:
-            again(failures, left, scope)
-    if scope.keep_pages:
-        return_pages(scope)
-    scope._state = CLOSED
-    scope._direct = False
-    scope._frame = None
-    scope._suspended = ()
-    if failures:
-        # An entry that an interrupted release took out of the list is found by its owner.
-        scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
-    refusal: EscapedError | None = None
-    if scope._entries and (CLASSES.any_keeps or scope.escapes != "dispose"):
-        before = len(failures)
-        refusal = again(failures, settle_survivors, scope)
-        if len(failures) == before + 2 and scope.escapes == "keep":
-            again(failures, keep_all, scope)
+    try:
+        if scope.keep_pages:
+            return_pages(scope)
+        if failures:
+            # An entry that an interrupted release took out of the list is found by its owner.
+            scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
+        refusal: EscapedError | None = None
+        if scope._entries and (CLASSES.any_keeps or scope.escapes != "dispose"):
+            before = len(failures)
+            refusal = again(failures, settle_survivors, scope, in_flight)
+            if len(failures) == before + 2 and scope.escapes == "keep":
+                again(failures, keep_all, scope)
+    finally:
+        # As below.
+        del in_flight
     if scope._variables is not None or scope.escapes == "raise":
         again(failures, forget_block, scope)
     while DEAD_COMPOSITES or scope._entries:
@@ -416,7 +413,7 @@ class DisposeScope(ScopeState):
     # What the compiled `__enter__` and `__exit__` call where anything is unusual.
     _end = end
     _explain = staticmethod(explain)
-    _leave_the_stack = leave_the_stack
+    _let_ended_go = let_ended_go
     _raise_what_failed = raise_what_failed
     _resolve = resolve
 
@@ -829,6 +826,9 @@ class DisposeScope(ScopeState):
         )
         hand_over(self, entries, self.outer, plain)
         return result
+
+    def _refuse_to_leave(self) -> None:
+        raise ScopeNestingError(f"{self!r} was left without having been entered", scope=repr(self))
 
     def _refuse_to_enter(self) -> None:
         state = "is closed" if self._state == CLOSED else "is still open"

@@ -10,7 +10,7 @@ static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
 static PyObject *name_name, *name_package, *name_contextlib;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
-static PyObject *name_check_options, *name_prepare, *name_begin, *name_leave_the_stack, *name_explain, *name_end,
+static PyObject *name_check_options, *name_prepare, *name_begin, *name_let_ended_go, *name_refuse_to_leave, *name_explain, *name_end,
     *name_raise_what_failed;
 
 /* ------------------------------------------------------------------ the object */
@@ -320,16 +320,27 @@ PyObject *compiled_again(PyObject *module, PyObject *const *arguments, Py_ssize_
 }
 
 /* The same with a method of a scope. */
-static PyObject *again_called(PyObject *failures, ScopeState *scope, PyObject *name, PyObject *argument)
+static PyObject *again_called(PyObject *failures, ScopeState *scope, PyObject *name, PyObject *const *arguments,
+                              Py_ssize_t number)
 {
     PyObject *method = PyObject_GetAttr((PyObject *)scope, name);
     if (method == NULL) {
         keep_raised(failures);
         return NULL;
     }
-    PyObject *done = again(failures, method, &argument, argument != NULL);
+    PyObject *done = again(failures, method, arguments, number);
     Py_DECREF(method);
     return done;
+}
+
+/* Calls each hook of those for scopes that are left. */
+static void call_left_hooks(ScopeState *scope, PyObject *failures)
+{
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(left_hooks); i++) {
+        PyObject *hook = Py_NewRef(PyList_GET_ITEM(left_hooks, i)), *self = (PyObject *)scope;
+        Py_XDECREF(again(failures, hook, &self, 1));
+        Py_DECREF(hook);
+    }
 }
 
 /* Off the context variable, and what served the context before serves it again. Runs no Python
@@ -349,6 +360,46 @@ static void step_down(ScopeState *scope, PyObject *failures)
     Py_DECREF(below);
 }
 
+/* Out from under those over it, of which `top` is the last: it is misnested, or left in another
+ * context than it was entered in. Runs no Python code. */
+static void step_out(ScopeState *scope, PyObject *top, PyObject *failures)
+{
+    if (top == Py_None && scope->served != Py_None && serve(name_left, scope) < 0) {
+        keep_raised(failures);
+    }
+    for (PyObject *at = top; at != Py_None; at = ((ScopeState *)at)->below) {
+        ScopeState *over = (ScopeState *)at;
+        if (over->below == (PyObject *)scope) {
+            if (scope->served != Py_None && over->served == Py_None) {
+                put(&over->served, scope->served);
+                put(&scope->served, Py_None);
+            }
+            put(&over->below, scope->below);
+            break;
+        }
+    }
+}
+
+/* Off the list of scopes of this context, wherever it is. */
+static void leave_the_stack(ScopeState *scope, PyObject *failures)
+{
+#if PY_VERSION_HEX >= 0x030E0000
+    Py_XDECREF(again_called(failures, scope, name_let_ended_go, NULL, 0));
+#endif
+    PyObject *top = top_scope();
+    if (top == NULL) {
+        keep_raised(failures);
+    }
+    else if (top == (PyObject *)scope) {
+        /* What was over it has closed just now. */
+        step_down(scope, failures);
+    }
+    else {
+        step_out(scope, top, failures);
+    }
+    Py_XDECREF(top);
+}
+
 static void put_closed(ScopeState *scope)
 {
     put(&scope->state, state_closed);
@@ -362,7 +413,6 @@ static void put_closed(ScopeState *scope)
 static void give_up(ScopeState *scope)
 {
     PyObject *entries = scope->entries, *entry;
-    put_closed(scope);
     if (!PyDict_CheckExact(entries)) {
         return;
     }
@@ -403,8 +453,8 @@ static bool is_bare(const ScopeState *scope)
            !scope->keep_pages && PyList_GET_SIZE(dead_composites) == 0 && !anybody_listens();
 }
 
-/* Off the stack, then `_end`, then what was raised is raised. `in_flight` is None where nothing
- * passes through. */
+/* Off the stack, then closed, then `_end`, then what was raised is raised. `in_flight` is None where
+ * nothing passes through. */
 static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
     PyObject *self = (PyObject *)scope, *now = top_scope();
@@ -413,7 +463,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
     }
     Py_DECREF(now);
     if (scope->state == state_unopened && doing == name_leaving) {
-        return PyObject_CallMethodNoArgs(self, name_leave_the_stack);
+        return PyObject_CallMethodNoArgs(self, name_refuse_to_leave);
     }
     PyObject *failures = PyList_New(0), *escaped = NULL, *done;
     if (failures == NULL) {
@@ -423,7 +473,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
         step_down(scope, failures);
     }
     else if (doing == name_leaving) {
-        Py_XDECREF(again_called(failures, scope, name_leave_the_stack, NULL));
+        leave_the_stack(scope, failures);
     }
     if (in_flight != Py_None) {
         if ((done = PyObject_CallMethodOneArg(self, name_explain, in_flight)) == NULL) {
@@ -432,17 +482,13 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
         Py_XDECREF(done);
     }
     if (scope->state != state_closed) {
-        if (scope->state == state_open && !scope->keep_pages) {
-            if (call_hooks(left_hooks, self) == 0) {
-                put_closed(scope);
-            }
-            else {
-                keep_raised(failures);
-            }
+        if (scope->state == state_open) {
+            call_left_hooks(scope, failures);
         }
-        if (scope->state != state_closed || !is_bare(scope)) {
-            escaped = again_called(failures, scope, name_end, failures);
-            if (escaped == NULL) {
+        put_closed(scope);
+        if (!is_bare(scope)) {
+            PyObject *arguments[] = {failures, in_flight};
+            if ((escaped = again_called(failures, scope, name_end, arguments, 2)) == NULL) {
                 give_up(scope);
             }
         }
@@ -450,9 +496,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
     else if (doing == name_leaving && scope->limits_recording) {
         /* Closed elsewhere, or earlier in the block: what holds for the block ends here, where it
          * is left. */
-        for (int attempt = 0; attempt < 2 && call_hooks(left_hooks, self) < 0; attempt++) {
-            keep_raised(failures);
-        }
+        call_left_hooks(scope, failures);
     }
     if (PyList_GET_SIZE(failures) == 0 && (escaped == NULL || escaped == Py_None)) {
         done = Py_NewRef(Py_None);
@@ -630,7 +674,8 @@ int blocks_make(PyObject *module)
         {&name_check_options, "_check_options"},
         {&name_prepare, "_prepare"},
         {&name_begin, "_begin"},
-        {&name_leave_the_stack, "_leave_the_stack"},
+        {&name_let_ended_go, "_let_ended_go"},
+        {&name_refuse_to_leave, "_refuse_to_leave"},
         {&name_explain, "_explain"},
         {&name_end, "_end"},
         {&name_raise_what_failed, "_raise_what_failed"},

@@ -182,6 +182,69 @@ def test_what_the_frames_of_an_exception_refer_to_is_the_block_s_own():
     assert caught.value is not None
 
 
+class FalseError(ValueError):
+    """An exception with a length, and that 0."""
+
+    def __len__(self):
+        return 0
+
+
+def fail_with(error):
+    """Raise it beside a tensor, and return it."""
+    try:
+        x = ds.ones(3)
+        assert x.shape == (3,)
+        raise error
+    except ValueError as caught:
+        return caught
+    finally:
+        # The traceback of the error has this frame.
+        del error
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), FalseError()])
+def test_frames_that_an_exception_has_left_hold_nothing_where_exit_is_called_by_hand(error):
+    scope = keeping().__enter__()
+    raised = fail_with(error)
+    # Nothing is handled here: the exception is known by what is given alone.
+    assert sys.exception() is None
+    scope.__exit__(type(raised), raised, raised.__traceback__)
+    assert scope.escaped == ()
+
+
+def test_frames_that_a_handled_exception_has_left_hold_nothing_where_the_scope_is_closed():
+    def fail():
+        x = ds.ones(3)
+        raise ValueError(f"no {x.shape}")
+
+    scope = keeping().__enter__()
+    try:
+        fail()
+    except ValueError:
+        scope.close()
+    assert scope.escaped == ()
+
+
+def test_the_end_of_a_scope_that_fails_has_no_part_in_a_cycle(monkeypatch):
+    def fails(entries, types, note, passing):
+        del passing
+        raise RuntimeError("inside")
+
+    scope = keeping().__enter__()
+    raised = fail_with(FalseError())
+    monkeypatch.setattr(keeping_module, "held_entries", fails)
+    scope.__exit__(type(raised), raised, raised.__traceback__)
+    monkeypatch.undo()
+    gone = weakref.ref(raised)
+    gc.disable()
+    try:
+        del raised
+        assert gone() is None
+    finally:
+        gc.enable()
+    scope.close()
+
+
 def test_a_list_survives_an_exception():
     kept = []
     with pytest.raises(ValueError, match="no"), keeping():

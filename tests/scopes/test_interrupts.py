@@ -289,7 +289,7 @@ def test_what_a_hook_raises_when_a_scope_is_left_comes_after_everything_is_relea
 def test_a_scope_whose_end_is_interrupted_again_and_again_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch):
     """What it owned is nobody's then, and lives by reference count."""
 
-    def interrupted(scope: ds.DisposeScope, failures: list[BaseException], /) -> None:
+    def interrupted(scope: ds.DisposeScope, failures: list[BaseException], in_flight: None, /) -> None:
         raise KeyboardInterrupt
 
     with ds.dispose_scope() as scope:
