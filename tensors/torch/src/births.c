@@ -427,6 +427,34 @@ static void settle_disposals(void)
 
 /* ------------------------------------------------------------------ where tensors are allocated */
 
+/* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and the
+ * collector, which others ask for objects, does not know it. A debug build of Python would go
+ * through the object where it is given to the collector again, which PyTorch's are not made for;
+ * there the collector does not run by itself meanwhile. */
+static bool hide(PyObject *tensor)
+{
+#ifdef Py_DEBUG
+    (void)tensor;
+    return PyGC_Disable();
+#else
+    PyObject_GC_UnTrack(tensor);
+    return true;
+#endif
+}
+
+static void show(PyObject *tensor, bool hidden)
+{
+#ifdef Py_DEBUG
+    (void)tensor;
+    if (hidden) {
+        PyGC_Enable();
+    }
+#else
+    (void)hidden;
+    PyObject_GC_Track(tensor);
+#endif
+}
+
 /* What the classes of tensors get their instances' memory from, those of which it is not known
  * whether a scope may own them. */
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
@@ -439,9 +467,7 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     /* A caller may hold an exception, which stays. */
     PyObject *error, *value, *traceback;
     PyErr_Fetch(&error, &value, &traceback);
-    /* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and
-     * the collector, which others ask for objects, does not know it. */
-    PyObject_GC_UnTrack(tensor);
+    bool hidden = hide(tensor);
     if (type == birth_watch->memory->tensor) {
         settle_disposals();
     }
@@ -458,7 +484,7 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
         watch_unowned(tensor, place, watch);
     }
     Py_XDECREF(place);
-    PyObject_GC_Track(tensor);
+    show(tensor, hidden);
     PyErr_Restore(error, value, traceback);
     return tensor;
 }
