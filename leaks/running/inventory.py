@@ -217,6 +217,8 @@ class Growing:
             if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
         )
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
+        # What a graph saved at a line may be more than its results that are kept.
+        most: dict[_Line, Leak] = {}
         for leak in report.leaks:
             if leak.kind not in _GROWING or is_given_back(leak):
                 continue
@@ -231,7 +233,10 @@ class Growing:
                     self._met.setdefault(_line_of(leak), (leak, ()))
                 continue
             if leak.trend is not None:
-                self._met[_line_of(leak)] = leak, _retainers_of(leak, report.retainers)
+                line = _line_of(leak)
+                if line not in most or leak.nbytes > most[line].nbytes:
+                    most[line] = leak
+                    self._met[line] = leak, _retainers_of(leak, report.retainers)
             elif leak.kind in ("model", "view"):
                 # Models that main() trained and averages in the end are kept on purpose.
                 self._open[_line_of(leak)] = replace(leak, unjudged="growth")

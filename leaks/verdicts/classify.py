@@ -39,6 +39,8 @@ _BIRTHS_PER_PART: Final = 4
 _BIRTHS_PER_ADDED: Final = 2
 _VIEWED_NBYTES: Final = 64_000
 _PINNING: Final = ("view", "escaped")
+_REPLACED: Final = 8
+"""Of so many that a line made one alone is alive, where it is the last of a loop."""
 _IMPORTING: Final = "<frozen importlib"
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
@@ -430,6 +432,7 @@ class _Group:
                 escape=self.escape,
                 is_left=self.is_left,
                 pinned_times=times,
+                is_replaced=count == 1 and births.made >= _REPLACED and births.live <= 1,
                 trend=trend,
                 trend_is_known=evidence.watched_passes,
                 is_bounded=evidence.watched(births),

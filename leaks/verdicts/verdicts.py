@@ -49,6 +49,9 @@ class Facts:
     pinned_times : float
         How many times as many bytes views pin as they use; 1 where they are no views, or others use
         the rest.
+    is_replaced : bool
+        Whether it is one of many that the line made, and the others are gone: such as the last one
+        of a loop.
     trend : Trend or None
         How they grow.
     trend_is_known : bool
@@ -85,6 +88,7 @@ class Facts:
     escape: Escape | None
     is_left: bool
     pinned_times: float
+    is_replaced: bool
     trend: Trend | None
     trend_is_known: bool
     is_bounded: bool
@@ -156,7 +160,7 @@ def judgement_on(facts: Facts) -> Judgement:
             f"Its graph reaches over {facts.graph_passes} steps of an optimizer and grows with each",
             "detach() what goes on to the next step, or compute it under torch.no_grad(); of a loss add up loss.item()",
         )
-    if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= WORTH_NBYTES:
+    if facts.pinned_times >= _PINNED_TIMES and facts.nbytes >= WORTH_NBYTES and not facts.is_replaced:
         return _pinned(facts, "likely")
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         trend = facts.trend

@@ -135,6 +135,17 @@ def test_a_small_view_that_pins_much_is_a_view() -> None:
     assert "compact=True" in leak.explanation
 
 
+def test_the_last_view_of_a_loop_is_no_leak_and_two_of_them_are() -> None:
+    with LeakDetector() as detector:
+        for _ in range(10):
+            BOX["preview"] = ds.zeros(100_000)[:5]
+        assert told(detector.report(of_program=True, object_limit=10**8)) == []
+        for number in range(10):
+            BOX[f"preview {number % 2}"] = ds.zeros(100_000)[:5]
+        leak = one(detector.report(of_program=True, object_limit=10**8))
+    assert (leak.kind, leak.sure, leak.count) == ("view", "likely", 2)
+
+
 def test_a_view_is_reported_also_after_a_long_search_of_the_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("disposescope.leaks.holders.search._AFTER_THE_LAST", 0)
     with ds.LeakDetector() as detector:

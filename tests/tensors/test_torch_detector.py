@@ -56,6 +56,16 @@ def test_births_in_a_scope_are_the_scopes_and_are_seen_once():
     assert float(kept[0]) == 2
 
 
+def test_memory_of_a_temporary_is_that_of_the_parameter_made_of_it():
+    with LeakDetector() as detector:
+        kept = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(3)]
+        line = line_above()
+        # Nothing is made between the last one and the question.
+        found = memory_of(detector)
+    assert [(seen.nbytes, op_of(seen), line_of(seen)) for seen in found] == [(4000, "zeros", line)] * 3
+    kept.clear()
+
+
 def test_temporaries_leave_nothing():
     with LeakDetector() as detector:
         total = float((torch.ones(100) * 2 + 1).sum())

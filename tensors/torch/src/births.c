@@ -217,6 +217,7 @@ static bool budgets_are_asked(void) { return PyDict_GET_SIZE(birth_watch->budget
 
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
+static PyObject *allocate_other(PyTypeObject *type, Py_ssize_t items);
 
 /* Whether a scope may own the instances of a class, which remembers it by where they get their
  * memory from. -1 with an error set. */
@@ -229,7 +230,7 @@ static int is_born(PyTypeObject *type)
     int answer = returned == NULL ? -1 : PyObject_IsTrue(returned);
     Py_XDECREF(returned);
     if (answer >= 0 && type->tp_alloc == allocate) {
-        type->tp_alloc = answer ? allocate_born : PyType_GenericAlloc;
+        type->tp_alloc = answer ? allocate_born : allocate_other;
     }
     return answer;
 }
@@ -492,6 +493,14 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
 /* The same, and what those get it from that a scope may own. */
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items) { return allocate(type, items); }
 
+/* The same of those that it may not own, such as parameters. What was made before is looked at: it
+ * may be what a parameter is made of, and gone afterwards, when its memory is the parameter's. */
+static PyObject *allocate_other(PyTypeObject *type, Py_ssize_t items)
+{
+    memory_look(birth_watch->memory);
+    return PyType_GenericAlloc(type, items);
+}
+
 void births_watch_class(PyTypeObject *type)
 {
     if (type->tp_alloc == PyType_GenericAlloc && PyType_IS_GC(type)) {
@@ -501,7 +510,7 @@ void births_watch_class(PyTypeObject *type)
 
 void births_leave_class(PyTypeObject *type)
 {
-    if (type->tp_alloc == allocate || type->tp_alloc == allocate_born) {
+    if (type->tp_alloc == allocate || type->tp_alloc == allocate_born || type->tp_alloc == allocate_other) {
         type->tp_alloc = PyType_GenericAlloc;
     }
 }
