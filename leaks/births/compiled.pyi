@@ -207,7 +207,7 @@ class Log:
         """Return how many passes of each name there were."""
 
     def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
-        """Call a function at births 16, 20, 25 and so on from now, on the main thread.
+        """Call a function at births 6, 7, 8, 10 and so on from now, on the main thread.
 
         Each is a quarter further on than the one before, and from some 16,000 on twice as far. The
         call is made as soon as the main thread runs Python code.

@@ -60,6 +60,8 @@ _PASSING: Final = ("scope", "suspended")
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
+_FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
+"""Of a line that made fewer than `BIRTHS_AT_LEAST`, and released none."""
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
@@ -153,11 +155,11 @@ class Growing:
 
     It looks at passes 16, 24, 36 and so on, each half as far again as the one before, which bounds
     what that costs. In a program without passes it looks at births, at first each a quarter further
-    on than the one before, where a line has grown until then. What grew until the last passes of
-    the run and was then freed because a function returned, or a thread ended, is reported; what a
-    scope gives back, what the program clears, and what an earlier phase freed is by design. Where
-    the holder was not found, such as a finalizer of an object that went, the program may have
-    cleared it: that is possible growth.
+    on than the one before, where a line has grown until then, or a few large results of it stay.
+    What grew until the last passes of the run and was then freed because a function returned, or a
+    thread ended, is reported; what a scope gives back, what the program clears, and what an earlier
+    phase freed is by design. Where the holder was not found, such as a finalizer of an object that
+    went, the program may have cleared it: that is possible growth.
 
     A graph that reaches over many steps of an optimizer, such as that of a sum of losses, is by no
     design: no ``backward()`` can go through it, as the parameters have changed. It is reported also
@@ -384,12 +386,14 @@ def _fills_a_comprehension() -> bool:
 def _grows() -> bool:
     """Return whether a line grows, or may: what began late has too few points yet for a trend."""
     for number in range(LOG.site_count()):
-        *_, live, nbytes, _ = LOG.site(number)
+        *_, made, live, nbytes, _ = LOG.site(number)
         worth = max(nbytes, live * _NBYTES_AT_LEAST)
         if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
             course = LOG.series(number, None)
             if rises(course) or trend_of(course):
                 return True
+        elif live >= EPOCHS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES and live >= NEVER_RELEASED * made:
+            return True
     return False
 
 

@@ -132,7 +132,7 @@ static void resize(Log *log, struct birth *birth, size_t nbytes)
 
 /* ------------------------------------------------------------------ looks while the program runs */
 
-enum { FIRST_LOOK = 16, MANY_BIRTHS = 16384 };
+enum { FIRST_LOOK = 6, MANY_BIRTHS = 16384 };
 
 static void ask_for_look(Log *log);
 

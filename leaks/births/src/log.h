@@ -148,7 +148,7 @@ struct sites {
 
 /* ------------------------------------------------------------------ the log */
 
-/* When somebody looks at what lives: at births 16, 20, 25 and so on from now, each a quarter
+/* When somebody looks at what lives: at births 6, 7, 8, 10 and so on from now, each a quarter
  * further on, from some 16,000 on at twice as many, as a look takes longer then; where the main
  * thread runs Python code. */
 struct looks {
