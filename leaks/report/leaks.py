@@ -274,6 +274,11 @@ class Trend:
     series: tuple[tuple[int, int, int], ...]
     over: Literal["passes", "births"] = "passes"
 
+    @property
+    def is_of_one(self) -> bool:
+        """Return whether one array grows, which each birth of the line replaces by a larger one."""
+        return self.over == "births" and max(count for _, count, _ in self.series) <= 2
+
 
 # Lines of source around a site.
 

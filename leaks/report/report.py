@@ -760,7 +760,13 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     if leak.freed is not None and leak.trend is not None and leak.trend.over == "passes":
         grown = f"{_counted(leak.count, noun_of(leak.tensor_kind))} and {bytes_text(leak.nbytes)}"
         lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")
-    if leak.trend is not None and leak.trend.over == "births":
+    if leak.trend is not None and leak.trend.is_of_one:
+        end = "" if leak.freed is None else f", freed {leak.freed}"
+        lines.append(
+            f"{_INDENT}grew to {bytes_text(leak.nbytes)}: each of {leak.trend.passes:,} that this line made replaces "
+            f"the one before, and has more{end}"
+        )
+    elif leak.trend is not None and leak.trend.over == "births":
         # An expression makes others on the way.
         passing = " (temporaries included)" if leak.count < leak.trend.passes else ""
         of_line = f"{leak.count:,} of {leak.trend.passes:,} that this line made{passing}"

@@ -37,6 +37,7 @@ from ..verdicts.growth import (
     STEP,
     STOPPED,
     UNASKED,
+    joins,
     rises,
     trend_of,
 )
@@ -391,6 +392,9 @@ def _grows() -> bool:
         if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
             course = LOG.series(number, None)
             if rises(course) or trend_of(course):
+                return True
+        elif made >= BIRTHS_AT_LEAST and nbytes >= WORTH_NBYTES and joins(number):
+            if trend_of(LOG.series(number, None)):
                 return True
         elif live >= EPOCHS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES and live >= NEVER_RELEASED * made:
             return True

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dis
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate, combinations, pairwise
 from statistics import median
+from types import CodeType
 from typing import Final, final
 
-from ...scopes.base.sites import is_in_comprehension
+from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
 from ..births.log import LOG
 from ..report.leaks import Trend
@@ -27,9 +31,11 @@ __all__ = [
     "UNASKED",
     "Evidence",
     "doubt_of",
+    "joins",
     "rises",
     "trend_of",
     "trend_of_births",
+    "trend_of_one",
 ]
 
 # Decide whether a line grows, from its live resources over the passes of a loop, or over births.
@@ -63,12 +69,19 @@ _DEVIATIONS: Final = 2.0
 BIRTHS_AT_LEAST: Final = 16
 _ALONE_AT_LEAST: Final = 32
 _MADE_FOR_ONE: Final = 3
+_MADE_OF_ONE: Final = 2
 _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
 _SMALL_PART: Final = 1 / 32
 _FIRST_PASSES: Final = 32
+
+_JOINING: Final = frozenset(
+    {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
+)
+"""Functions whose result may be the last one and something more."""
+_NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
 
 _QUARTERS: Final = (0.25, 0.5, 0.75)
 _UNEVEN: Final = 0.3
@@ -190,6 +203,46 @@ def trend_of_births(
         series=tuple(_thinned(series, _SHOWN)),
         over="births",
     )
+
+
+def joins(site: int) -> bool:
+    """Return whether a site joins arrays, so that each may have the one before in it."""
+    _, _, call, places, *_ = LOG.site(site)
+    # Of functions in C the call is not known.
+    return call in _JOINING or (call is None and bool(places) and _names_what_joins(*places[0]))
+
+
+@lru_cache(maxsize=256)
+def _names_what_joins(code: CodeType, offset: int) -> bool:
+    line = line_of(code, offset)
+    return any(
+        each.opname in _NAMING and each.argval in _JOINING and line_of(code, each.offset) == line
+        for each in dis.get_instructions(code)
+    )
+
+
+def trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
+    """Return the growth of one array, in a program without passes, to which a line joins ever more.
+
+    Each of them replaces the one before, from early on in the run to its end, and their bytes grow
+    steadily.
+
+    Parameters
+    ----------
+    course : sequence of (int, int, int)
+        Births of the program, live count and live bytes of the line, in order.
+    made : int
+        How many the line made in all.
+    latest, last : int
+        The numbers of its last birth that is alive, and of the last birth of the program.
+    """
+    if made < BIRTHS_AT_LEAST or latest < _UNTIL_THE_END * last:
+        return None
+    trend = trend_of(course)
+    if trend is None or course[0][0] > _FROM_THE_START * last:
+        return None
+    _, count, nbytes = course[-1]
+    return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
@@ -390,6 +443,8 @@ class Evidence:
                 # The records were ordered in another way.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
+            if len(numbers) <= _MADE_OF_ONE and births.has_series and joins(site):
+                return trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             return trend_of_births(
                 numbers,
                 sizes,

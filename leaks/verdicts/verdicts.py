@@ -164,6 +164,13 @@ def judgement_on(facts: Facts) -> Judgement:
         return _pinned(facts, "likely")
     if facts.trend is not None and _is_worth_it(facts, facts.trend):
         trend = facts.trend
+        if trend.is_of_one:
+            return Judgement(
+                "growth",
+                "possible",
+                f"Each of {trend.passes:,} that this line made takes the place of the one before, and has more",
+                facts.remedy or "bound what is joined to it, or keep only the last part of it",
+            )
         if trend.over == "births":
             return Judgement(
                 "growth",
