@@ -10,8 +10,8 @@ static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
 static PyObject *name_name, *name_package, *name_contextlib;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
-static PyObject *name_check_options, *name_prepare, *name_begin, *name_let_ended_go, *name_refuse_to_leave, *name_explain, *name_end,
-    *name_raise_what_failed;
+static PyObject *name_check_options, *name_prepare, *name_begin, *name_let_ended_go, *name_refuse_to_leave,
+    *name_explain, *name_end, *name_raise_what_failed;
 
 /* ------------------------------------------------------------------ the object */
 
