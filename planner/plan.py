@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from numbers import Real
+from typing import Any, Final, cast, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -138,8 +138,9 @@ def _rows_of(buffers: Any) -> NDArray[np.int64]:
 
 def seconds_of(time_limit: object) -> float:
     """Return a time limit; an error that names it where it is no number of seconds."""
-    if isinstance(time_limit, bool) or not isinstance(time_limit, (int, float)):
+    if isinstance(time_limit, (bool, np.bool_)) or not isinstance(time_limit, Real):
         raise TypeError(f"plan: time_limit is a number of seconds, not {time_limit!r}")
-    if math.isnan(time_limit) or time_limit < 0:
+    seconds = cast("float", time_limit)
+    if not seconds >= 0:
         raise ValueError(f"plan: time_limit is a number of seconds, 0 or more, not {time_limit!r}")
-    return float(min(time_limit, 1e9))
+    return float(min(seconds, 10**9))

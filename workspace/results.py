@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from ..leaks.report.peak import Advice, LinePeak, peak_lines
 from ..scopes.base.process import bytes_text
 
 __all__ = ["Peak", "Replan", "WorkspaceStatistics"]
+
+
+_REASONS_SHOWN: Final = 20
 
 
 @final
@@ -51,7 +54,8 @@ class WorkspaceStatistics:
     escapes : int
         Blocks that outlived their pass.
     reasons : mapping of str to int
-        Why births were missed, with the line, and how often.
+        Why births were missed, with the line, and how often; of more than 500 reasons the later
+        ones together.
     replans : tuple of Replan
         The plans that were made after the first of each key.
     persistent_nbytes : int
@@ -80,7 +84,11 @@ class WorkspaceStatistics:
         ]
         if self.persistent_nbytes:
             lines.append(f"persistent arrays {bytes_text(self.persistent_nbytes)}")
-        lines += [f"missed {count} times: {reason}" for reason, count in self.reasons.items()]
+        most = sorted(self.reasons.items(), key=lambda item: -item[1])
+        lines += [f"missed {count} times: {reason}" for reason, count in most[:_REASONS_SHOWN]]
+        if most[_REASONS_SHOWN:]:
+            rest = sum(count for _, count in most[_REASONS_SHOWN:])
+            lines.append(f"missed {rest} times: {len(most) - _REASONS_SHOWN} reasons more")
         lines += [f"planned anew after pass {one.number}: {one.reason}" for one in self.replans]
         return "\n".join(lines)
 

@@ -25,7 +25,7 @@ from functools import wraps
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, final
+from typing import Any, Final, ParamSpec, SupportsIndex, TypeVar, cast, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -39,6 +39,7 @@ from ..scopes.base.errors import ScopeNestingError, WorkspaceError
 from ..scopes.base.options import EscapesOption
 from ..scopes.base.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.base.sites import Mark
+from ..scopes.compiled import with_undo
 from ..scopes.context import OPEN
 from ..scopes.framework import FRAMEWORKS
 from ..scopes.scope import DisposeScope
@@ -56,6 +57,9 @@ _ALIGNMENT: Final = 64
 """Blocks in a slab begin at multiples of it."""
 _SPREAD_FROM: Final = 32 << 10
 _SPREAD: Final = 9 * _ALIGNMENT
+
+_REASONS_AT_MOST: Final = 500
+_OTHER_REASONS: Final = "other lines or sizes"
 
 _NO_SLAB: Final = "there was no memory for the slab"
 
@@ -189,6 +193,13 @@ class _Course:
             return
         self.observed = recording
 
+    def notes(self, limit: int | None) -> bool:
+        """Return whether other libraries note their memory in the next pass.
+
+        A limit judges every pass.
+        """
+        return self.wants_notes or (self._has_notes and limit is not None)
+
     def improve(self, time_limit: float) -> None:
         """Look for a lower plan for what was recorded."""
         if self.recording is not None and self.found is not None:
@@ -222,7 +233,9 @@ class _Course:
         """Return what lies in the slab, and where."""
         planned = self.planned
         offsets = np.array([slot.offset for slot in planned], np.int64)
-        assert self.recording is not None
+        if self.recording is None:
+            # A first pass that was refused has a peak, and nothing in the slab.
+            return Table((), np.zeros((0, 3), np.int64)), Plan(offsets, 0, 0)
         rows = np.array(self._buffers(self.recording, planned), np.int64).reshape(-1, 3)
         height = 0 if self.found is None else self.found.height
         bound = 0 if self.found is None else self.found.lower_bound
@@ -319,7 +332,7 @@ class Run:
             try:
                 scope.__enter__()
                 self._pass.begin(scope)
-                if self._works and course.wants_notes:
+                if self._works and course.notes(workspace.limit):
                     self._note_lives()
             except BaseException as error:
                 self._stop_noting()
@@ -334,7 +347,10 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._scope is not None, "a pass was left that was not entered"
+        if self._scope is None:
+            raise ScopeNestingError(
+                f"a pass of workspace {self._workspace.name!r} was left without having been entered", scope=repr(self)
+            )
         is_whole = False
         try:
             try:
@@ -348,6 +364,16 @@ class Run:
             if error is None:
                 raise refusal
             error.add_note(str(refusal))
+
+    def _leave_anyway(self, error: BaseException) -> None:
+        """Leave the scope where `__exit__` was interrupted before it did."""
+        scope = self._scope
+        if scope is not None and scope._state == OPEN:
+            try:
+                self._stop_noting()
+            finally:
+                scope.__exit__(type(error), error, error.__traceback__)
+                self._end(False)
 
     def _pass_of(self, thread: _Thread, course: _Course) -> Any:
         """Return what records the pass, and serves it from the slab where that is its turn."""
@@ -395,6 +421,11 @@ class Run:
         self._is_forgotten = True
         if self._pass is not None:
             self._pass.end()
+
+
+# mypy takes no method for another; it has the same signature.
+_wrapped: Final = with_undo
+Run.__exit__ = _wrapped((Run.__exit__, Run._leave_anyway))  # type: ignore[method-assign]  # same signature
 
 
 @final
@@ -454,8 +485,11 @@ class Workspace:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise TypeError(f"Workspace: name must be a str, not {name!r}")
         self.name: Final = name
+        for option, flag in (("strict", strict), ("verify", verify)):
+            if not isinstance(flag, (bool, np.bool_)):
+                raise TypeError(f"Workspace: {option} must be True or False, not {flag!r}")
         self.limit: Final = None if limit is None else parse_budget(limit, "Workspace: limit")
-        self.strict: Final = strict
+        self.strict: Final = bool(strict)
         self.verify: Final = bool(verify or ARENA.debug)
         self._persistent: dict[str, NDArray[Any]] = {}
         self._begin()
@@ -493,9 +527,10 @@ class Workspace:
         ------
         MemoryError
             On entering: a pass with this key has exceeded the limit.
+        TypeError
+            The key is not hashable.
         """
-        hash(key)
-        return Run(self, key, escapes)
+        return Run(self, _checked_key(key, "run"), escapes)
 
     def persistent(
         self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike = np.float64
@@ -506,20 +541,27 @@ class Workspace:
 
         Raises
         ------
+        TypeError
+            The name is no str, the shape no int and no sequence of them, or the dtype none.
         ValueError
-            The array of that name has another shape or dtype.
+            The array of that name has another shape or dtype; a length is negative; or the dtype
+            does not say how large an element is, or is an array of others.
         """
-        expected = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise TypeError(f"persistent: name must be a str, not {name!r}")
+        expected, wanted = _checked_shape(shape), np.dtype(dtype)
+        if wanted.itemsize == 0 or wanted.subdtype is not None:
+            raise ValueError(f"persistent: an element of dtype {dtype!r} has no size, or is an array: give its own")
         with _LOCK:
             array = self._persistent.get(name)
             if array is None:
                 # Without a scope, and with NumPy's own allocator.
-                array = contextvars.Context().run(np.zeros, expected, dtype)
+                array = contextvars.Context().run(np.zeros, expected, wanted)
                 self._persistent[name] = array
-        if array.shape != expected or array.dtype != np.dtype(dtype):
+        if array.shape != expected or array.dtype != wanted:
             raise ValueError(
                 f"persistent: {name!r} is an array of shape {array.shape} and dtype {array.dtype}, "
-                f"not of {expected} and {np.dtype(dtype)}"
+                f"not of {expected} and {wanted}"
             )
         return array
 
@@ -532,7 +574,8 @@ class Workspace:
         Parameters
         ----------
         time_limit : float, default 10.0
-            How many seconds it may take in all.
+            How many seconds the search may take in all, after the fast plans of each key that it
+            begins with.
 
         Raises
         ------
@@ -560,9 +603,10 @@ class Workspace:
             threads = list(self._threads)
             slabs = bounds = 0
             for thread in threads:
-                heights = [course.served.height for course in thread.courses.values() if course.served is not None]
-                slabs += max(heights, default=0)
-                bounds += max((course.bound_nbytes for course in thread.courses.values()), default=0)
+                # A snapshot: the thread may meet another key meanwhile.
+                courses = tuple(thread.courses.values())
+                slabs += max((course.served.height for course in courses if course.served is not None), default=0)
+                bounds += max((course.bound_nbytes for course in courses), default=0)
             return WorkspaceStatistics(
                 passes=self._passes,
                 slab_nbytes=slabs,
@@ -586,7 +630,7 @@ class Workspace:
         LookupError
             No pass with that key has ended.
         """
-        return self._peak_of(self._course(key))
+        return self._peak_of(self._course(key, "peak"))
 
     @_in_no_scope
     def save(self, path: str | Path, key: Hashable = None) -> None:
@@ -602,7 +646,9 @@ class Workspace:
         OSError
             The file cannot be written.
         """
-        table, found = self._course(key).table()
+        if not isinstance(path, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
+            raise TypeError(f"save: path must be a str or a Path, not {path!r}")
+        table, found = self._course(key, "save").table()
         write_table(Path(path), table, found)
 
     # What runs and reports call.
@@ -626,16 +672,21 @@ class Workspace:
         thread.courses[key] = course = _Course(key, self.verify)
         return course
 
-    def _course(self, key: Hashable) -> _Course:
+    def _course(self, key: Hashable, verb: str) -> _Course:
         course = self._last
         if key is not None:
-            course = self._thread().courses.get(key)
-            if course is None or course.recording is None:
+            course = self._thread().courses.get(_checked_key(key, verb))
+            if course is None or course.observed is None:
                 course = self._recorded.get(key)
-        if course is None or course.recording is None:
+        if course is None or course.observed is None:
             of = "" if key is None else f" with key {key!r}"
             raise LookupError(f"workspace {self.name!r} has recorded no pass{of}")
         return course
+
+    def _count(self, reasons: Sequence[str]) -> None:
+        for reason in reasons:
+            known = reason in self._reasons or len(self._reasons) < _REASONS_AT_MOST
+            self._reasons[reason if known else _OTHER_REASONS] += 1
 
     def _persistent_nbytes(self) -> int:
         return sum(array.nbytes for array in self._persistent.values())
@@ -671,8 +722,7 @@ class Workspace:
             self._hits += served.hits
             self._misses += served.misses + len(missed)
             self._escapes += served.escaped
-            if missed:
-                self._reasons.update(missed)
+            self._count(missed)
             number = self._passes
         if self.limit is not None and course.refusal is None:
             # Before another plan is made: births are read with the slots of their own plan.
@@ -709,7 +759,7 @@ class Workspace:
             course.observe(Recording(births), noted)
         missed = [_reason(birth, course) for birth in births if birth.is_miss]
         with _LOCK:
-            self._reasons.update(missed)
+            self._count(missed)
         escaped = [birth for birth in births if birth.outcome is Service.SERVED and birth.died is None]
         if escaped:
             thread.give_up_slab()
@@ -753,9 +803,32 @@ class Workspace:
     @_in_no_scope
     def _refusal(self, course: _Course, served: Any, limit: int) -> str:
         course.observed = Recording(course.read(served))
+        self._last = self._recorded[course.key] = course
         return (
             f"workspace {self.name!r} has a limit of {bytes_text(limit)}, which a pass exceeds: {self._peak_of(course)}"
         )
+
+
+def _checked_key(key: Hashable, verb: str) -> Hashable:
+    try:
+        hash(key)
+    except TypeError as error:
+        raise TypeError(f"{verb}: key must be hashable, not {key!r}: {error}") from None
+    return key
+
+
+def _checked_shape(shape: object) -> tuple[int, ...]:
+    lengths: tuple[int, ...]
+    try:
+        lengths = (index(cast("SupportsIndex", shape)),)
+    except TypeError:
+        try:
+            lengths = tuple(map(index, cast("Sequence[SupportsIndex]", shape)))
+        except TypeError:
+            raise TypeError(f"persistent: shape must be an int or a sequence of them, not {shape!r}") from None
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"persistent: no length of a shape is negative, as in {shape!r}")
+    return lengths
 
 
 def _room_of(nbytes: int, verified: bool) -> int:

@@ -144,6 +144,8 @@ def peak_lines(
 
     Of the last two, at most `at_most` rows each are shown, or all where it is None.
     """
+    if not living:
+        return [f"peak{what}: nothing was born"]
     lines = [f"peak{what} at {line}; there live", *(f"  {row}" for row in living[:at_most])]
     rest = living[len(living[:at_most]) :]
     if rest:

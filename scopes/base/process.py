@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
-from operator import itemgetter
+from operator import index, itemgetter
 from types import ModuleType
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, Protocol, SupportsIndex, cast, final
 from warnings import warn
 
 from ..compiled import AWAITED, note_modules_seen
@@ -647,9 +647,9 @@ def parse_budget(budget: object, option: str = "budget") -> int:
     >>> parse_budget("512MiB"), parse_budget("1.5 kB"), parse_budget(10)
     (536870912, 1500, 10)
     """
-    if isinstance(budget, bool) or not isinstance(budget, (int, str)):
+    nbytes = None if isinstance(budget, (bool, str)) else _integer(budget)
+    if nbytes is None and not isinstance(budget, str):
         raise TypeError(f'{option} must be a number of bytes or a string such as "512MiB", not {budget!r}')
-    nbytes: int
     if isinstance(budget, str):
         found = _WRITTEN.fullmatch(budget)
         if found is None:
@@ -659,11 +659,16 @@ def parse_budget(budget: object, option: str = "budget") -> int:
         whole, _, fraction = number.partition(".")
         scale = int(base ** _POWERS[power.lower()])
         nbytes = int(whole) * scale + int(fraction or 0) * scale // 10 ** len(fraction)
-    else:
-        nbytes = budget
-    if nbytes <= 0:
+    if nbytes is None or nbytes <= 0:
         raise ValueError(f"{option} must be positive, not {budget!r}")
     return min(nbytes, (1 << 62))
+
+
+def _integer(number: object) -> int | None:
+    try:
+        return index(cast("SupportsIndex", number))
+    except TypeError:
+        return None
 
 
 def bytes_text(nbytes: int) -> str:

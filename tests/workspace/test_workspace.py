@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -908,3 +909,123 @@ def test_an_interrupt_at_the_end_of_a_pass_leaves_later_ones_served(monkeypatch:
     run_passes(workspace, 2)
     assert workspace.statistics().hits > before
     workspace.plan(time_limit=0)
+
+
+def test_a_pass_whose_exit_is_interrupted_before_its_first_line_is_left() -> None:
+    workspace = ds.Workspace("interrupted")
+    run_passes(workspace, 2)
+    tracer = sys.gettrace()
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name == "__exit__" and frame.f_code.co_filename.endswith("workspace.py"):
+            sys.settrace(tracer)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        with workspace.run() as scope:
+            step(np.ones((10, 20)))
+            sys.settrace(interrupt)
+    assert scope.closed
+    assert ds.current_scope() is None
+    before = workspace.statistics().hits
+    run_passes(workspace, 2)
+    assert workspace.statistics().hits > before
+    workspace.plan(time_limit=0)
+
+
+def test_a_pass_that_was_not_entered_is_not_left() -> None:
+    workspace = ds.Workspace("unopened")
+    with pytest.raises(ds.ScopeNestingError, match="'unopened' was left without having been entered"):
+        workspace.run().__exit__(None, None, None)
+
+
+def test_figures_can_be_asked_for_while_a_thread_meets_new_keys() -> None:
+    workspace = ds.Workspace("keys")
+    done = threading.Event()
+
+    def run() -> None:
+        for key in range(300):
+            with workspace.run(key):
+                step(np.ones((2, 2)))
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not done.is_set():
+        assert workspace.statistics().passes <= 300
+    thread.join()
+    assert workspace.statistics().passes == 300
+
+
+def test_reasons_have_a_bound_and_their_text_is_short() -> None:
+    workspace = ds.Workspace("longer and longer")
+    for length in range(1, 700):
+        with workspace.run():
+            np.ones(64 * length)
+    found = workspace.statistics()
+    assert len(found.reasons) == 501
+    assert sum(found.reasons.values()) == found.misses
+    assert found.reasons["other lines or sizes"] > 100
+    assert len(str(found).splitlines()) < 40
+    assert "481 reasons more" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((3, 2), "name must be a str, not 3"),
+        (("x", 1.5), "shape must be an int or a sequence of them, not 1.5"),
+        (("x", (2, "3")), r"not \(2, '3'\)"),
+        (("x", -1), "no length of a shape is negative, as in -1"),
+        (("x", 2, "U"), "an element of dtype 'U' has no size"),
+        (("x", 2, "3f8"), "an element of dtype '3f8' has no size, or is an array"),
+        (("x", 2, "zz"), "zz"),
+    ],
+)
+def test_a_persistent_array_that_cannot_be_made_changes_nothing(arguments: Any, error: str) -> None:
+    workspace = ds.Workspace("persistent")
+    with pytest.raises((TypeError, ValueError), match=error):
+        workspace.persistent(*arguments)
+    assert workspace.statistics().persistent_nbytes == 0
+    assert workspace.persistent("x", np.array([2, 3]).tolist()).shape == (2, 3)
+    assert workspace.persistent("y", np.array([2, 3])).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: ds.Workspace("x", strict="no"), "strict must be True or False, not 'no'"),
+        (lambda: ds.Workspace("x", verify="false"), "verify must be True or False, not 'false'"),
+        (lambda: ds.Workspace("x").run([1]), r"run: key must be hashable, not \[1\]"),
+        (lambda: ds.Workspace("x").peak([1]), r"peak: key must be hashable, not \[1\]"),
+        (lambda: ds.Workspace("x").save("file.csv", [1]), r"save: key must be hashable, not \[1\]"),
+        (lambda: ds.Workspace("x").save(3), "save: path must be a str or a Path, not 3"),
+    ],
+)
+def test_wrong_arguments_are_named(call: Callable[[], object], error: str) -> None:
+    with pytest.raises(TypeError, match=error):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert ds.Workspace("x", limit=np.int64(5)).limit == 5
+    assert ds.Workspace("x").plan(time_limit=np.float32(0)).passes == 0
+    assert ds.Workspace("x").plan(time_limit=10**400).passes == 0
+
+
+def test_the_peak_of_a_first_pass_that_was_refused_is_known() -> None:
+    workspace = ds.Workspace("refused", limit="1 kB")
+    with pytest.raises(ValueError, match="of the step"), workspace.run("key"):
+        np.ones(1000)
+        raise ValueError("of the step")
+    with pytest.raises(MemoryError, match="a limit of 1"):
+        workspace.run("key").__enter__()
+    assert workspace.peak().nbytes >= 8000
+    assert workspace.peak("key").nbytes >= 8000
+
+
+def test_a_pass_in_which_nothing_is_born_says_so() -> None:
+    workspace = ds.Workspace("empty")
+    with workspace.run():
+        pass
+    assert str(workspace.peak()) == "peak 0 bytes: nothing was born"
