@@ -191,7 +191,7 @@ TORCH_BUFFERS: Final = _of_torch(
     unseen="tensors of torch.frombuffer",
 )
 TORCH_DISPATCH_MODES: Final = _of_torch(
-    name="torch.utils._python_dispatch._push_mode and _pop_mode, which are called and not changed",
+    name="torch.utils._python_dispatch: _push_mode, _pop_mode and _get_current_dispatch_mode_stack, which are called",
     why="torch.compile goes on while a workspace or --peak records, also where several threads do",
     otherwise="with PyTorch before 2.8, torch.compile compiles nothing while a pass is recorded",
 )

@@ -6,15 +6,19 @@ included; memory is born where a storage comes up in a result that was in no arg
 the storage, to which PyTorch keeps one Python object. What an operation allocates and frees inside
 itself is not seen.
 
-The mode costs some microseconds an operation, so it is on only while something records.
+The mode costs some microseconds an operation, so it is on only while something records. Several
+may be on a thread at once, such as those of tasks: each birth is noted by the recording that has
+the current scope.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import torch
 from torch.utils import _python_dispatch
@@ -36,21 +40,71 @@ def note_lives(lives: LifeLog) -> Callable[[], None]:
     Return what ends that.
     """
     mode = _NotingMode(lives)
-    push, pop = (getattr(_python_dispatch, name, None) for name in ("_push_mode", "_pop_mode"))
-    if push is None or pop is None:
+    functions: list[Any] = [getattr(_python_dispatch, name, None) for name in _FUNCTIONS]
+    if None in functions:
         PATCHES.fail(TORCH_DISPATCH_MODES, f"not so: {TORCH_DISPATCH_MODES.guard}")
         mode.__enter__()
         return partial(mode.__exit__, None, None, None)
+    stack = _Stack(*functions)
+    stack.take_off_those(lambda left: left.has_ended)
+    if not hasattr(_here, "thread"):
+        _here.thread = _OfThread(stack)
     # To enter the mode sets flags of the whole process besides. PyTorch before 2.8 compiles nothing
     # while they are set, and they stay set where two threads end their recordings in the order in
     # which they began them.
-    push(mode)
-    return partial(_take_off, pop, mode)
+    stack.push(mode)
+    return partial(_end, stack, mode)
 
 
-def _take_off(pop: Callable[[], object], _mode: object) -> None:
-    # PyTorch 2.5 crashes where the stack has the only reference to what is taken off.
-    pop()
+_FUNCTIONS: Final = ("_push_mode", "_pop_mode", "_get_current_dispatch_mode_stack")
+
+
+_here: Final = threading.local()
+
+
+@final
+class _OfThread:
+    """Goes with a thread: PyTorch may abort the process where one ends with modes on its stack."""
+
+    def __init__(self, stack: _Stack) -> None:
+        self._stack = stack
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self._stack.take_off_those(lambda left: True)
+
+
+def _end(stack: _Stack, mode: _NotingMode) -> None:
+    # Where a pass ends on another thread than it began on, the mode stays on that one's stack until
+    # the next pass there.
+    mode.end()
+    stack.take_off(mode)
+
+
+class _Stack(NamedTuple):
+    """The dispatch modes of the thread that runs."""
+
+    push: Callable[[Any], object]
+    pop: Callable[[], Any]
+    modes: Callable[[], list[Any]]
+
+    def take_off_those(self, unwanted: Callable[[_NotingMode], bool]) -> None:
+        """Take off those modes of recordings that are unwanted."""
+        for left in self.modes():
+            if isinstance(left, _NotingMode) and unwanted(left):
+                self.take_off(left)
+
+    def take_off(self, mode: _NotingMode) -> None:
+        """Take a mode off, if it is there; what others have put over it goes back."""
+        if not any(each is mode for each in self.modes()):
+            return
+        # PyTorch 2.5 crashes where the stack has the only reference to what is taken off.
+        over: list[Any] = []
+        while (top := self.pop()) is not mode:
+            over.append(top)
+        while over:
+            self.push(over[-1])
+            over.pop()
 
 
 @final
@@ -59,9 +113,18 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
 
     def __init__(self, lives: LifeLog) -> None:
         _DispatchMode.__init__(self)
-        self._lives: Final = lives
+        self._lives: LifeLog | None = lives
         # By the storage's C++ object: a reference to its Python object.
         self._known: Final[dict[int, weakref.ref[Any]]] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        return self._lives is None
+
+    def end(self) -> None:
+        """Note nothing any more, wherever it is."""
+        self._lives = None
+        self._known.clear()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -69,6 +132,8 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._lives is None:
+            return func(*args, **kwargs)
         for tensor in _tensors_in((*args, *kwargs.values())):
             self._know(tensor, None)
         result = func(*args, **kwargs)

@@ -837,7 +837,8 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     if (nbytes == (size_t)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    if (!pass->head.is_open) {
+    /* As a plain array would be: of the scope that is current, in a task or a generator too. */
+    if (!pass->head.is_open || account_now(account_current())->pass != &pass->head) {
         Py_RETURN_NONE;
     }
     if (!has_room((void **)&pass->births, pass->births_count, &pass->births_room, pass->births_most,
