@@ -225,6 +225,10 @@ class LifeLog(Protocol):
         """Record that the memory of a birth is freed."""
         ...
 
+    def note_saved(self, birth: int, /) -> object:
+        """Record that a graph may have saved the memory of a birth."""
+        ...
+
 
 class LifeRecording(LifeLog, Protocol):
     """A `LifeLog` of the whole process, and what it has."""

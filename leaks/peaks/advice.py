@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from ...scopes.base.sites import Mark, line_of, shown
 from ..report.peak import Advice
-from .recording import Recording, user_place
+from .recording import Recording, Service, user_place
+from .source import Callees, source_of
 
 __all__ = ["advise"]
 
@@ -47,23 +48,6 @@ _FAST: Final = re.compile(r"(?:LOAD|STORE)_FAST")
 _RETURNS: Final = ("RETURN_VALUE",)
 _ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
 """What does not go on to the next instruction, beside jumps back."""
-# Functions and attributes that give out a view of an array, and methods that keep what they are
-# given.
-_VIEWS: Final = frozenset(
-    {
-        *("T", "asanyarray", "asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d", "base"),
-        *("broadcast_to", "diagonal", "expand_dims", "flat", "imag", "mT", "moveaxis", "ravel", "real", "reshape"),
-        *("rollaxis", "split", "squeeze", "swapaxes", "transpose", "view"),
-    }
-)
-_ADDS: Final = frozenset(
-    {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "update"}
-)
-_ELEMENTWISE: Final = frozenset({"around", "clip", "round"})
-"""Beside ufuncs, what takes ``out=`` and makes an array of the same size."""
-_COMPUTES: Final = ("BINARY_OP", "COMPARE_OP", "UNARY_NEGATIVE", "UNARY_INVERT", "UNARY_POSITIVE")
-_HOLDS: Final = (*_STORES, "STORE_ATTR", "STORE_SUBSCR", "LIST_APPEND", "SET_ADD", "MAP_ADD", "LIST_EXTEND")
-_NAMES: Final = ("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF")
 
 
 class _Step(NamedTuple):
@@ -127,14 +111,17 @@ class _Code:
         number += 1 + (self.instructions[number].opname == "PRECALL")
         return number if number < len(self.instructions) else None
 
-    def uses_of(self, name: str, bound: int) -> list[int] | None:
+    def uses_of(self, name: str, bound: int, callees: Callees) -> list[int] | None:
         """Return the lines that load a variable after it was bound, in their order.
 
         Ends where it is bound again. What a loop loads over and over has the last line of the loop.
-        None where nothing can be said: a closure, a container, another variable or a view may have
+        None where nothing can be said: other code, a container, another variable or a view may have
         it too, or the next round of a loop uses it.
         """
-        if name in self.code.co_cellvars:
+        source = source_of(self.code)
+        if name in self.code.co_cellvars or self.instructions[bound].opname in ("STORE_GLOBAL", "STORE_DEREF"):
+            return None
+        if self.instructions[bound].opname == "STORE_NAME" and source.is_read_elsewhere(name):
             return None
         loads: list[int] = []
         pending, seen = [bound + 1], {bound}
@@ -148,7 +135,7 @@ class _Code:
                 if not self._is_the_same(number):
                     continue
             elif instruction.argval == name and instruction.opname in _LOADS:
-                if number < bound or self._may_be_held(number):
+                if number < bound or source.may_keep(instruction.offset, callees):
                     return None
                 loads.append(number)
             pending.extend(self._next[number])
@@ -159,17 +146,6 @@ class _Code:
         before = self.instructions[store - 1]
         return before.opname == "BINARY_OP" and before.argrepr.endswith("=")
 
-    def _may_be_held(self, load: int) -> bool:
-        """Return whether something else on a load's line may keep the value, or a view of it."""
-        line = self.on_line(self._line(load))
-        names = [each.argval for each in line if each.opname in _NAMES]
-        known = sum(name in _VIEWS or name in _ADDS for name in names)
-        calls = sum(each.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX") for each in line)
-        if calls > known or any(each.opname in _COMPUTES and each.argrepr != "[]" for each in line):
-            # Something else is made of it.
-            return False
-        return any(each.opname in _HOLDS for each in line) or any(name in _ADDS for name in names)
-
     def on_line(self, line: int) -> list[_Step]:
         """Return the instructions of a line."""
         return [each for each, there in zip(self.instructions, self.lines, strict=True) if there == line]
@@ -177,17 +153,6 @@ class _Code:
     def returns_on(self, line: int) -> bool:
         """Return whether the function ends on a line."""
         return any(each.opname in _RETURNS for each in self.on_line(line))
-
-    def is_elementwise(self, offset: int) -> bool:
-        """Return whether an instruction could make its result in an operand, of the same size."""
-        number = bisect_right(self.offsets, offset) - 1
-        instruction = self.instructions[number]
-        if instruction.opname in ("UNARY_NEGATIVE", "UNARY_INVERT"):
-            return True
-        if instruction.opname == "BINARY_OP":
-            return instruction.argrepr.rstrip("=") not in ("@", "[]")
-        names = [each.argval for each in self.on_line(self._line(number)) if each.opname in _NAMES]
-        return any(name in _ELEMENTWISE or isinstance(vars(np).get(name), np.ufunc) for name in names)
 
     def _ways(self) -> list[list[int]]:
         """Return for each instruction those that may follow it, handlers of exceptions included."""
@@ -268,6 +233,7 @@ class _Replay:
         self.recording = recording
         self.groups, self.frames = recording.groups()
         self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
+        self.callees = Callees(self.frames)
         self.variables = [self._variable_of(frames) for frames in self.frames]
         self.peak = recording.peak()[0]
 
@@ -324,13 +290,18 @@ class _Replay:
     def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
         code, name, bound = variable
         known = _code_of(code)
-        uses = known.uses_of(name, bound)
-        if uses is None:
-            return
-        recording, file = self.recording, shown(code.co_filename)
-        first = line_of(code, known.instructions[bound].offset)
-        last = max(uses, default=first)
+        uses = known.uses_of(name, bound, self.callees)
         births = self._births_of(lambda group: self.variables[group] == variable)
+        if uses is None or any(self.recording.births[number].outcome is Service.SAVED for number in births.tolist()):
+            return
+        recording, file, source = self.recording, shown(code.co_filename), source_of(code)
+        binding = known.instructions[bound].offset
+        first = line_of(code, binding)
+        last = max(uses, default=first)
+        place = source.end_of_use(binding, last)
+        if place is None:
+            return
+        around, end = place
         lines = self._lines_in(code)
         # What outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
@@ -341,10 +312,11 @@ class _Replay:
 
         if not known.returns_on(last):
             upper = recording.upper.copy()
-            upper[births] = np.minimum(upper[births], left(last))
-            yield f"del {name} after {file}:{last}", (recording.lower, upper, recording.sizes)
+            upper[births] = np.minimum(upper[births], left(end))
+            behind = f"the {around} that ends at " if around else ""
+            yield f"del {name} after {behind}{file}:{end}", (recording.lower, upper, recording.sizes)
         earlier = [line for line in uses if line < last]
-        if not earlier:
+        if not earlier or not source.can_recompute(binding):
             return
         ends, begins = left(max(earlier)), self._next(lines >= last, births)
         is_cut = (ends <= self.peak) & (self.peak < begins) & (begins < recording.upper[births])
@@ -365,9 +337,11 @@ class _Replay:
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
-        if not _code_of(code).is_elementwise(offset):
+        if not source_of(code).is_elementwise(offset):
             return
         births = self._births_of(lambda other: _is(self.places[other], place))
+        if any(recording.births[number].outcome is Service.SAVED for number in births.tolist()):
+            return
         ends: dict[int, list[int]] = defaultdict(list)
         for number, end in enumerate(recording.upper.tolist()):
             ends[end].append(number)

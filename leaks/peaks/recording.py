@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 from ...scopes.base.sites import Mark, Role, Site, rank_of, site_of
 from ..report.peak import LinePeak
 
-__all__ = ["Birth", "Service", "Recording", "line_of_birth", "line_text", "living_rows", "user_place"]
+__all__ = [
+    "Birth",
+    "Recording",
+    "Service",
+    "line_of_birth",
+    "line_text",
+    "living_rows",
+    "namespace_of",
+    "role_of",
+    "user_place",
+]
 
 
 @final
@@ -39,6 +49,8 @@ class Service(IntEnum):
         It was born on another thread than the one that entered the pass.
     NOTED
         It is memory of PyTorch's.
+    SAVED
+        Likewise, and a graph may have saved it.
     """
 
     RECORDED = 0
@@ -50,6 +62,7 @@ class Service(IntEnum):
     RESIZED = 6
     ELSEWHERE = 7
     NOTED = 8
+    SAVED = 9
 
 
 _MISSES: Final = (Service.UNKNOWN, Service.LARGER, Service.IN_USE)
@@ -88,7 +101,12 @@ class Birth:
     @property
     def is_planned(self) -> bool:
         """Return whether a plan has a slot for it."""
-        return self.nbytes > 0 and self.outcome not in (Service.RESIZED, Service.ELSEWHERE, Service.NOTED)
+        return self.nbytes > 0 and self.outcome not in (
+            Service.RESIZED,
+            Service.ELSEWHERE,
+            Service.NOTED,
+            Service.SAVED,
+        )
 
 
 @final
@@ -177,8 +195,8 @@ _namespaces: Final[dict[str, dict[str, Any]]] = {}
 """The globals of modules by their file: the role of code depends on the name of its module."""
 
 
-def _role_of(code: CodeType) -> Role:
-    file = code.co_filename
+def namespace_of(file: str) -> dict[str, Any]:
+    """Return the globals of the module that a file is of; empty where there is none."""
     namespace = _namespaces.get(file)
     if namespace is None:
         for module in list(sys.modules.values()):
@@ -186,13 +204,18 @@ def _role_of(code: CodeType) -> Role:
             if isinstance(named, str):
                 _namespaces.setdefault(named, vars(module))
         namespace = _namespaces.setdefault(file, {})
-    return rank_of(code, namespace)
+    return namespace
+
+
+def role_of(code: CodeType) -> Role:
+    """Return what code is to a person who looks for a line."""
+    return rank_of(code, namespace_of(code.co_filename))
 
 
 def user_place(places: tuple[Mark, ...]) -> int:
     """Return the index of the user's innermost frame at a birth; of the outermost where none is."""
     for number, (code, _) in enumerate(places):
-        if _role_of(code) is Role.USER:
+        if role_of(code) is Role.USER:
             return number
     return len(places) - 1
 

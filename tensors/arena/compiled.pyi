@@ -108,6 +108,9 @@ class Pass:
     def note_death(self, birth: int, /) -> None:
         """Record that what was noted is freed; does nothing after the end."""
 
+    def note_saved(self, birth: int, /) -> None:
+        """Record that a graph may have saved what was noted; does nothing after the end."""
+
     def births(self) -> list[tuple[int, int, int, int, tuple[tuple[CodeType, int], ...]]]:
         """Return bytes, death, outcome, slot and places of each birth; only after the end.
 

@@ -114,8 +114,9 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
     def __init__(self, lives: LifeLog) -> None:
         _DispatchMode.__init__(self)
         self._lives: LifeLog | None = lives
-        # By the storage's C++ object: a reference to its Python object.
+        # By the storage's C++ object: a reference to its Python object; the number of its birth.
         self._known: Final[dict[int, weakref.ref[Any]]] = {}
+        self._births: Final[dict[int, int]] = {}
 
     @property
     def has_ended(self) -> bool:
@@ -125,6 +126,7 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
         """Note nothing any more, wherever it is."""
         self._lives = None
         self._known.clear()
+        self._births.clear()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -134,11 +136,19 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
         kwargs = kwargs or {}
         if self._lives is None:
             return func(*args, **kwargs)
-        for tensor in _tensors_in((*args, *kwargs.values())):
+        lives = self._lives
+        given = [*_tensors_in((*args, *kwargs.values()))]
+        for tensor in given:
             self._know(tensor, None)
         result = func(*args, **kwargs)
-        for tensor in _tensors_in((result,)):
-            self._know(tensor, self._lives)
+        made = [*_tensors_in((result,))]
+        for tensor in made:
+            self._know(tensor, lives)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+            for tensor in _saved_of(func._schema.name, given, made):
+                number = None if tensor.layout is not torch.strided else self._births.get(_key_of(tensor) or 0)
+                if number is not None:
+                    lives.note_saved(number)
         return result
 
     def _know(self, tensor: Any, lives: LifeLog | None) -> None:
@@ -157,18 +167,60 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
             return
         nbytes = storage.nbytes()
         note_death: Callable[[], object] | None = None
+        known, births = self._known, self._births
         if lives is not None and nbytes:
             number = lives.note(nbytes)
-            note_death = None if number is None else partial(lives.note_death, number)
-        known = self._known
+            if number is not None:
+                note_death = partial(lives.note_death, number)
+                births[key] = number
 
         def died(reference: object) -> None:
             if known.get(key) is reference:
                 del known[key]
+                births.pop(key, None)
             if note_death is not None:
                 note_death()
 
         known[key] = weakref.ref(storage, died)
+
+
+# What the graph saves of common operations, as in PyTorch's ``tools/autograd/derivatives.yaml``. Of
+# all others it may be any of it.
+_SAVING_NOTHING: Final = frozenset(
+    {
+        *("add", "sub", "neg", "sum", "mean", "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand"),
+        *("cat", "stack", "squeeze", "unsqueeze", "select", "slice", "split", "clone", "detach", "copy", "alias"),
+        *("_to_copy", "zeros_like", "ones_like", "empty_like"),
+    }
+)
+_SAVING_THE_RESULT: Final = frozenset(
+    {"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal", "_softmax", "_log_softmax", "hardtanh"}
+)
+_SAVING_PARTNERS: Final = frozenset({"mul", "mm", "bmm", "addmm", "mv", "dot"})
+"""Of these each operand is saved for the gradient of the others."""
+
+
+def _saved_of(name: str, given: list[Any], made: list[Any]) -> Iterator[Any]:
+    """Yield what the graph of an operation may have saved, of its arguments and its result."""
+    name = name.partition("::")[2].removesuffix("_")
+    if name in _SAVING_NOTHING:
+        return
+    if name in _SAVING_PARTNERS:
+        yield from (
+            one for one in given if any(other is not one and other.requires_grad for other in given) or len(given) == 1
+        )
+        return
+    if name not in _SAVING_THE_RESULT:
+        yield from given
+    yield from made
+
+
+def _key_of(tensor: Any) -> int | None:
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+    return key
 
 
 def _tensors_in(things: Any) -> Iterator[Any]:

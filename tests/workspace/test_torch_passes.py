@@ -286,3 +286,45 @@ def test_a_limit_judges_the_tensors_of_each_pass() -> None:
             (torch.ones(size) * 2).sum()
     with pytest.raises(MemoryError, match="a limit of 1"):
         workspace.run().__enter__()
+
+
+def test_nothing_is_said_of_a_variable_whose_tensor_a_graph_has_saved() -> None:
+    first = torch.randn(64, 4096, requires_grad=True)
+    second = torch.randn(4096, 10, requires_grad=True)
+    batch = torch.randn(256, 64)
+
+    def train() -> None:
+        product = batch @ first
+        active = torch.relu(product)
+        scores = active @ second
+        scores.pow(2).mean().backward()
+        first.grad = second.grad = None
+
+    def train_with_deletion() -> None:
+        product = batch @ first
+        active = torch.relu(product)
+        del product
+        scores = active @ second
+        scores.pow(2).mean().backward()
+        first.grad = second.grad = None
+
+    told = peak_of(train)
+    # Relu saves its result, and the product of matrices both operands.
+    names = [each.text.split()[1] for each in told.advice if each.text.startswith("del")]
+    assert "product" in names
+    assert "active" not in names
+    advice = next(each for each in told.advice if each.text.startswith("del product"))
+    assert peak_of(train_with_deletion).nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
+def test_without_a_graph_the_same_variable_can_be_deleted() -> None:
+    weights = torch.randn(4096, 10, requires_grad=True)
+
+    def infer() -> float:
+        with torch.no_grad():
+            active = torch.relu(torch.ones(256, 4096))
+            scores = active @ weights
+            later = torch.ones(1024, 2048)
+            return float(scores.sum() + later.sum())
+
+    assert any(each.text.startswith("del active after") for each in peak_of(infer).advice)

@@ -353,7 +353,8 @@ enum outcome {
     IN_USE,        /* bytes of its slot are */
     RESIZED,       /* it is the new place of a block that was given another size */
     ELSEWHERE,     /* it was born on another thread */
-    NOTED          /* it is memory of another library, that Python has noted */
+    NOTED,         /* it is memory of another library, that Python has noted */
+    SAVED          /* likewise, and a graph may have saved it */
 };
 
 #define ALIVE UINT32_MAX
@@ -852,19 +853,35 @@ static PyObject *pass_note(struct pass_object *self, PyObject *size)
     return PyLong_FromUnsignedLong(pass->births_count++);
 }
 
-static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
+/* What was noted under a number and is alive; NULL where there is none, with or without an error
+ * set. */
+static struct birth *noted_birth(struct pass *pass, PyObject *number)
 {
-    struct pass *pass = self->pass;
-    size_t birth = PyLong_AsSize_t(number);
-    if (birth == (size_t)-1 && PyErr_Occurred()) {
+    size_t at = PyLong_AsSize_t(number);
+    if ((at == (size_t)-1 && PyErr_Occurred()) || !pass->head.is_open || at >= pass->births_count) {
         return NULL;
     }
-    if (pass->head.is_open && birth < pass->births_count && pass->births[birth].outcome == NOTED &&
-        pass->births[birth].died == ALIVE) {
-        pass->births[birth].died = pass->births_count;
-        pass->live_nbytes -= pass->births[birth].nbytes;
+    struct birth *birth = &pass->births[at];
+    return (birth->outcome == NOTED || birth->outcome == SAVED) && birth->died == ALIVE ? birth : NULL;
+}
+
+static PyObject *pass_note_death(struct pass_object *self, PyObject *number)
+{
+    struct birth *birth = noted_birth(self->pass, number);
+    if (birth != NULL) {
+        birth->died = self->pass->births_count;
+        self->pass->live_nbytes -= birth->nbytes;
     }
-    Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *pass_note_saved(struct pass_object *self, PyObject *number)
+{
+    struct birth *birth = noted_birth(self->pass, number);
+    if (birth != NULL) {
+        birth->outcome = SAVED;
+    }
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* The places of a birth, a new reference: one tuple for all births that share them, which
@@ -957,6 +974,7 @@ static PyMethodDef pass_methods[] = {
     {"births", (PyCFunction)(void (*)(void))pass_births, METH_NOARGS, NULL},
     {"note", (PyCFunction)(void (*)(void))pass_note, METH_O, NULL},
     {"note_death", (PyCFunction)(void (*)(void))pass_note_death, METH_O, NULL},
+    {"note_saved", (PyCFunction)(void (*)(void))pass_note_saved, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
