@@ -486,7 +486,7 @@ class Workspace:
             raise TypeError(f"Workspace: name must be a str, not {name!r}")
         self.name: Final = name
         for option, flag in (("strict", strict), ("verify", verify)):
-            if not isinstance(flag, (bool, np.bool_)):
+            if not isinstance(flag, (bool, np.bool_)):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
                 raise TypeError(f"Workspace: {option} must be True or False, not {flag!r}")
         self.limit: Final = None if limit is None else parse_budget(limit, "Workspace: limit")
         self.strict: Final = bool(strict)

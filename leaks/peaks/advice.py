@@ -92,9 +92,15 @@ class _Code:
         That is the number of the instruction that binds it. None where the value is used otherwise.
         """
         after = self._after(offset)
-        if after is None or self.instructions[after].opname not in _STORES:
+        if after is None:
             return None
-        return self.instructions[after].argval, after
+        if self.instructions[after].opname not in _STORES:
+            source, line = source_of(self.code), self.lines[after]
+            while after < len(self.instructions) and not source.binds_result_of(offset, self.offsets[after]):
+                after += 1
+                if after == len(self.instructions) or self.lines[after] not in (line, -1):
+                    return None
+        return (self.instructions[after].argval, after) if self.instructions[after].opname in _STORES else None
 
     def returns_at(self, offset: int) -> bool:
         """Return whether the value made at an offset is returned at once."""
@@ -273,6 +279,10 @@ class _Replay:
         births: NDArray[np.int64] = np.flatnonzero(chosen[self.groups])
         return births
 
+    def _are_saved(self, births: NDArray[np.int64]) -> bool:
+        """Return whether a graph may have saved one of some births."""
+        return any(self.recording.births[int(number)].outcome is Service.SAVED for number in births)
+
     def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
         """Return the line of a function at each birth; -1 where the function was not running."""
         by_group = [
@@ -292,7 +302,7 @@ class _Replay:
         known = _code_of(code)
         uses = known.uses_of(name, bound, self.callees)
         births = self._births_of(lambda group: self.variables[group] == variable)
-        if uses is None or any(self.recording.births[number].outcome is Service.SAVED for number in births.tolist()):
+        if uses is None or self._are_saved(births):
             return
         recording, file, source = self.recording, shown(code.co_filename), source_of(code)
         binding = known.instructions[bound].offset
@@ -340,7 +350,7 @@ class _Replay:
         if not source_of(code).is_elementwise(offset):
             return
         births = self._births_of(lambda other: _is(self.places[other], place))
-        if any(recording.births[number].outcome is Service.SAVED for number in births.tolist()):
+        if self._are_saved(births):
             return
         ends: dict[int, list[int]] = defaultdict(list)
         for number, end in enumerate(recording.upper.tolist()):

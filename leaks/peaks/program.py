@@ -37,6 +37,7 @@ class LifeRecorder:
         self._stops: list[Callable[[], object]] = []
         self._thread = 0
         self._ends: dict[str, list[int]] = {}
+        self._births: list[Birth] = []
         self._found: ProgramPeak | None = None
 
     def start(self) -> None:
@@ -59,6 +60,7 @@ class LifeRecorder:
             self._stop_noting()
             self._recording.end()
             self._recording = None
+        self._births = []
         self._found = None
 
     def stop(self) -> None:
@@ -68,15 +70,19 @@ class LifeRecorder:
         self._stop_noting()
         self._recording.end()
         rows, self._recording = self._recording.births(), None
-        births = [
+        self._births = [
             Birth(nbytes, None if died < 0 else died, Service(outcome), None, places)
             for nbytes, died, outcome, _, places in rows
         ]
-        rows.clear()
-        self._found = self._peak_of(Recording(births))
 
     def peak(self) -> ProgramPeak | None:
-        """Return the peak, after `stop`; None where nothing was born."""
+        """Return the peak, after `stop`; None where nothing was born.
+
+        What this makes is born after the program: a report is made before.
+        """
+        if self._births:
+            self._found = self._peak_of(Recording(self._births))
+            self._births = []
         return self._found
 
     def _stop_noting(self) -> None:

@@ -213,11 +213,12 @@ def role_of(code: CodeType) -> Role:
 
 
 def user_place(places: tuple[Mark, ...]) -> int:
-    """Return the index of the user's innermost frame at a birth; of the outermost where none is."""
-    for number, (code, _) in enumerate(places):
-        if role_of(code) is Role.USER:
-            return number
-    return len(places) - 1
+    """Return the index of the user's innermost frame at a birth.
+
+    Where none is, that of a text that was compiled, as of ``python -c``; or of the outermost frame.
+    """
+    roles = [role_of(code) for code, _ in places]
+    return next((roles.index(role) for role in (Role.USER, Role.GENERATED) if role in roles), len(places) - 1)
 
 
 def line_of_birth(places: tuple[Mark, ...]) -> Site | None:

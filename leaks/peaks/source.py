@@ -15,9 +15,8 @@ import inspect
 import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, cast, final
 
 import numpy as np
 
@@ -29,6 +28,7 @@ __all__ = ["Callees", "Source", "source_of"]
 Fate: TypeAlias = Literal["gone", "returned", "kept"]
 
 _DEPTH: Final = 6
+_SOURCES_AT_MOST: Final = 500
 _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
 _USED_UP: Final = frozenset(
     {
@@ -132,10 +132,9 @@ class _File:
         return next((each for each in self.up(node) if isinstance(each, ast.stmt)), None)
 
 
-@lru_cache(maxsize=64)
 def _parsed(file: str, text: str) -> _File | None:
     try:
-        return _File(ast.parse(text, file))
+        return _File(ast.parse(text, file)) if text else None
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -170,6 +169,19 @@ class Source:
         if self.file is None or not 0 <= number < len(self._positions):
             return None
         return self.file.expressions.get(self._positions[number])
+
+    def binds_result_of(self, offset: int, store: int) -> bool:
+        """Return whether an instruction stores what operators make of what another one made.
+
+        NumPy writes the result of ``x * 2 + 1`` over that of ``x * 2``, if that is large.
+        """
+        node, target = self.node(offset), self.node(store)
+        if self.file is None or node is None or target is None:
+            return False
+        parent = self.file.parents.get(node)
+        while isinstance(parent, (ast.BinOp, ast.UnaryOp)):
+            parent = self.file.parents.get(parent)
+        return isinstance(parent, ast.Assign) and parent.targets == [target]
 
     # ------------------------------------------------------------------ what becomes of a value
 
@@ -427,22 +439,33 @@ class Source:
         )
 
 
+# What was read of each file, with the lines that it was read from; and the sources of code. Code is
+# told by its address, as its hash is that of all that is in it.
+_files: Final[dict[str, tuple[list[str], _File | None]]] = {}
+_sources: Final[dict[int, Source]] = {}
+
+
 def source_of(code: CodeType) -> Source:
     """Return the source of a code object; one without a tree where there is none to be read."""
     lines = linecache.getlines(code.co_filename)
-    return _source_of(code, "".join(lines))
+    known = _files.get(code.co_filename)
+    if known is None or known[0] is not lines:
+        _files[code.co_filename] = known = lines, _parsed(code.co_filename, "".join(lines))
+    source = _sources.get(id(code))
+    if source is None or source.code is not code or source.file is not known[1]:
+        if len(_sources) >= _SOURCES_AT_MOST:
+            _sources.clear()
+            _files.clear()
+        _sources[id(code)] = source = Source(code, known[1])
+    return source
 
 
-@lru_cache(maxsize=256)
-def _source_of(code: CodeType, text: str) -> Source:
-    return Source(code, _parsed(code.co_filename, text) if text else None)
-
-
-def _blocks_of(node: ast.AST) -> Iterator[list[Any]]:
+def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         block = getattr(node, name, None)
         if isinstance(block, list):
-            yield block
+            # Handlers and cases have the lines that statements have.
+            yield cast("list[ast.stmt]", block)
 
 
 def _makes_something_new(method: str) -> bool:

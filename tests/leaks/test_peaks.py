@@ -178,3 +178,30 @@ def test_a_peak_is_written_and_read_back() -> None:
     assert report.peak is not None
     assert report_from_json(json_of(report)) == report
     assert str(report.peak) in str(report)
+
+
+GROWING = """\
+import numpy as np
+
+kept = []
+
+def collect():
+    for number in range(40):
+        kept.append(np.full(100_000, number))
+
+collect()
+"""
+
+
+def test_the_verdict_is_the_same_with_and_without_a_peak(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(GROWING)
+    for arguments in (("program.py",), ("-c", GROWING)):
+        heads: list[str] = []
+        for options in ((), ("--peak",)):
+            command = [sys.executable, "-m", "disposescope.leaks.commands", "run", *options, *arguments]
+            done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+            heads.append(next(line for line in done.stderr.splitlines() if line.startswith("leak-report: ")))
+            if options:
+                name = "program.py" if arguments[0] == "program.py" else "<string>"
+                assert f"peak 32.0 MB at {name}:7 in collect(); there live" in done.stdout + done.stderr
+        assert heads == ["leak-report: 1 suspect, 40 tensors, 32.0 MB"] * 2
