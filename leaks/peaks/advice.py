@@ -311,14 +311,15 @@ class _Replay:
         place = source.end_of_use(binding, last)
         if place is None:
             return
-        around, end = place
+        around, begin, end = place
         lines = self._lines_in(code)
         # What outlives the function has another holder than the variable.
         births = births[recording.upper[births] <= self._next(lines < 0, births)]
 
         def left(line: int) -> NDArray[np.int64]:
-            # The function has returned, is below the line, or in another round of a loop.
-            return self._next((lines < first) | (lines > line), births)
+            # The function has returned, is below the line, or in another round of a loop around
+            # both; that of a loop which only binds the variable ends no life.
+            return self._next((lines < begin) | (lines > line), births)
 
         if not known.returns_on(last):
             upper = recording.upper.copy()

@@ -346,11 +346,12 @@ class Source:
             for node in ast.walk(self.file.tree)
         )
 
-    def end_of_use(self, bound: int, line: int) -> tuple[str, int] | None:
-        """Return where a variable can be deleted: behind what, and the last line of that.
+    def end_of_use(self, bound: int, line: int) -> tuple[str, int, int] | None:
+        """Return where a variable can be deleted: behind what, its first line and its last.
 
         It is the statement that has the last use, beside that which binds the variable or around
-        it. What it is called is empty for one without a block.
+        it. What it is called is empty for one without a block. The first line is that of the
+        statement beside it which binds the variable, such as a loop.
 
         Parameters
         ----------
@@ -372,7 +373,7 @@ class Source:
                     for each in block[block.index(around) :]:
                         end: int = each.end_lineno or each.lineno
                         if each.lineno <= line <= end:
-                            return _CALLED.get(type(each), ""), end
+                            return _CALLED.get(type(each), ""), getattr(around, "lineno", line), end
             if isinstance(parent, (*_SCOPES, ast.Module)):
                 return None
         return None
