@@ -74,6 +74,7 @@ _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
 _GAP: Final = 4.0
+_TABLES: Final = 2
 _SMALL_PART: Final = 1 / 32
 _FIRST_PASSES: Final = 32
 
@@ -418,9 +419,15 @@ class Evidence:
         return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
 
     def is_in_a_row(self, births: Births) -> bool:
-        """Return whether a comprehension makes them: a table, which is filled once."""
+        """Return whether a comprehension makes them: a table, which is filled once.
+
+        One that runs in each epoch fills one table after the other.
+        """
         mark = births.mark
-        return births.function.endswith(COMPREHENSIONS) or (mark is not None and is_in_comprehension(*mark))
+        if not births.function.endswith(COMPREHENSIONS) and (mark is None or not is_in_comprehension(*mark)):
+            return False
+        gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
+        return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _TABLES
 
     def trend_of(self, births: Births, sizes: Sequence[int], *, have_parts: bool = False) -> Trend | None:
         """Return how a line grows, or None if it does not.
