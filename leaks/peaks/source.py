@@ -252,7 +252,8 @@ class Source:
             return "gone" if name in _USED_UP else "kept"
         if isinstance(function, np.ufunc):
             return "gone"
-        name = getattr(function, "__name__", name)
+        if isinstance(function, (type, FunctionType, BuiltinFunctionType)):
+            name = function.__name__
         module = str(getattr(function, "__module__", None) or "").partition(".")[0]
         if module in ("numpy", "torch") or (module == "" and isinstance(function, BuiltinFunctionType)):
             if inspect.isclass(function) or name in _ADDS:
@@ -322,9 +323,10 @@ class Source:
         """Return the object that a dotted name stands for; None where that is not known."""
         if isinstance(expression, ast.Attribute):
             whole = self._meant_by(expression.value)
-            if not isinstance(whole, (ModuleType, type)) and not isinstance(whole, np.ufunc):
-                return None
-            return inspect.getattr_static(whole, expression.attr, None) or getattr(whole, expression.attr, None)
+            if isinstance(whole, np.ufunc):
+                return getattr(whole, expression.attr, None)
+            # What is there: a module or a class may make others when it is asked.
+            return vars(whole).get(expression.attr) if isinstance(whole, (ModuleType, type)) else None
         if not isinstance(expression, ast.Name) or expression.id in self.code.co_varnames:
             return None
         if expression.id in (*self.code.co_freevars, *self.code.co_cellvars):

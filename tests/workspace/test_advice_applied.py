@@ -39,6 +39,7 @@ KEPT = {
     "an iterator": "v = enumerate(x)",
     "a function": "v = functools.partial(np.add, x)",
     "a function that keeps": "remember(x)",
+    "a method of an array of a module": "v = this.table.searchsorted(x)",
     "a method that keeps": "store.take(x)",
     "a variable of a loop": "for v in x.reshape(2, -1):\n        pass",
     "a global variable": "global g\n    g = x",
@@ -57,6 +58,7 @@ FREE = {
     "a helper that computes by name": "v = scaled(factor=2, x=x)",
     "a helper that may give it back": "float(first_half(x).sum())",
     "a method that computes": "v = store.scale(x)",
+    "a method of a ufunc": "v = np.add.reduce(x)",
     "a condition": "v = 2 if x[0] else 3",
     "an index": "v = np.arange(N)[x.astype(int)]",
     "a place in another": "z0 = np.zeros(N)\n    z0[:] = x",
@@ -68,8 +70,11 @@ FREE = {
 }
 HELPERS = """
 import functools
+import sys
 import numpy as np
 
+this = sys.modules[__name__]
+table = np.ones(3)
 kept = []
 
 class Node:
@@ -147,6 +152,10 @@ def deleted(text: str, name: str, line: int, *, after_block: bool) -> str:
     return "\n".join(lines)
 
 
+def texts(peak: ds.Peak, beginning: str, end: str = "") -> list[str]:
+    return [each.text for each in peak.advice if each.text.startswith(beginning) and each.text.endswith(end)]
+
+
 def deletions(peak: ds.Peak) -> Iterator[tuple[str, int, bool, ds.Advice]]:
     for advice in peak.advice:
         found = re.fullmatch(r"del (\w+) after (the .* that ends at )?.*:(\d+)", advice.text)
@@ -193,9 +202,7 @@ def step():
 """
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
     line = 1 + (HELPERS + program).split("\n").index(f"    {made}")
-    assert [
-        each.text for each in peak.advice if each.text.startswith("in place") and each.text.endswith(f":{line}")
-    ] == []
+    assert texts(peak, "in place", f":{line}") == []
 
 
 NOT_MADE_AGAIN = {
@@ -220,7 +227,7 @@ def step():
     return total + float((gate * 3.0).sum())
 """
     peak = peak_of(tmp_path / "program.py", HELPERS + program)
-    assert [each.text for each in peak.advice if each.text.startswith("recompute")] == []
+    assert texts(peak, "recompute") == []
 
 
 def test_a_global_variable_that_a_function_reads_is_left_alone(tmp_path: Path) -> None:
