@@ -206,9 +206,9 @@ def _saved_of(name: str, given: list[Any], made: list[Any]) -> Iterator[Any]:
     if name in _SAVING_NOTHING:
         return
     if name in _SAVING_PARTNERS:
-        yield from (
-            one for one in given if any(other is not one and other.requires_grad for other in given) or len(given) == 1
-        )
+        # By their places: a tensor may be multiplied with itself.
+        wanted = [tensor.requires_grad for tensor in given]
+        yield from (one for at, one in enumerate(given) if any(wanted[:at] + wanted[at + 1 :]))
         return
     if name not in _SAVING_THE_RESULT:
         yield from given

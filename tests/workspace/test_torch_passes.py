@@ -317,6 +317,21 @@ def test_nothing_is_said_of_a_variable_whose_tensor_a_graph_has_saved() -> None:
     assert peak_of(train_with_deletion).nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
 
 
+def test_a_tensor_that_was_multiplied_with_itself_is_saved() -> None:
+    scale = torch.ones(N, requires_grad=True)
+
+    def train() -> None:
+        x = scale + 1.0
+        y = x * x
+        z = y.sum()
+        later = torch.ones(2 * N)
+        later.sum()
+        z.backward()
+        scale.grad = None
+
+    assert not [each.text for each in peak_of(train).advice if each.text.startswith("del x ")]
+
+
 def test_without_a_graph_the_same_variable_can_be_deleted() -> None:
     weights = torch.randn(4096, 10, requires_grad=True)
 
