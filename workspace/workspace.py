@@ -187,7 +187,7 @@ class _Course:
         """
         if noted:
             self.wants_notes = False
-            self._has_notes = any(birth.outcome in (Service.NOTED, Service.SAVED) for birth in recording.births)
+            self._has_notes = any(birth.is_noted for birth in recording.births)
         elif self._has_notes:
             self.wants_notes = True
             return

@@ -101,12 +101,13 @@ class Birth:
     @property
     def is_planned(self) -> bool:
         """Return whether a plan has a slot for it."""
-        return self.nbytes > 0 and self.outcome not in (
-            Service.RESIZED,
-            Service.ELSEWHERE,
-            Service.NOTED,
-            Service.SAVED,
-        )
+        is_elsewhere = self.is_noted or self.outcome in (Service.RESIZED, Service.ELSEWHERE)
+        return self.nbytes > 0 and not is_elsewhere
+
+    @property
+    def is_noted(self) -> bool:
+        """Return whether it is memory of another library."""
+        return self.outcome in (Service.NOTED, Service.SAVED)
 
 
 @final

@@ -894,6 +894,13 @@ def test_memory_that_was_refused_is_in_no_peak() -> None:
     assert workspace.statistics().passes == 3
 
 
+def assert_later_passes_are_served(workspace: ds.Workspace) -> None:
+    before = workspace.statistics().hits
+    run_passes(workspace, 2)
+    assert workspace.statistics().hits > before
+    workspace.plan(time_limit=0)
+
+
 def test_an_interrupt_at_the_end_of_a_pass_leaves_later_ones_served(monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = ds.Workspace("interrupted")
     run_passes(workspace, 2)
@@ -905,10 +912,7 @@ def test_an_interrupt_at_the_end_of_a_pass_leaves_later_ones_served(monkeypatch:
         patched.setattr(Run, "_end", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_passes(workspace, 1)
-    before = workspace.statistics().hits
-    run_passes(workspace, 2)
-    assert workspace.statistics().hits > before
-    workspace.plan(time_limit=0)
+    assert_later_passes_are_served(workspace)
 
 
 def test_a_pass_whose_exit_is_interrupted_before_its_first_line_is_left() -> None:
@@ -927,10 +931,7 @@ def test_a_pass_whose_exit_is_interrupted_before_its_first_line_is_left() -> Non
             sys.settrace(interrupt)
     assert scope.closed
     assert ds.current_scope() is None
-    before = workspace.statistics().hits
-    run_passes(workspace, 2)
-    assert workspace.statistics().hits > before
-    workspace.plan(time_limit=0)
+    assert_later_passes_are_served(workspace)
 
 
 def test_a_pass_that_was_not_entered_is_not_left() -> None:
