@@ -30,7 +30,7 @@ from .compiled import (
     sweep,
     thread_ledger,
 )
-from .context import HOOKS
+from .context import CLOSED, HOOKS
 from .kinds import KINDS, Finder, Kind, device_name, finder_of, kind_of
 from .tree_walk import resources_in
 
@@ -234,7 +234,7 @@ def let_go(entry: Entry) -> None:
     if type(entry) is HeldEntry:
         entry.let_go()
     elif type(entry) is StrongEntry and LIVE.get(entry.key) is entry and LIVE.pop(entry.key, None) is not None:
-        _free_members(entry, None)
+        _free_members(entry, None, [])
 
 
 def catch_up(scope: ScopeState | None = None) -> None:
@@ -287,6 +287,8 @@ def settle(closing: ScopeState | None = None) -> None:
     resource of the same owner, here, before anybody counts. Where the composite was part of
     another, the member becomes part of that.
 
+    What a scope owned that has ended meanwhile, on another thread, is released.
+
     Parameters
     ----------
     closing : ScopeState, optional
@@ -294,18 +296,21 @@ def settle(closing: ScopeState | None = None) -> None:
         yet.
     """
     sweep()
+    failures: list[BaseException] = []
     try:
         # A loop takes what it is given before an interrupt can come up; a call and an assignment
         # might lose it.
         for dead_composite in iter(DEAD_COMPOSITES.pop, None):
             try:
-                _free_members(dead_composite, closing)
+                _free_members(dead_composite, closing, failures)
             except BaseException:
                 # What is left of it is found next time.
                 DEAD_COMPOSITES.append(dead_composite)
                 raise
     except IndexError:
-        return
+        pass
+    if failures:
+        raise_failures(failures, "releasing members of composites whose scope has ended", None)
 
 
 def settle_earlier() -> None:
@@ -320,7 +325,7 @@ def settle_earlier() -> None:
         DEAD_COMPOSITES.append(last)
 
 
-def _free_members(unit: Entry, closing: ScopeState | None) -> None:
+def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseException]) -> None:
     """Put the members that outlived a composite in its place.
 
     They become members of the composite around it, or resources of its owner. Where this is
@@ -348,15 +353,20 @@ def _free_members(unit: Entry, closing: ScopeState | None) -> None:
         member.unit = above
         if above is not None:
             continue
+        if not member.counted:
+            member.counted = thread_ledger().count_birth(in_scope=owner is not None)
         member.owner = owner
         if owner is None:
             let_go(member)
-        elif owner is closing:
-            owner._entries[member] = None
-        else:
-            owner._take(member)
-        if not member.counted:
-            member.counted = thread_ledger().count_birth(in_scope=member.owner is not None)
+            continue
+        owner._entries[member] = None
+        if LIVE.get(member.key) is not member:
+            # Released by another thread while it was nobody's.
+            owner._entries.pop(member, None)
+        elif owner._state == CLOSED and owner is not closing and owner._entries.pop(member, 0) is None:
+            failed = release(member, True, True)
+            if failed is not None:
+                failures.append(failed)
     for dead in (*gone, unit):
         dead.members = ()
     unit.owner = None

@@ -12,7 +12,19 @@ from disposescope.scopes import compiled, ownership
 from disposescope.scopes import identity as dead_composites
 from disposescope.scopes.identity import LIVE
 from disposescope.scopes.kinds import Kind, add_kind
-from tests.scopes.toys import TOY, Bundle, Pair, Toy, counts, no_cyclic_garbage, owned_by, recorded, tables_are_sound
+from tests.scopes.toys import (
+    TOY,
+    Bundle,
+    Faulty,
+    Packed,
+    Pair,
+    Toy,
+    counts,
+    no_cyclic_garbage,
+    owned_by,
+    recorded,
+    tables_are_sound,
+)
 
 
 class Unborn(Toy):
@@ -68,6 +80,38 @@ def test_a_tuple_is_one_resource_and_takes_its_elements_along():
         assert counts() == {"created_in_scope": 1, "live": 1}
     assert [toy.releases for toy in thing[:2]] == [1, 1]
     assert counts() == {"created_in_scope": 1, "disposed_in_scope": 1}
+
+
+def member_of_a_composite_whose_scope_ends_while_a_thread_looks(on_release):
+    member = Faulty(on_release)
+    with ds.dispose_scope():
+        packed = Packed(member)
+        del packed
+        # As another thread takes it, which has not come further when the scope ends.
+        taken = dead_composites.DEAD_COMPOSITES.pop()
+    dead_composites.DEAD_COMPOSITES.append(taken)
+    return member
+
+
+def test_a_member_that_outlives_its_composite_dies_with_a_scope_that_ends_meanwhile():
+    member = member_of_a_composite_whose_scope_ends_while_a_thread_looks(lambda: None)
+    assert ds.statistics().live == 0
+    assert ds.is_disposed(member)
+    assert member.releases == 1
+    assert tables_are_sound()
+    assert "detached" not in counts()
+
+
+def test_where_it_cannot_be_released_whoever_looks_hears_of_it():
+    def refuse() -> None:
+        raise ValueError("it cannot be released")
+
+    member = member_of_a_composite_whose_scope_ends_while_a_thread_looks(refuse)
+    with pytest.raises(ExceptionGroup, match="members of composites whose scope has ended: 1 of the releases"):
+        ds.statistics()
+    assert ds.statistics().live == 1
+    assert ds.owner_of(member) is None
+    assert tables_are_sound()
 
 
 def test_outside_of_scopes_it_is_unowned():
