@@ -251,9 +251,6 @@ ENTERED: Final[list[Callable[[ScopeState], object]]]
 LEFT: Final[list[Callable[[ScopeState], object]]]
 """What is called when a scope has been entered, and when one is left: see `context.Hooks`."""
 
-MEMORY: Final[list[Any]]
-"""What serves plain memory, a `context.Memory`; empty before one `serve_plain_memory`."""
-
 AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]]
 """For the name of a module that the program may import, what to do once it has."""
 
@@ -279,6 +276,9 @@ def set_callbacks(*, finish_release: Callable[..., BaseException | None], settle
     The first where a release failed or is that of a composite, the second where many composites
     have died.
     """
+
+def set_memory_service(service: Any, /) -> None:
+    """Have compiled code call a `context.Memory` where scopes are entered and left."""
 
 def note_modules_seen(number: int, /) -> None:
     """Remember how many modules were imported at the last look for those that are awaited.

@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast, final
 
 from .base.process import at_forks
-from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, MEMORY, Entry, ScopeState, set_current
+from .compiled import CURRENT, ENTERED, ENTERING, LEFT, LISTENERS, Entry, ScopeState, set_current, set_memory_service
 
 if TYPE_CHECKING:
     from .base.errors import EscapedError
@@ -324,8 +324,7 @@ def finish_releases() -> None:
 
 def serve_plain_memory(service: Memory) -> None:
     """Have a service answer for plain memory from now on, in the place of any other."""
-    # Compiled code looks at a list, which is empty before.
-    MEMORY[:] = [service]
+    set_memory_service(service)
     HOOKS.memory = service
 
 

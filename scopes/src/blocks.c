@@ -210,7 +210,7 @@ PyObject *origin_of(ScopeState *scope)
 /* Calls a method of what serves plain memory. -1 with an error set. */
 static int serve(PyObject *method, ScopeState *scope)
 {
-    PyObject *memory = Py_NewRef(PyList_GET_ITEM(memory_services, 0));
+    PyObject *memory = Py_NewRef(memory_service);
     PyObject *done = PyObject_CallMethodOneArg(memory, method, (PyObject *)scope);
     Py_DECREF(memory);
     Py_XDECREF(done);
@@ -252,7 +252,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
     Py_DECREF(below);
     put(&scope->state, state_open);
     if ((is_noted && !called(self, name_begin)) || set_current(self) < 0 ||
-        (unlike_below && PyList_GET_SIZE(memory_services) != 0 && serve(name_entered, scope) < 0) ||
+        (unlike_below && memory_service != NULL && serve(name_entered, scope) < 0) ||
         call_hooks(entered_hooks, self) < 0 || tell_listeners(name_opened, self, NULL) < 0) {
         /* No with statement leaves what could not be entered. */
         PyObject *raised = take_raised();
@@ -353,7 +353,7 @@ static void step_down(ScopeState *scope, PyObject *failures)
     }
     /* The outermost scope found the arena in service where a task inherited it from a scope that is
      * closed. */
-    if (PyList_GET_SIZE(memory_services) != 0 &&
+    if (memory_service != NULL &&
         (scope->served != Py_None || (below == Py_None && scope_has_arena(scope))) && serve(name_left, scope) < 0) {
         keep_raised(failures);
     }

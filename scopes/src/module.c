@@ -123,6 +123,7 @@ static PyMethodDef functions[] = {
     {"release_newest", FAST(compiled_release_newest), METH_FASTCALL, NULL},
     {"set_callbacks", FAST(compiled_set_callbacks), METH_VARARGS | METH_KEYWORDS, NULL},
     {"set_current", compiled_set_current, METH_O, NULL},
+    {"set_memory_service", compiled_set_memory_service, METH_O, NULL},
     {"sweep", compiled_sweep, METH_NOARGS, NULL},
     {"take_back_birth", compiled_take_back_birth, METH_O, NULL},
     {"thread_ledger", compiled_thread_ledger, METH_NOARGS, NULL},

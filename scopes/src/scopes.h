@@ -13,7 +13,9 @@ extern PyTypeObject scope_state_type;
 
 /* Dicts and lists; what each holds is in compiled.pyi. */
 extern PyObject *live_table, *dead_table, *shared_table, *dead_composites;
-extern PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table, *memory_services;
+extern PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table;
+/* What serves plain memory; NULL before one does. */
+extern PyObject *memory_service;
 extern PyObject *entering_names;
 
 /* Makes all of it and adds it to the module. -1 with an error set. */
@@ -57,6 +59,7 @@ int call_hooks(PyObject *hooks, PyObject *object);
 /* Functions of the Python part that compiled code calls for what is rare. */
 extern PyObject *finish_release_function, *settle_earlier_function;
 PyObject *compiled_set_callbacks(PyObject *module, PyObject *arguments, PyObject *options);
+PyObject *compiled_set_memory_service(PyObject *module, PyObject *service);
 
 /* How many modules there were when those that are awaited were looked for. */
 PyObject *compiled_note_modules_seen(PyObject *module, PyObject *number);

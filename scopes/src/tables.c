@@ -1,7 +1,7 @@
 #include "scopes.h"
 
 PyObject *live_table, *dead_table, *shared_table, *dead_composites;
-PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table, *memory_services;
+PyObject *listeners, *entered_hooks, *left_hooks, *awaited_table, *memory_service;
 PyObject *entering_names;
 
 static PyObject *current_variable, *name_owner, *name_pop, *name_resolve;
@@ -29,7 +29,6 @@ int tables_make(PyObject *module)
         {"ENTERED", &entered_hooks, PyList_New(0)},
         {"LEFT", &left_hooks, PyList_New(0)},
         {"AWAITED", &awaited_table, PyDict_New()},
-        {"MEMORY", &memory_services, PyList_New(0)},
         {"ENTERING", &entering_names, make_entering_names()},
         {"CURRENT", &current_variable, PyContextVar_New("disposescope.current", Py_None)},
     };
@@ -212,6 +211,13 @@ PyObject *compiled_set_callbacks(PyObject *module, PyObject *arguments, PyObject
     }
     Py_XSETREF(finish_release_function, Py_NewRef(finish_release));
     Py_XSETREF(settle_earlier_function, Py_NewRef(settle_earlier));
+    Py_RETURN_NONE;
+}
+
+PyObject *compiled_set_memory_service(PyObject *module, PyObject *service)
+{
+    (void)module;
+    Py_XSETREF(memory_service, Py_NewRef(service));
     Py_RETURN_NONE;
 }
 

@@ -56,7 +56,6 @@ __all__ = [
     "remove_mode",
     "resume_after_a_failed_step",
     "resume_births",
-    "runs_compiled",
     "see_allocations",
     "take_off",
     "look",
@@ -662,11 +661,6 @@ class Compiled(NamedTuple):
     """The call in whose scope this one is made."""
 
 
-def runs_compiled(here: ThreadState) -> bool:
-    """Return whether a compiled function runs on this thread which has entered no scope."""
-    return here.compiled is not None and len(here.scopes) <= here.compiled.open_scopes
-
-
 def is_looked_at(here: ThreadState) -> bool:
     """Return whether a scope or a leak detector records what is made on this thread."""
     return here.watched or SEAM.detector is not None or CURRENT.get() is not None
@@ -680,7 +674,7 @@ def add_mode(here: ThreadState, mode: object) -> None:
     others = here.modes
     here.modes = (*others, mode) if mode is MODE else (mode, *others)
     here.watched = True
-    if not here.stepping and not runs_compiled(here):
+    if not here.stepping and not here.runs_compiled:
         if depth() == len(others) and (mode is MODE or not others):
             # The quick way: there is nothing to be put below another.
             push(mode)
@@ -694,7 +688,7 @@ def remove_mode(here: ThreadState, mode: object) -> None:
     if not any(other is mode for other in here.modes):
         return
     others = tuple(other for other in here.modes if other is not mode)
-    if not here.stepping and not runs_compiled(here):
+    if not here.stepping and not here.runs_compiled:
         if here.modes[-1] is mode and depth() == len(here.modes):
             pop()
         else:
@@ -719,7 +713,7 @@ def pause_births(reason: int) -> None:
     here = thread_state()
     if not here.stepping:
         here.stepping = reason
-        if here.watched and not runs_compiled(here):
+        if here.watched and not here.runs_compiled:
             take_off()
 
 
@@ -728,7 +722,7 @@ def resume_births(here: ThreadState, reason: int) -> None:
     if not reason or here.stepping != reason:
         return
     here.stepping = 0
-    if here.watched and not runs_compiled(here) and here is thread_state():
+    if here.watched and not here.runs_compiled and here is thread_state():
         put_on()
 
 

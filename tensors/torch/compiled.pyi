@@ -30,6 +30,10 @@ class ThreadState:
 
     Innermost of those in whose callers a scope was entered; None where none is.
     """
+    @property
+    def runs_compiled(self) -> bool:
+        """Whether a compiled function is running that has entered no scope."""
+
     pending: list[Entry]
     """Births that budgets are still to be asked about: see `births`."""
     stepping: int
@@ -103,8 +107,11 @@ class MemoryRecorder:
         It also calls the listeners for those that a scope owns.
         """
 
-    def look_at(self, tensor: Any, /) -> None:
-        """Record the memory of a tensor that the log does not know, unless it is an array's."""
+    def look_at(self, tensor: Any, is_whole: bool = False, /) -> None:
+        """Record the memory of a tensor that the log does not know, unless it is an array's.
+
+        Where it `is_whole`, also that of an array, which compiled code has allocated.
+        """
 
     def know(self, objects: list[Any], /) -> None:
         """Have the log know the memory of the tensors among some objects; none is reported.

@@ -56,7 +56,6 @@ from .births import (
     put_on,
     resume_after_a_failed_step,
     resume_births,
-    runs_compiled,
     take_off,
 )
 from .compiled import ThreadState, thread_state
@@ -517,17 +516,17 @@ def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
             ending = ending.around
         if ending is not None:
             before = set_callback(callback)
-            was_off = runs_compiled(here)
+            was_off = here.runs_compiled
             here.compiled = ending.around
             if not here.stepping:
-                if was_off and not runs_compiled(here):
+                if was_off and not here.runs_compiled:
                     put_on()
                 if is_looked_at(here):
                     _hand_over_result(caller)
             return before
         # None is also what the callback is where compilation is switched off: the function runs as
         # it is then.
-        if callback is not None and callback is not False and not runs_compiled(here):
+        if callback is not None and callback is not False and not here.runs_compiled:
             here.compiled = Compiled(caller, len(here.scopes), here.compiled)
             if here.watched and not here.stepping:
                 take_off()
@@ -556,7 +555,7 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
         here = thread_state()
         # Without a scope inside of the compiled function its result is what is born. Where its end
         # is not seen and no scope is open, a detector sees what is made.
-        return graph(*args) if here.stepping or runs_compiled(here) or not here.scopes else in_scope(*args)
+        return graph(*args) if here.stepping or here.runs_compiled or not here.scopes else in_scope(*args)
 
     return run
 

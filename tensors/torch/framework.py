@@ -289,12 +289,7 @@ class TorchFramework(TorchReferences):
         look()
         with _Undisturbed():
             for tensor in _tensors_in(result, _BELOW):
-                storage = storage_of(tensor)
-                if storage is None or self._log.recall_memory(storage) is not None:
-                    continue
-                device, nbytes = _device_of(storage), storage.nbytes()
-                if device is not None and nbytes:
-                    self._log.record_memory(storage, None, nbytes, _NAME, device)
+                RECORDER.look_at(tensor, True)
 
     def registered(self, module: Any, name: str, part: Any) -> None:
         """Record a module that is being made or grows, and the memory of a tensor given to it."""
@@ -305,16 +300,7 @@ class TorchFramework(TorchReferences):
             # The tensor that a parameter was made of may be gone before it was looked at.
             look()
             with _Undisturbed():
-                self._record(storage_of(part))
-
-    def _record(self, storage: Any) -> None:
-        if storage is None or self._log.recall_memory(storage) is not None:
-            return
-        device, nbytes = _device_of(storage), storage.nbytes()
-        # What PyTorch has not allocated is an array's, or somebody else's.
-        is_own = device != "cpu:0" or storage.resizable() or storage.is_shared()
-        if device is not None and nbytes and is_own:
-            self._log.record_memory(storage, None, nbytes, _NAME, device)
+                RECORDER.look_at(part)
 
     def _telling(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Return a function that also records a buffer's memory, which PyTorch did not allocate."""

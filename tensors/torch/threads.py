@@ -33,7 +33,6 @@ from .births import (
     put_on,
     remove_mode,
     resume_after_a_failed_step,
-    runs_compiled,
     see_allocations,
     take_off,
     transform_running,
@@ -77,7 +76,7 @@ def entered(scope: ScopeState) -> None:
     here = thread_state()
     if here.stepping:
         resume_after_a_failed_step(here)
-    was_off = here.compiled is not None and runs_compiled(here)
+    was_off = here.runs_compiled
     here.scopes.append(scope)
     if was_off and not here.stepping:
         put_on()
@@ -105,7 +104,7 @@ def left(scope: ScopeState) -> None:
         # It was entered on another thread, which finds it closed when it enters or leaves one of
         # its own.
         return
-    was_off = here.compiled is not None and runs_compiled(here)
+    was_off = here.runs_compiled
     if (
         here.modes
         and (SEAM.at_allocation or SEAM.detector is None)
@@ -116,7 +115,7 @@ def left(scope: ScopeState) -> None:
     scopes.remove(scope)
     while scopes and scopes[-1]._state == CLOSED:
         scopes.pop()
-    if here.compiled is not None and not was_off and not here.stepping and runs_compiled(here):
+    if not was_off and not here.stepping and here.runs_compiled:
         take_off()
     if PENDING.batches:
         PENDING.settle()

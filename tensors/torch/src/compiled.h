@@ -123,6 +123,9 @@ void memory_begin_backward(MemoryRecorder *recorder);
 /* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is
  * known. */
 PyObject *memory_place_of_gradient(const MemoryRecorder *recorder);
+/* Whether a method of an object returns, or an attribute has, a true value: 1, 0, or -1 with an
+ * error set. */
+int is_true(PyObject *object, PyObject *name, bool is_method);
 /* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an
  * array's, or somebody else's; it is reported in any case. */
 enum manner { LOOK_KNOWN, LOOK_UNOWNED, LOOK_WHOLE };
@@ -197,6 +200,8 @@ PyObject *compiled_read_between(PyObject *module, PyObject *const *arguments, Py
 
 /* ------------------------------------------------------------------ descriptors.c: PyTorch's descriptors, replaced */
 
+/* -1 with an error set. */
+int descriptors_make(void);
 /* Whether there are the descriptors that are to be replaced: a tuple of attributes, the method for
  * arrays, a tuple of `data`, `set_` and `untyped_storage`, and the method of the engine for a
  * backward pass. */

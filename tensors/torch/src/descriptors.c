@@ -31,6 +31,15 @@ struct method {
 static struct attribute read_attributes[AT_MOST], data_attribute;
 static struct method numpy_method, set_method, storage_method, backward_method;
 
+static PyObject *name_is_leaf, *name_retains_grad;
+
+int descriptors_make(void)
+{
+    name_is_leaf = PyUnicode_InternFromString("is_leaf");
+    name_retains_grad = PyUnicode_InternFromString("retains_grad");
+    return name_is_leaf == NULL || name_retains_grad == NULL ? -1 : 0;
+}
+
 static PyObject *call_before(const struct method *method, PyObject *self, PyObject *args, PyObject *kwargs)
 {
     return ((PyCFunctionWithKeywords)(void (*)(void))method->before->ml_meth)(self, args, kwargs);
@@ -50,15 +59,6 @@ static PyObject *read_attribute(PyObject *tensor, void *closure)
     return value;
 }
 
-/* Whether an attribute of a tensor is true; -1 with an error set. */
-static int has_true(PyObject *tensor, const char *name)
-{
-    PyObject *value = PyObject_GetAttrString(tensor, name);
-    int answer = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return answer;
-}
-
 /* Whether a gradient may be read: nobody's ``__torch_function__`` answers for it, and PyTorch does
  * not warn that there is none. -1 with an error set. */
 static int may_be_read(PyObject *tensor)
@@ -68,8 +68,8 @@ static int may_be_read(PyObject *tensor)
     Py_XDECREF(those);
     int answer = overridden == NULL ? -1 : overridden == Py_False;
     Py_XDECREF(overridden);
-    if (answer > 0 && (answer = has_true(tensor, "is_leaf")) == 0) {
-        answer = has_true(tensor, "retains_grad");
+    if (answer > 0 && (answer = is_true(tensor, name_is_leaf, false)) == 0) {
+        answer = is_true(tensor, name_retains_grad, false);
     }
     return answer;
 }

@@ -36,7 +36,7 @@ static int fill(PyObject *module)
         return -1;
     }
     is_made = errors_make() == 0 && threads_make(module) == 0 && memory_make(module) == 0 && births_make() == 0 &&
-              watch_make(module) == 0;
+              descriptors_make() == 0 && watch_make(module) == 0;
     return is_made ? 0 : -1;
 }
 

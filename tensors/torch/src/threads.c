@@ -92,11 +92,35 @@ static int set_stepping(PyObject *self, PyObject *value, void *ignored)
     return 0;
 }
 
+/* Whether a compiled function runs on a thread which has entered no scope; -1 with an error set. */
+static int runs_compiled(const ThreadState *state)
+{
+    if (state->compiled == Py_None) {
+        return 0;
+    }
+    PyObject *before = PyTuple_GET_SIZE(state->compiled) < 2 ? Py_None : PyTuple_GET_ITEM(state->compiled, 1);
+    if (!PyLong_Check(before)) {
+        PyErr_Format(PyExc_TypeError, "internal error: open_scopes of a compiled call has type %s, expected int",
+                     Py_TYPE(before)->tp_name);
+        return -1;
+    }
+    size_t open_scopes = PyLong_AsSize_t(before);
+    return open_scopes == (size_t)-1 && PyErr_Occurred() ? -1 : (size_t)PyList_GET_SIZE(state->scopes) <= open_scopes;
+}
+
+static PyObject *get_runs_compiled(PyObject *self, void *ignored)
+{
+    (void)ignored;
+    int compiled = runs_compiled((ThreadState *)self);
+    return compiled < 0 ? NULL : PyBool_FromLong(compiled);
+}
+
 static PyGetSetDef fields_of_states[] = {
     {"scopes", get_field, set_field, NULL, &scopes_field},
     {"pending", get_field, set_field, NULL, &pending_field},
     {"modes", get_field, set_field, NULL, &modes_field},
     {"compiled", get_field, set_field, NULL, &compiled_field},
+    {"runs_compiled", get_runs_compiled, NULL, NULL, NULL},
     {"stepping", get_stepping, set_stepping, NULL, NULL},
     {0},
 };
@@ -169,23 +193,6 @@ PyObject *compiled_thread_state(PyObject *module, PyObject *ignored)
     (void)module;
     (void)ignored;
     return Py_XNewRef((PyObject *)state_here());
-}
-
-/* Whether a compiled function runs on a thread which has entered no scope: `runs_compiled` of
- * `births`, and -1 with an error set. */
-static int runs_compiled(const ThreadState *state)
-{
-    if (state->compiled == Py_None) {
-        return 0;
-    }
-    PyObject *before = PyTuple_GET_SIZE(state->compiled) < 2 ? Py_None : PyTuple_GET_ITEM(state->compiled, 1);
-    if (!PyLong_Check(before)) {
-        PyErr_Format(PyExc_TypeError, "internal error: open_scopes of a compiled call has type %s, expected int",
-                     Py_TYPE(before)->tp_name);
-        return -1;
-    }
-    size_t open_scopes = PyLong_AsSize_t(before);
-    return open_scopes == (size_t)-1 && PyErr_Occurred() ? -1 : (size_t)PyList_GET_SIZE(state->scopes) <= open_scopes;
 }
 
 int thread_at_work(void)
