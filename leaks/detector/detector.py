@@ -143,10 +143,19 @@ class LeakDetector:
         """Return the memory born under this detector that is still there, whatever refers to it."""
         return () if self._window is None else tuple(seen for pieces, _ in _memory_in(self._window) for seen in pieces)
 
-    def report(self, *, object_limit: int = OBJECT_LIMIT, of_program: bool = False, died: bool = False) -> Report:
+    def report(
+        self,
+        *,
+        object_limit: int = OBJECT_LIMIT,
+        of_program: bool = False,
+        died: bool = False,
+        goes_on: bool = False,
+    ) -> Report:
         """Return what is there now by site and reason, with holders: see `Snapshot.report`."""
         with collection_paused():
-            report = self.take_snapshot().report(object_limit=object_limit, of_program=of_program, died=died)
+            report = self.take_snapshot().report(
+                object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on
+            )
         timeline = self.timeline()
         native = native_growth(timeline)
         return replace(

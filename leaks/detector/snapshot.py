@@ -124,7 +124,14 @@ class Snapshot:
         order = sorted(range(len(self.records)), key=lambda index: -self.records[index].nbytes)
         return self._picked(order)
 
-    def report(self, *, object_limit: int = OBJECT_LIMIT, of_program: bool = False, died: bool = False) -> Report:
+    def report(
+        self,
+        *,
+        object_limit: int = OBJECT_LIMIT,
+        of_program: bool = False,
+        died: bool = False,
+        goes_on: bool = False,
+    ) -> Report:
         """Return the leaks of the snapshot by site and reason, worst first, with their holders.
 
         Parameters
@@ -140,6 +147,8 @@ class Snapshot:
         died : bool, default False
             Whether an exception has ended the program: what only ``sys.last_exc`` holds is no leak
             then.
+        goes_on : bool, default False
+            Whether the program runs on: a few large results may become more, and are undecided.
 
         Returns
         -------
@@ -157,7 +166,7 @@ class Snapshot:
             self._last,
         )
         with collection_paused():
-            return report_of(found, object_limit=object_limit, of_program=of_program, died=died)
+            return report_of(found, object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -37,6 +37,7 @@ from ..verdicts.growth import (
     STEP,
     STOPPED,
     UNASKED,
+    are_few_and_large,
     joins,
     rises,
     trend_of,
@@ -61,8 +62,6 @@ _PASSING: Final = ("scope", "suspended")
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
-_FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
-"""Of a line that made fewer than `BIRTHS_AT_LEAST`, and released none."""
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
@@ -396,7 +395,7 @@ def _grows() -> bool:
         elif made >= BIRTHS_AT_LEAST and nbytes >= WORTH_NBYTES and joins(number):
             if trend_of(LOG.series(number, None)):
                 return True
-        elif live >= EPOCHS and nbytes >= _FEW_WORTH_A_LOOK_NBYTES and live >= NEVER_RELEASED * made:
+        elif are_few_and_large(round(live), nbytes) and live >= NEVER_RELEASED * made:
             return True
     return False
 
@@ -429,7 +428,7 @@ def _undecided_at_the_end(
     line: _Line, leak: Leak, end: str, births: int, live: float, passes: Sequence[str]
 ) -> Iterator[Leak]:
     """Yield what a line had, where what it made stayed until the end, and was then freed."""
-    count = nbytes = made = latest = 0
+    count = nbytes = made = most = latest = 0
     first = births
     stays = False
     for number in _numbers_of(line):
@@ -446,8 +445,12 @@ def _undecided_at_the_end(
             # What was made before the passes began does not rise over them.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
-        made += LOG.site(number)[4]
+        *_, of_it, _, _, at_once = LOG.site(number)
+        made, most = made + of_it, most + at_once
     is_model = not nbytes
+    if not is_model and count == made - 1 and most > nbytes:
+        # The last was born after the last point.
+        count, nbytes = made, most
     enough = leak.count >= MODELS if is_model else count >= EPOCHS
     if passes and not (enough and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.

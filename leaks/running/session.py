@@ -170,7 +170,8 @@ class Session:
 
     def _own_report(self, ended: Ending, object_limit: int) -> Report:
         died = ended in ("exception", "interrupt")
-        report = self.detector.report(object_limit=object_limit, of_program=True, died=died)
+        goes_on = ended == "unfinished"
+        report = self.detector.report(object_limit=object_limit, of_program=True, died=died, goes_on=goes_on)
         if self._own_pages is not None:
             # Growth of a forked process is seen by its own pages alone.
             others = tuple(leak for leak in report.leaks if leak.kind != "native")

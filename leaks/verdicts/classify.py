@@ -22,7 +22,7 @@ from ..report.live import estimated, live_sites
 from ..report.records import Record, State, nbytes_of
 from ..report.report import Report, Settings, apart
 from ..report.retainer import Retainer
-from .growth import EPOCHS, MODELS, STOPPED, Evidence
+from .growth import EPOCHS, MODELS, STOPPED, Evidence, are_few_and_large
 from .verdicts import WORTH_NBYTES, Facts, Judgement, judgement_on, outlived
 from .without_tensors import unclosed_scopes
 
@@ -85,7 +85,9 @@ class Census:
     last: int
 
 
-def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool = False) -> Report:
+def report_of(
+    found: Census, *, object_limit: int, of_program: bool, died: bool = False, goes_on: bool = False
+) -> Report:
     """Group what a snapshot found by line and reason, and find the holders of each group.
 
     Parameters
@@ -99,6 +101,8 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
         shows signs of one.
     died : bool
         Whether an exception ended the program, so that ``sys.last_exc`` is that one.
+    goes_on : bool
+        Whether the program runs on, so that a few large results may become more.
     """
     records, subjects = found.records, found.subjects
     groups = _grouped(found, _left_over(found))
@@ -114,7 +118,7 @@ def report_of(found: Census, *, object_limit: int, of_program: bool, died: bool 
         for index in indices
         if not isinstance(subject := subjects[index], Entry) and (escape := subject.escape) is not None
     }
-    evidence = Evidence(found.beginning, found.last)
+    evidence = Evidence(found.beginning, found.last, goes_on=goes_on)
     leaks: list[Leak] = []
     kept: list[Leak] = []
     leftovers: list[Leak] = []
@@ -525,7 +529,10 @@ class _Group:
         numbers = births.numbers()
         subjects = [self.found.subjects[index] for index in self.places]
         model = _model_of(subjects[0])
-        enough = len(numbers) >= EPOCHS if model is None else len(numbers) >= MODELS and _are_apart(numbers, subjects)
+        if model is not None:
+            enough = len(numbers) >= MODELS and _are_apart(numbers, subjects)
+        else:
+            enough = len(numbers) >= EPOCHS or (evidence.goes_on and are_few_and_large(len(numbers), nbytes))
         if evidence.watched_passes and not (enough and max(numbers) - min(numbers) >= STOPPED * evidence.last):
             # Only what stays with each of a few epochs, or runs, grows at steps too few to be seen.
             return None

@@ -30,6 +30,7 @@ __all__ = [
     "STOPPED",
     "UNASKED",
     "Evidence",
+    "are_few_and_large",
     "doubt_of",
     "joins",
     "rises",
@@ -91,6 +92,8 @@ EPOCHS: Final = 6
 """Beside steps of an optimizer, so many results of a line may be one for each epoch."""
 MODELS: Final = 4
 """So many models of a line, with other work in between, may be one for each run of a training."""
+_FEW: Final = 3
+_FEW_WORTH_A_LOOK_NBYTES: Final = 4_000_000
 NEVER_RELEASED: Final = 0.9
 """Of what a line made, the share that is there where it released nothing."""
 STOPPED: Final = 0.5
@@ -204,6 +207,11 @@ def trend_of_births(
         series=tuple(_thinned(series, _SHOWN)),
         over="births",
     )
+
+
+def are_few_and_large(count: int, nbytes: float) -> bool:
+    """Return whether results of a line may become `EPOCHS`, and are worth a look before."""
+    return count >= _FEW and nbytes >= _FEW_WORTH_A_LOOK_NBYTES
 
 
 def joins(site: int) -> bool:
@@ -385,16 +393,21 @@ class Evidence:
         What the log had when the detector was opened.
     last : int
         The number of the last birth that counts.
+    goes_on : bool, default False
+        Whether the program runs on: what there is of a line may become more.
 
     Attributes
     ----------
+    goes_on : bool
+        As given.
     last : int
         How many births there were from the beginning to that one.
     passes : dict
         How many passes of each name there were since.
     """
 
-    def __init__(self, beginning: Beginning, last: int) -> None:
+    def __init__(self, beginning: Beginning, last: int, *, goes_on: bool = False) -> None:
+        self.goes_on = goes_on
         self._before = beginning.passes
         passes = self.passes = {name: times - self._before.get(name, 0) for name, times in LOG.passes().items()}
         often = sorted(passes.items(), key=lambda item: -item[1])

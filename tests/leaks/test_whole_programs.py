@@ -147,6 +147,45 @@ def test_views_that_main_keeps_of_each_of_a_few_epochs_are_undecided(tmp_path: P
     ]
 
 
+FEW_OF_MANY_STEPS = """
+import numpy as np
+import torch
+
+def main():
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    kept = {kept}
+    for step in range(600):
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().mean().backward()
+        {steps}
+        if step % {every} == {every} - 1:
+            kept.append(np.random.randn(250_000))
+    torch.randn(8)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("steps", ["optimizer.step()", "pass"])
+def test_six_large_results_of_many_steps_are_undecided(tmp_path: Path, steps: str) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept="[]", steps=steps, every=100))
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    [row] = [row for row in report.kept if row.unjudged == "growth"]
+    assert (row.count, row.nbytes, row.freed) == (6, 12_000_000, "when main() returned")
+
+
+@pytest.mark.parametrize("steps", ["optimizer.step()", "pass"])
+@pytest.mark.parametrize(
+    ("kept", "every"), [("[]", 200), ("__import__('collections').deque(maxlen=6)", 100)], ids=["three", "bounded"]
+)
+def test_three_large_results_and_the_last_six_are_not(tmp_path: Path, kept: str, every: int, steps: str) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, FEW_OF_MANY_STEPS.format(kept=kept, steps=steps, every=every))
+    assert report.verdict == "clean", str(report)
+
+
 GRAPHS_OF_EPOCHS = """
 import torch
 
