@@ -98,7 +98,8 @@ class MemoryRecorder:
         device_of : callable
             Returns the name of the device of a storage; None where it has no memory.
         look_at_other : callable
-            Called with a tensor of a subclass, whose memory it hands to `look_at` or not.
+            Called with a tensor of a subclass, or without a storage of its own, such as a sparse
+            one. It hands what has memory to `look_at`: that, or its parts.
         """
 
     def look(self) -> None:

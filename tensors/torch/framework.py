@@ -50,7 +50,7 @@ from .disposal import PENDING, RECORDER
 from .graphs.references import STEPS, TorchReferences
 from .lives import note_lives
 from .models import Models
-from .storages import storage_of
+from .storages import parts_of, storage_of
 from .threads import RefusingMode, entered, left
 
 __all__ = [
@@ -67,7 +67,7 @@ _BELOW: Final = 3
 _OF_A_STORAGE: Final = 2
 """References to a buffer: a storage's own, and the one that is noted."""
 # Code whose tensors are PyTorch's or the model's own.
-_OWN_TENSORS: Final = ("torch.nn.parameter", "torch.jit._trace", *HIDDEN_KEEPERS)
+_OWN_TENSORS: Final = ("torch.jit._trace", *HIDDEN_KEEPERS)
 # Code that keeps what it makes in models and optimizers, where a detector finds it.
 _MODELS: Final = ("torch.nn.modules", "torch.optim")
 # Where our modes are, and what looks at storages.
@@ -91,25 +91,29 @@ def _device_of(storage: Any) -> str | None:
 
 
 def _look_at_other(tensor: Any) -> None:
-    """Have a leak detector look at the memory of a tensor of a subclass.
+    """Have a leak detector look at the memory of a tensor of a subclass, or of a sparse one.
 
     Not if the tensor is the model's, or the memory a placeholder.
     """
-    if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN) and not _is_hollow(tensor):
-        RECORDER.look_at(tensor)
+    if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN):
+        for part in parts_of(tensor):
+            if _has_memory(part):
+                RECORDER.look_at(part)
 
 
-def _is_hollow(tensor: Any) -> bool:
-    """Return whether a tensor of a subclass wraps others: its storage is a placeholder."""
+def _has_memory(tensor: Any) -> bool:
+    """Return whether a tensor has a storage that is no placeholder, as that of a wrapper is."""
     storage = storage_of(tensor)
-    # A lazy copy would be made by asking.
-    if storage is None or _device_of(storage) is None or _C._is_cow_tensor(tensor):
+    if storage is None:
         return False
+    # A lazy copy would be made by asking.
+    if _device_of(storage) is None or _C._is_cow_tensor(tensor):
+        return True
     try:
         storage.data_ptr()
     except RuntimeError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:

@@ -144,6 +144,19 @@ static PyObject *storage_of(const MemoryRecorder *recorder, PyObject *tensor)
     return storage;
 }
 
+/* Has Python look at a tensor of a subclass, or at one without a storage. -1 with an error set that
+ * is no Exception. */
+static int look_at_other(const MemoryRecorder *recorder, PyObject *tensor)
+{
+    PyObject *done = PyObject_CallOneArg(recorder->look_at_other, tensor);
+    Py_XDECREF(done);
+    if (done == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        /* Another thread has disposed it, or its class refuses: none of what this thread does. */
+        PyErr_Clear();
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Records the memory of a tensor that the log does not know. -1 with an error set that is no
  * Exception. */
 static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bool is_whole)
@@ -153,16 +166,21 @@ static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bo
          * chance. */
         size_t nbytes = size_of(PyObject_GetAttr(tensor, name_nbytes));
         if (nbytes == (size_t)-1) {
+            /* A sparse one: of its parts each has its own chance. */
             PyErr_Clear();
-            nbytes = 0;
         }
-        if (!recorder->log->is_kept(nbytes)) {
+        else if (!recorder->log->is_kept(nbytes)) {
             return 0;
         }
     }
     PyObject *storage = storage_of(recorder, tensor);
-    int failed =
-        storage == NULL || recorder->log->has_memory(storage) ? 0 : record_storage(recorder, tensor, storage, is_whole);
+    int failed = 0;
+    if (storage == NULL) {
+        failed = look_at_other(recorder, tensor);
+    }
+    else if (!recorder->log->has_memory(storage)) {
+        failed = record_storage(recorder, tensor, storage, is_whole);
+    }
     Py_XDECREF(storage);
     if (failed < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
         PyErr_Clear();
@@ -227,14 +245,7 @@ static int report(const MemoryRecorder *recorder, const struct look *look, PyObj
             failed = record_memory_of(recorder, tensor, look->manner == LOOK_WHOLE);
         }
         else {
-            PyObject *done = PyObject_CallOneArg(recorder->look_at_other, tensor);
-            Py_XDECREF(done);
-            if (done == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
-                /* Another thread has disposed it, or its class refuses: none of what this thread
-                 * does. */
-                PyErr_Clear();
-            }
-            failed = PyErr_Occurred() ? -1 : 0;
+            failed = look_at_other(recorder, tensor);
         }
     }
     return failed == 0 && entry != NULL ? tell_listeners(entry) : failed;

@@ -1,0 +1,26 @@
+"""Each graph's two-hop neighbours are a sparse product, which stays.
+
+kind: growth
+holder: main(): local 'neighbours'
+"""
+
+import torch
+
+
+def graphs(number):
+    torch.manual_seed(0)
+    for _ in range(number):
+        edges = torch.randint(0, 500, (2, 800))
+        yield torch.sparse_coo_tensor(edges, torch.ones(800), (500, 500), check_invariants=True).coalesce()
+
+
+def main():
+    neighbours = []
+    edges = 0
+    for graph in graphs(100):
+        neighbours.append(torch.sparse.mm(graph, graph))  # LEAK
+        edges += neighbours[-1].values().numel() if neighbours[-1].is_coalesced() else 0
+    return len(neighbours), edges
+
+
+main()
