@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter, deque
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 from typing import Final, Literal, Self, TypeVar, cast, final
@@ -590,18 +590,22 @@ class Holders:
                 for subject in group
                 if subject in left and (isinstance(subject, Entry) or subject.identity in garbage.tensors)
             ]
-            first = those[0] if those else None
-            target = None if first is None else first() if isinstance(first, Entry) else garbage.tensors[first.identity]
-            if target is not None:
-                self._report_cycle(garbage.cycle_around(target), those)
+            target = _target_of(those[0], garbage) if those else None
+            cycle = None if target is None else garbage.cycle_around(target)
+            if cycle is not None:
+                targets = (_target_of(subject, garbage) for subject in _spread(those))
+                times = max(1, garbage.islands_of(targets))
+                cycle = replace(cycle, times=times, stays=not gc.isenabled())
+                for subject in those:
+                    # The others of the group are as unreachable as the first.
+                    self._held_by[subject] = _HeldBy("cycle", cycle)
+                    search.settle(subject)
         self._cycles_left = allowance.is_spent
 
-    def _report_cycle(self, cycle: Cycle | None, those: Sequence[Subject]) -> None:
-        if cycle is not None:
-            for subject in those:
-                # The others of the group are as unreachable as the first.
-                self._held_by[subject] = _HeldBy("cycle", cycle)
-                self._search.settle(subject)
+
+def _target_of(subject: Subject, garbage: Garbage) -> object:
+    """Return the resource, or a tensor over the memory, that is found in garbage; None if gone."""
+    return subject() if isinstance(subject, Entry) else garbage.tensors[subject.identity]
 
 
 def _place_in_a_bounded_deque(chain: Sequence[object]) -> tuple[deque[object], object] | None:

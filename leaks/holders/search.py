@@ -435,6 +435,8 @@ class Search:
 # Reference cycles keep a resource that no root leads to, until the garbage collector runs.
 
 
+REPEATED: Final = 3
+"""So many times is again and again."""
 _ANCESTOR_LIMIT: Final = 2_000
 _SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
 
@@ -455,12 +457,19 @@ class Cycle:
         holds a member.
     known : KnownLeak or None
         The known leak of a library that it is, or None.
+    times : int
+        How many like it were found that have nothing to do with one another, at most
+        `REPEATED`: what is done again and again leaves one each time.
+    stays : bool
+        Whether the program has turned the garbage collector off.
     """
 
     loop: str
     hold: str
     collectable: bool
     known: KnownLeak | None = None
+    times: int = 1
+    stays: bool = False
 
     def __str__(self) -> str:
         held = f", holds {self.hold}" if self.hold else ""
@@ -584,6 +593,21 @@ class Garbage:
             return None
         text = f"{spelled(loop, called(target))} -> {called(target)}"
         return Cycle(text, "", False, known_on(loop, text))
+
+    def islands_of(self, targets: Iterable[object]) -> int:
+        """Return how many of some objects nothing leads to that leads to another, at most three."""
+        met: set[int] = set()
+        islands = 0
+        for target in targets:
+            ancestors = self._ancestors_of(target)
+            if ancestors is None:
+                continue
+            island = {id(target), *map(id, ancestors)}
+            islands += met.isdisjoint(island)
+            met |= island
+            if islands == REPEATED:
+                break
+        return islands
 
     def _ancestors_of(self, target: object) -> list[object] | None:
         """Return what leads to an object, nearest first; None if a root does, so it is no garbage.

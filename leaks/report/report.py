@@ -469,7 +469,13 @@ def with_freed(
     others = [leak for leak in report.leaks if leak not in left_out]
     # What grows besides tensors may be due to the others.
     leaks = sorted((*others, *freed), key=lambda leak: (leak.kind == "native", -leak.nbytes))
-    kept, leftovers = apart(leaks, report.kept, report.leftovers)
+    open_lines = {(leak.site, leak.tensor_kind, leak.op) for leak in undecided}
+    kept = [
+        leak
+        for leak in report.kept
+        if not (leak.kind == "cycle" and (leak.site, leak.tensor_kind, leak.op) in open_lines)
+    ]
+    kept, leftovers = apart(leaks, kept, report.leftovers)
     kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)
     return replace(
         report,
@@ -726,7 +732,9 @@ def _largest(rows: Sequence[Leak], at_most: int = 3, *, are_all: bool = True) ->
 def _in_few_words(leak: Leak) -> str:
     site = "an unknown line" if leak.site is None else f"{shown(leak.site.file)}:{leak.site.line}"
     text = f"{leak.count:,} × {site}" if leak.made is None else f"{leak.count:,} of {leak.made:,} × {site}"
-    if leak.holders and not leak.holder.startswith("not found"):
+    if leak.kind == "cycle":
+        text += " in a cycle, until the next gc.collect()"
+    elif leak.holders and not leak.holder.startswith("not found"):
         holder = _in_a_graph(leak.holder.removeprefix("module __main__."))
         text += f" held by {_LAST_INDEX.sub('', holder) if leak.count > 1 else holder}"
     if leak.freed is not None:

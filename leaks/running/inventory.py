@@ -41,6 +41,7 @@ from ..verdicts.growth import (
     joins,
     rises,
     trend_of,
+    was_gathered,
 )
 from ..verdicts.verdicts import WORTH_NBYTES
 
@@ -284,7 +285,7 @@ class Growing:
         """Return what was not seen: growth, where a look has failed."""
         return [] if self._failure is None else [f"what grew while the program ran: {self._failure}"]
 
-    def freed(self, told: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
+    def freed(self, told: Iterable[Leak], kept: Iterable[Leak]) -> tuple[list[Leak], list[Retainer], list[Leak]]:
         """Return the lines that grew and were freed, what retained them, and what may have grown.
 
         Lines that are reported already are left out. Of what may have grown, what the lines had
@@ -295,8 +296,11 @@ class Growing:
         """
         births, live = _births(), _live_by_line()
         reported: dict[_Line, set[str]] = {}
+        in_cycles = {_line_of(leak) for leak in kept if leak.kind == "cycle"}
         for leak in told:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
+        in_cycles -= reported.keys()
+        live.update(dict.fromkeys(in_cycles, 0.0))
         names: list[str | None] = [name for name, last in self._last.copy().items() if last >= _UNTIL_THE_END * births]
         often = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in often)
@@ -320,7 +324,7 @@ class Growing:
                 ]
                 if not trends:
                     continue
-                found.append(_told_grown(leak, trends, end, in_a_cycle=bool(kinds)))
+                found.append(_told_grown(leak, trends, end, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
@@ -421,7 +425,15 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
         return trend
     made = LOG.site(number)[4]
     _, count, nbytes = series[-1]
+    if _were_gathered(number, count, nbytes):
+        return None
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+
+
+def _were_gathered(number: int, count: int, nbytes: int) -> bool:
+    """Return whether the program put together, in the end, what a site had: see `was_gathered`."""
+    # Of what has gone the size of each is not known.
+    return count > 0 and was_gathered(nbytes, 2 * nbytes / count, LOG.latest(number)[0])
 
 
 def _undecided_at_the_end(
@@ -440,6 +452,8 @@ def _undecided_at_the_end(
         latest = max(latest, min((point[0] for point in series if point[1] == highest[1]), default=0))
         first = min([first, *(point[0] for point in series if point[1])])
         if not passes:
+            if _were_gathered(number, *highest[1:]):
+                return
             stays = stays or rises([point for point in series if point[0] <= highest[0]])
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.

@@ -255,7 +255,7 @@ class Session:
 
     def _with_freed(self, report: Report) -> Report:
         """Return a report with what grew from pass to pass and was freed before the end."""
-        return with_freed(report, *self._growing.freed(report.leaks))
+        return with_freed(report, *self._growing.freed(report.leaks, report.kept))
 
     def complete_inventory(self) -> None:
         """Add what the threads of the program made after its code had returned."""

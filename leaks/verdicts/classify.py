@@ -39,6 +39,7 @@ _BIRTHS_PER_PART: Final = 4
 _BIRTHS_PER_ADDED: Final = 2
 _VIEWED_NBYTES: Final = 64_000
 _PINNING: Final = ("view", "escaped")
+_SEVERAL: Final = 3
 _REPLACED: Final = 8
 """Of so many that a line made one alone is alive, where it is the last of a loop."""
 _IMPORTING: Final = "<frozen importlib"
@@ -518,13 +519,17 @@ class _Group:
             return None
         if holders.may_be_pinned and any(self.found.records[index].is_view for index in self.places):
             return "view"
-        if self.reason not in _MAY_GROW or len(self.places) < 2:
+        if self.reason not in _MAY_GROW or len(self.places) < _SEVERAL:
             return None
         if holders.are_in_a_bounded_deque([self.found.subjects[index] for index in self.places]):
             return None
         if evidence.watched_passes and evidence.may_grow(births):
             return "trend"
         if evidence.watched_loops:
+            return None
+        if not evidence.watched_passes and evidence.were_gathered(
+            births, [self.found.records[index].nbytes for index in self.places]
+        ):
             return None
         numbers = births.numbers()
         subjects = [self.found.subjects[index] for index in self.places]

@@ -37,6 +37,7 @@ __all__ = [
     "trend_of",
     "trend_of_births",
     "trend_of_one",
+    "was_gathered",
 ]
 
 # Decide whether a line grows, from its live resources over the passes of a loop, or over births.
@@ -61,6 +62,7 @@ _BLOCKS: Final = 12
 _STEADY: Final = 0.8
 _STILL_AS_FAST: Final = 0.7
 _JUST_AS_FAST: Final = 0.75
+_GOES_ON: Final = 0.58
 _FASTER_BEFORE: Final = 2.0
 _MUCH_FASTER_BEFORE: Final = 4.0
 _EVEN: Final = 2.5
@@ -83,6 +85,9 @@ _JOINING: Final = frozenset(
     {"append", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "insert", "pad", "vstack"}
 )
 """Functions whose result may be the last one and something more."""
+_GATHERING: Final = _JOINING | {"array", "asarray", "stack"}
+"""Functions that put the tensors of a list together."""
+_GATHERED_AT_MOST: Final = 4
 _NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
 
 _QUARTERS: Final = (0.25, 0.5, 0.75)
@@ -218,14 +223,41 @@ def joins(site: int) -> bool:
     """Return whether a site joins arrays, so that each may have the one before in it."""
     _, _, call, places, *_ = LOG.site(site)
     # Of functions in C the call is not known.
-    return call in _JOINING or (call is None and bool(places) and _names_what_joins(*places[0]))
+    return call in _JOINING or (call is None and bool(places) and _names(_JOINING, *places[0]))
+
+
+def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
+    """Return whether the program put together, in the end, all that a line had made.
+
+    That is what an evaluation does with its outputs: a list of them was meant to have all.
+
+    Parameters
+    ----------
+    nbytes : int
+        The bytes of what the line made and kept.
+    largest : int
+        Those of the largest: the last one of a loop may be alive besides.
+    latest : int
+        The number of the last birth of the line.
+    """
+    for number in range(LOG.site_count()):
+        _, _, call, places, made, _, _, most = LOG.site(number)
+        # A line that gathers two lists had both results at once.
+        if made > _GATHERED_AT_MOST or most < nbytes - largest or (made == 1 and most > nbytes + largest):
+            continue
+        if LOG.latest(number)[0] > latest and (
+            call in _GATHERING or (call is None and bool(places) and _names(_GATHERING, *places[0]))
+        ):
+            return True
+    return False
 
 
 @lru_cache(maxsize=256)
-def _names_what_joins(code: CodeType, offset: int) -> bool:
+def _names(functions: frozenset[str], code: CodeType, offset: int) -> bool:
+    """Return whether a line of code names one of some functions."""
     line = line_of(code, offset)
     return any(
-        each.opname in _NAMING and each.argval in _JOINING and line_of(code, each.offset) == line
+        each.opname in _NAMING and each.argval in functions and line_of(code, each.offset) == line
         for each in dis.get_instructions(code)
     )
 
@@ -277,7 +309,7 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
     # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a
     # point.
-    if floors[-1] - at_quarters[-1] + 1 < _STILL_AS_FAST * floors[-1] / 4:
+    if floors[-1] - at_quarters[-1] + 1 < _GOES_ON * floors[-1] / 4:
         return False
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
@@ -465,6 +497,8 @@ class Evidence:
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
             if len(numbers) <= _MADE_OF_ONE and births.has_series and joins(site):
                 return trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
+            if self.were_gathered(births, sizes):
+                return None
             return trend_of_births(
                 numbers,
                 sizes,
@@ -478,6 +512,13 @@ class Evidence:
             found = [trend for series in self._series_of(births, site) if (trend := trend_of(series)) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
+
+    def were_gathered(self, births: Births, sizes: Sequence[int]) -> bool:
+        """Return whether the program put them together in the end: see `was_gathered`."""
+        site = births.site_number
+        if site is None or not sizes or not births.is_known_still:
+            return False
+        return was_gathered(sum(sizes), max(sizes), LOG.latest(site)[0])
 
     def released_nothing(self, births: Births, share: float = 1.0) -> bool:
         """Return whether a line released next to nothing; the parameters are those of `stays`."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
+from ..holders.search import REPEATED
+
 if TYPE_CHECKING:
     from ...scopes.framework import Escape
     from ..holders.holders import Reason
@@ -20,7 +22,6 @@ __all__ = [
     "outlived",
 ]
 
-_REPEATED: Final = 3
 WORTH_NBYTES: Final = 64_000
 _WORTH_PER_PASS: Final = 512
 _PINNED_TIMES: Final = 10
@@ -292,6 +293,8 @@ def _escaped(facts: Facts) -> Judgement:
 
 
 def _in_a_cycle(facts: Facts) -> Judgement:
+    times = 1 if facts.cycle is None else facts.cycle.times
+    is_left = times > 1 or (facts.cycle is not None and facts.cycle.stays)
     if facts.cycle is not None and not facts.cycle.collectable:
         return Judgement(
             "cycle",
@@ -304,9 +307,9 @@ def _in_a_cycle(facts: Facts) -> Judgement:
         "certain",
         "Nothing reaches it, but it waits for the next gc.collect()",
         facts.remedy or "break the cycle, for example with weakref.ref",
-        # Most programs have some garbage that was not collected yet, and many models are in cycles
-        # with their hooks.
-        is_leak=facts.count > 1 if facts.is_model else facts.count >= _REPEATED or facts.nbytes >= WORTH_NBYTES,
+        # Most programs have some garbage that was not collected yet: when main() returns, say, that
+        # of a trainer which is in a cycle with its model.
+        is_leak=times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES),
     )
 
 
@@ -318,7 +321,7 @@ def _in_an_exception(facts: Facts) -> Judgement:
             "The exception that is being handled, or that ended the program, keeps the frames of its traceback",
             is_leak=False,
         )
-    collects = facts.trend is not None or facts.generations >= _REPEATED
+    collects = facts.trend is not None or facts.generations >= REPEATED
     return Judgement(
         "exception",
         # The program may have the last error on purpose, and not know what it keeps.
@@ -364,7 +367,7 @@ def _pinned(facts: Facts, sure: Sureness) -> Judgement:
 
 
 def _is_repeated(facts: Facts) -> bool:
-    return facts.count >= _REPEATED and facts.generations >= _REPEATED and facts.all_nbytes >= WORTH_NBYTES
+    return facts.count >= REPEATED and facts.generations >= REPEATED and facts.all_nbytes >= WORTH_NBYTES
 
 
 def _is_worth_it(facts: Facts, trend: Trend) -> bool:

@@ -209,15 +209,50 @@ def test_a_cycle_is_reported_with_its_members() -> None:
 
         def step(self) -> None: ...
 
-    gc.disable()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
     try:
         with LeakDetector() as detector:
             Trainer()
+            once = detector.report(of_program=True, object_limit=10**8)
+            Trainer()
+            leak = one(detector.report(of_program=True, object_limit=10**8))
+    finally:
+        gc.set_threshold(*thresholds)
+    name = Trainer.__qualname__
+    assert (leak.kind, leak.sure, leak.members) == ("cycle", "certain", (f"{name}.on_step.__self__ -> {name}",))
+    assert leak.count == 2
+    # One may have been in use until the function returned that made it.
+    assert once.leaks == ()
+    assert [row.kind for row in once.kept] == ["cycle"]
+    gc.collect()
+
+
+def test_many_tensors_in_one_cycle_are_not_done_again_and_again() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.batches = [ds.zeros(BIG) for _ in range(20)]
+            self.myself = self
+
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with LeakDetector() as detector:
+            Trainer()
+            once = detector.report(of_program=True, object_limit=10**8)
+            gc.disable()
+            [never_freed] = detector.report(of_program=True, object_limit=10**8).leaks
+            gc.enable()
+            for _ in range(2):
+                Trainer()
             leak = one(detector.report(of_program=True, object_limit=10**8))
     finally:
         gc.enable()
-    name = Trainer.__qualname__
-    assert (leak.kind, leak.sure, leak.members) == ("cycle", "certain", (f"{name}.on_step.__self__ -> {name}",))
+        gc.set_threshold(*thresholds)
+    assert once.leaks == ()
+    assert (never_freed.kind, never_freed.count) == ("cycle", 20)
+    assert [(row.kind, row.count) for row in once.kept] == [("cycle", 20)]
+    assert (leak.kind, leak.count) == ("cycle", 60)
     gc.collect()
 
 

@@ -186,6 +186,70 @@ def test_three_large_results_and_the_last_six_are_not(tmp_path: Path, kept: str,
     assert report.verdict == "clean", str(report)
 
 
+EVALUATION = """
+import numpy as np
+
+def main():
+    outputs, labels = [], []
+    for batch in range(100):
+        images = np.random.randn(64, 32)
+        outputs.append(images @ np.ones((32, 100)))
+        labels.append(np.random.randn(64))
+    {end}
+    return outputs, labels
+
+{call}
+"""
+
+
+@pytest.mark.parametrize("call", ["main()", "kept = main()"])
+def test_outputs_that_an_evaluation_puts_together_in_the_end_were_meant_to_stay(tmp_path: Path, call: str) -> None:
+    together = "print(np.concatenate(outputs).mean(), np.stack(labels).mean())"
+    report = report_on(tmp_path, EVALUATION.format(end=together, call=call))
+    assert report.verdict == "clean", str(report)
+    report = report_on(tmp_path, EVALUATION.format(end="print(np.concatenate(outputs[:50]).mean())", call=call))
+    assert {(leak.kind, leak.count) for leak in report.leaks} >= {("growth", 100)}
+
+
+HELD_BY_A_CYCLE = """
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(8, 8)
+        self.outputs = []
+        self.on_epoch = self.validate
+    def validate(self):
+        {start}
+        for batch in range(4):
+            self.outputs.append(torch.randn(100, 100))
+
+def main():
+    trainer = Trainer()
+    optimizer = torch.optim.SGD(trainer.net.parameters(), lr=0.01)
+    for epoch in range(10):
+        for step in range(8):
+            optimizer.zero_grad()
+            trainer.net(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+        trainer.on_epoch()
+
+main()
+"""
+
+
+def test_a_trainer_in_a_cycle_that_main_is_done_with_is_no_leak_and_hides_none(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, HELD_BY_A_CYCLE.format(start="self.outputs.clear()"))
+    assert report.verdict == "clean", str(report)
+    assert {row.kind for row in report.kept} == {"cycle"}
+    report = report_on(tmp_path, HELD_BY_A_CYCLE.format(start="pass"))
+    assert (report.verdict, report.leaks) == ("undecided", ())
+    [row] = [row for row in report.kept if row.unjudged == "growth"]
+    assert "'trainer'.outputs" in row.holder
+    assert row.count >= 36
+
+
 GRAPHS_OF_EPOCHS = """
 import torch
 

@@ -447,7 +447,7 @@ def test_a_look_that_fails_is_no_error_of_the_program(monkeypatch: pytest.Monkey
     def refuses(tensor: Any) -> bool:
         raise ds.DisposedError("another thread was faster")
 
-    monkeypatch.setattr(framework, "_is_hollow", refuses)
+    monkeypatch.setattr(framework, "_has_memory", refuses)
     with LeakDetector() as detector, ds.dispose_scope():
         own = torch.ones(3).as_subclass(Own)
         plain = torch.ones(4)
