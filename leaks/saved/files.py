@@ -15,6 +15,7 @@ from ...scopes.base.files import write_whole
 from ..report.leaks import Leak, Trend
 from ..report.live import LiveSite
 from ..report.report import Report, UnusedSuppression
+from ..report.retainer import Retainer
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 from ..reporters.json_report import ReportFileError, json_of, report_from_json
 
@@ -202,7 +203,7 @@ def merged(reports: Sequence[Report]) -> Report:
         timeline=timelines_together(rows),
         sites=_sites(_all(rows, lambda report: report.sites)),
         processes=tuple(_all(rows, lambda report: report.processes)),
-        retainers=tuple(sorted(_all(rows, lambda report: report.retainers), key=lambda row: -row.nbytes)),
+        retainers=_retainers_together(rows),
     )
 
 
@@ -225,6 +226,31 @@ def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]
     found = [_sum(those) for those in groups.values()]
     found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), _last(leak.rank), leak.pid))
     return tuple(found)
+
+
+def _retainers_together(reports: Iterable[Report]) -> tuple[Retainer, ...]:
+    """Return what retains memory, the same holder in several workers of a rank as one row."""
+    groups: dict[tuple[object, ...], list[Retainer]] = {}
+    for number, report in enumerate(reports):
+        processes = {process.pid: process for process in report.processes}
+        for row in report.retainers:
+            process = processes.get(row.pid)
+            is_main = process is None or process.role == "main"
+            place = (number, row.pid) if is_main else ("worker", None if process is None else process.rank)
+            groups.setdefault((place, row.holder, row.type, frozenset(row.sites), row.freed), []).append(row)
+    found = [_sum_of_retainers(rows) for rows in groups.values()]
+    return tuple(sorted(found, key=lambda row: -row.nbytes))
+
+
+def _sum_of_retainers(rows: Sequence[Retainer]) -> Retainer:
+    # How much it grows in a pass is told of one worker, as of a leak.
+    most = max(rows, key=lambda row: (row.nbytes, row.count))
+    return replace(
+        most,
+        length=most.length if len(rows) == 1 else None,
+        count=sum(row.count for row in rows),
+        nbytes=sum(row.nbytes for row in rows),
+    )
 
 
 def _last(rank: int | None) -> float:

@@ -8,6 +8,7 @@ import pytest
 import disposescope as ds
 from disposescope.leaks.report.leaks import Trend
 from disposescope.leaks.report.report import Process, Report, UnusedSuppression
+from disposescope.leaks.report.retainer import Retainer
 from disposescope.leaks.saved.files import merged
 
 KEPT: list[object] = []
@@ -47,6 +48,19 @@ def test_the_leaks_of_workers_are_reported_once_and_beside_those_of_the_main_pro
     assert [(site.count, site.nbytes) for site in whole.sites] == [
         (3 * site.count, 3 * site.nbytes) for site in report.sites
     ]
+
+
+def test_what_a_holder_retains_is_that_of_all_workers(report: Report) -> None:
+    [leak] = report.leaks
+    assert leak.site is not None
+    row = Retainer("module __main__.seen", "list", 1, 1, 80_000, (leak.site,), 1.0, 80_000.0, None, ("Tensor",), 0)
+
+    def retaining(part: Report) -> Report:
+        return replace(part, retainers=(replace(row, pid=part.program.pid),))
+
+    whole = merged([retaining(report), retaining(of_worker(report, 7)), retaining(of_worker(report, 8))])
+    told = [(row.pid, row.length, row.count, row.nbytes, row.count_per_pass) for row in whole.retainers]
+    assert told == [(7, None, 2, 160_000, 1.0), (os.getpid(), 1, 1, 80_000, 1.0)]
 
 
 def test_what_the_line_made_in_all_is_that_of_all_workers(report: Report) -> None:
