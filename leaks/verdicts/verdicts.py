@@ -294,7 +294,8 @@ def _escaped(facts: Facts) -> Judgement:
 
 def _in_a_cycle(facts: Facts) -> Judgement:
     times = 1 if facts.cycle is None else facts.cycle.times
-    is_left = times > 1 or (facts.cycle is not None and facts.cycle.stays)
+    # One model in a cycle with its hooks may be the program's last.
+    is_left = times > 1 or (facts.cycle is not None and facts.cycle.stays and not facts.is_model)
     if facts.cycle is not None and not facts.cycle.collectable:
         return Judgement(
             "cycle",
