@@ -95,9 +95,9 @@ _FUNCTIONS: Final = frozenset(
         *("norm", "inv", "det", "solve", "svd", "eig", "eigh", "eigvalsh", "qr", "cholesky", "lstsq", "pinv"),
         *("matmul", "save", "savetxt", "array_repr", "array2string"),
         # Of PyTorch besides.
-        *("abs", "add", "addmm", "argmax", "avg_pool2d", "adaptive_avg_pool2d", "batch_norm", "bmm", "cat", "cdist"),
+        *("abs", "add", "addmm", "argmax", "avg_pool2d", "adaptive_avg_pool2d", "bmm", "cat", "cdist"),
         *("binary_cross_entropy", "binary_cross_entropy_with_logits", "ceil", "clamp", "concat", "conv1d", "conv2d"),
-        *("conv3d", "cos", "cosine_similarity", "cross_entropy", "div", "elu", "embedding", "eq", "equal", "erf"),
+        *("conv3d", "cos", "cosine_similarity", "cross_entropy", "div", "elu", "eq", "equal", "erf"),
         *("exp", "expm1", "floor", "gather", "ge", "gelu", "group_norm", "gt", "histc", "index_select", "isfinite"),
         *("isinf", "isnan", "l1_loss", "layer_norm", "le", "leaky_relu", "lerp", "linear", "log", "log1p"),
         *("log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lt", "masked_select", "max_pool2d"),
@@ -144,7 +144,7 @@ INEXACT: Final = frozenset(
 """Elementwise functions whose result is inexact where one operand is, and that take ``out=``."""
 READING_MORE: Final = frozenset(
     {
-        *("addmm", "batch_norm", "conv1d", "conv2d", "conv3d", "group_norm", "interp", "layer_norm", "lerp", "linear"),
+        *("addmm", "conv1d", "conv2d", "conv3d", "group_norm", "interp", "layer_norm", "lerp", "linear"),
         *("scaled_dot_product_attention", "where"),
     }
 )
@@ -156,6 +156,8 @@ _TORCH_FILES: Final = ("functional", "_tensor", "_jit_internal", "_ops", "__init
 _PACKAGE: Final = __name__.partition(".")[0] + "."
 _DISPATCHING: Final = ("torch._compile", "torch._dynamo", "torch.utils._python_dispatch")
 """Modules of PyTorch between an operation and who notes what it makes."""
+_PLAIN_ARGUMENTS: Final = {"relu": 1, "silu": 1, "mish": 1, "elu": 2, "leaky_relu": 2}
+"""How many arguments stand before ``inplace``."""
 _DTYPES: Final = frozenset({"float", "int", "bool", "complex"})
 
 
@@ -168,6 +170,8 @@ def makes_new(name: str, call: ast.Call, *, is_method: bool) -> bool:
         return is_method and len(call.args) == 1 and not call.keywords
     if is_method:
         return name in _METHODS
+    if len(call.args) > _PLAIN_ARGUMENTS.get(name, len(call.args)):
+        return False
     if name == "array":
         return len(call.args) == 1 and all(_is_number_type(each) for each in call.keywords)
     if name in ("einsum", "meshgrid"):

@@ -403,6 +403,7 @@ KEPT_TENSOR = {
     "a mesh": "v = torch.meshgrid(x[0], x[1], indexing='ij')",
     "a function in place": "v = nn.functional.relu(x, inplace=True)",
     "a function in place, by position": "v = nn.functional.relu(x, True)",
+    "a function in place, by a variable": "v = nn.functional.leaky_relu(x, 0.1, N > 1)",
     "a function that changes it": "v = torch.relu_(x)",
     "a function that fills it": "v = nn.init.constant_(x, 1.0)",
 }
