@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..leaks.peaks.advice import advise
+from ..leaks.peaks.program import pass_of_workspace
 from ..leaks.peaks.recording import Birth, Recording, Service, line_of_birth, line_text, living_rows
 from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
@@ -717,6 +718,7 @@ class Workspace:
         assert course is not None
         fault = thread.slab.fault if works and thread.slab is not None else None
         missed = [_NO_SLAB] if run._has_no_slab else []
+        pass_of_workspace(self.name, served.peak_nbytes)
         with _LOCK:
             self._passes += 1
             self._hits += served.hits

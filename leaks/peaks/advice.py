@@ -5,21 +5,24 @@ in the code: the instruction after the birth binds a variable, and the last of t
 load it, on any way on from there to where it is bound again, is its last use. The time of a line is
 that of the next birth in the same function below it. So the advice is about variables of functions
 and modules. What attributes, containers, other variables and views hold is in the list of what
-lives at the peak, without advice.
+lives at the peak, without advice. Neither is there any for functions that run inside of themselves,
+on other threads, or in steps, as generators do: the time of a line is not that of one call there.
 
 Each candidate is replayed: the lives that it changes are changed in all births of that line, and
 the peak of the result is what is told. The changes are
 
 * ``del x`` after the line of its last use: the life ends there;
-* in place: what an operator or a ufunc makes, where something of the same size dies before the
-  next birth, and so lived beside it for nothing: ``out=``, or an operator such as ``+=``, has one
-  block for both;
+* in place: what an elementwise operation makes, each time, where an operand of the same kind and
+  size is used there for the last time and dies before the next birth: ``out=``, or an operator such
+  as ``+=``, has one block for both;
 * recompute: the variable is used early, and once more after the peak: its life is cut in two.
 """
 
 from __future__ import annotations
 
+import ast
 import dis
+import inspect
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -33,8 +36,9 @@ from numpy.typing import NDArray
 
 from ...scopes.base.sites import Mark, line_of, shown
 from ..report.peak import Advice
+from .functions import plain_module_call, without_notes
 from .recording import Recording, Service, user_place
-from .source import Callees, source_of
+from .source import Fate, Source, Sources
 
 __all__ = ["advise"]
 
@@ -46,6 +50,8 @@ _STORES: Final = ("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")
 _LOADS: Final = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_FAST_CHECK")
 _FAST: Final = re.compile(r"(?:LOAD|STORE)_FAST")
 _RETURNS: Final = ("RETURN_VALUE",)
+_IN_STEPS: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_USED_UP: Final[frozenset[Fate]] = frozenset({"gone", "changed"})
 _ENDS: Final = (*_RETURNS, "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")
 """What does not go on to the next instruction, beside jumps back."""
 
@@ -86,7 +92,7 @@ class _Code:
             self.positions.setdefault(offset, number)
         self._next = self._ways()
 
-    def variable_bound_at(self, offset: int) -> tuple[str, int] | None:
+    def variable_bound_at(self, offset: int, source: Source) -> tuple[str, int] | None:
         """Return the variable that the value made at an offset is bound to, and where.
 
         That is the number of the instruction that binds it. None where the value is used otherwise.
@@ -95,7 +101,7 @@ class _Code:
         if after is None:
             return None
         if self.instructions[after].opname not in _STORES:
-            source, line = source_of(self.code), self.lines[after]
+            line = self.lines[after]
             while after < len(self.instructions) and not source.binds_result_of(offset, self.offsets[after]):
                 after += 1
                 if after == len(self.instructions) or self.lines[after] not in (line, -1):
@@ -117,17 +123,16 @@ class _Code:
         number += 1 + (self.instructions[number].opname == "PRECALL")
         return number if number < len(self.instructions) else None
 
-    def uses_of(self, name: str, bound: int, callees: Callees) -> list[int] | None:
+    def uses_of(self, name: str, bound: int, source: Source) -> list[int] | None:
         """Return the lines that load a variable after it was bound, in their order.
 
         Ends where it is bound again. What a loop loads over and over has the last line of the loop.
         None where nothing can be said: other code, a container, another variable or a view may have
         it too, or the next round of a loop uses it.
         """
-        source = source_of(self.code)
         if name in self.code.co_cellvars or self.instructions[bound].opname in ("STORE_GLOBAL", "STORE_DEREF"):
             return None
-        if self.instructions[bound].opname == "STORE_NAME" and source.is_read_elsewhere(name):
+        if not source.is_variable_of_its_own(name):
             return None
         loads: list[int] = []
         pending, seen = [bound + 1], {bound}
@@ -141,7 +146,7 @@ class _Code:
                 if not self._is_the_same(number):
                     continue
             elif instruction.argval == name and instruction.opname in _LOADS:
-                if number < bound or source.may_keep(instruction.offset, callees):
+                if number < bound or not source.fates_at(name, instruction.offset) <= _USED_UP:
                     return None
                 loads.append(number)
             pending.extend(self._next[number])
@@ -237,11 +242,16 @@ class _Replay:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.groups, self.frames = recording.groups()
+        self.groups, frames_of = recording.groups()
+        self.frames = [without_notes(frames) for frames in frames_of]
         self.places = [frames[user_place(frames)] if frames else None for frames in self.frames]
-        self.callees = Callees(self.frames)
+        self.sources = Sources(self.frames)
+        self.irregular = self._irregular()
         self.variables = [self._variable_of(frames) for frames in self.frames]
         self.peak = recording.peak()[0]
+        self._ends: dict[int, list[int]] = defaultdict(list)
+        for number, end in enumerate(recording.upper.tolist()):
+            self._ends[end].append(number)
 
     def changes(self) -> Iterator[tuple[str, _Lives]]:
         """Yield the changes for what lives at the peak, the lines with the most bytes first."""
@@ -264,14 +274,44 @@ class _Replay:
 
         It is a variable of a caller where the function returns the value at once.
         """
-        for code, offset in frames[user_place(frames) :] if frames else ():
-            known = _code_of(code)
-            bound = known.variable_bound_at(offset)
+        if not frames:
+            return None
+        first = user_place(frames)
+        if not self.sources.of(frames[first][0]).makes_new(frames[first][1], frames[:first]):
+            return None
+        called: CodeType | None = None
+        for code, offset in frames[first:]:
+            known, source = _code_of(code), self.sources.of(code)
+            if called is not None and plain_module_call(code) == "calls":
+                # Of a module, which calls ``forward``.
+                called = code if called.co_name == "forward" or plain_module_call(called) == "calls" else None
+                if called is not None:
+                    continue
+            if id(code) in self.irregular:
+                return None
+            is_module = called is not None and plain_module_call(called) == "calls"
+            if called is not None and not is_module and not source.calls_directly(offset, called):
+                return None
+            bound = known.variable_bound_at(offset, source)
             if bound is not None:
                 return code, *bound
             if not known.returns_at(offset):
                 return None
+            called = code
         return None
+
+    def _irregular(self) -> set[int]:
+        """Return the code of which lines say no time, by its address."""
+        found: set[int] = set()
+        for frames in self.frames:
+            codes = [id(code) for code, _ in frames]
+            found.update(id(code) for code, _ in frames if code.co_flags & _IN_STEPS)
+            found.update(code for code in codes if codes.count(code) > 1)
+        elsewhere = {
+            int(self.groups[number]) for number, birth in enumerate(self.recording.births) if birth.is_elsewhere
+        }
+        found.update(id(code) for group in elsewhere for code, _ in self.frames[group])
+        return found
 
     def _births_of(self, wanted: Callable[[int], bool]) -> NDArray[np.int64]:
         """Return the births whose frames, by their number, are wanted."""
@@ -300,15 +340,16 @@ class _Replay:
     def _changes_of_variable(self, variable: _Variable) -> Iterator[tuple[str, _Lives]]:
         code, name, bound = variable
         known = _code_of(code)
-        uses = known.uses_of(name, bound, self.callees)
+        source = self.sources.of(code)
+        uses = known.uses_of(name, bound, source)
         births = self._births_of(lambda group: self.variables[group] == variable)
         if uses is None or self._are_saved(births):
             return
-        recording, file, source = self.recording, shown(code.co_filename), source_of(code)
+        recording, file = self.recording, shown(code.co_filename)
         binding = known.instructions[bound].offset
         first = line_of(code, binding)
         last = max(uses, default=first)
-        place = source.end_of_use(binding, last)
+        place = source.end_of_use(name, binding, last)
         if place is None:
             return
         around, begin, end = place
@@ -327,7 +368,7 @@ class _Replay:
             behind = f"the {around} that ends at " if around else ""
             yield f"del {name} after {behind}{file}:{end}", (recording.lower, upper, recording.sizes)
         earlier = [line for line in uses if line < last]
-        if not earlier or not source.can_recompute(binding):
+        if not earlier or not source.can_recompute(name, binding):
             return
         ends, begins = left(max(earlier)), self._next(lines >= last, births)
         is_cut = (ends <= self.peak) & (self.peak < begins) & (begins < recording.upper[births])
@@ -344,30 +385,46 @@ class _Replay:
             )
 
     def _in_place(self, group: int) -> Iterator[tuple[str, _Lives]]:
-        """Yield the change by which births of a line get the blocks of what dies at the next."""
+        """Yield the change by which births of a line get the blocks of operands that die there."""
         recording, place = self.recording, self.places[group]
         assert place is not None
         code, offset = place
-        if not source_of(code).is_elementwise(offset):
+        operands = self.sources.of(code).operands_for_result(offset)
+        if not operands or id(code) in self.irregular:
             return
         births = self._births_of(lambda other: _is(self.places[other], place))
-        if self._are_saved(births):
+        # Beside its result a function may make what it needs itself, which is small.
+        births = births[recording.sizes[births] * _LEAST_SHARE >= recording.peak()[1]]
+        dying = [self._dying_operand(number, place, operands) for number in births.tolist()]
+        if None in dying or self._are_saved(np.array([*births, *dying], np.int64)):
             return
-        ends: dict[int, list[int]] = defaultdict(list)
-        for number, end in enumerate(recording.upper.tolist()):
-            ends[end].append(number)
         upper = recording.upper.copy()
-        changed = False
-        for number in births.tolist():
-            # What is alive at the last birth may die with the pass, and be needed until then.
-            for dying in ends.get(number + 1, ()) if number + 1 < len(upper) else ():
-                if dying < number and recording.sizes[dying] == recording.sizes[number]:
-                    upper[dying] = number
-                    changed = True
-                    break
-        if changed:
-            line = line_of(code, offset)
-            yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
+        upper[np.array(dying, np.int64)] = births
+        line = line_of(code, offset)
+        yield f"in place at {shown(code.co_filename)}:{line}", (recording.lower, upper, recording.sizes)
+
+    def _dying_operand(self, number: int, place: Mark, operands: list[ast.expr]) -> int | None:
+        """Return the birth of the operand whose block a birth could have."""
+        recording = self.recording
+        # What is alive at the last birth may die with the pass, and be needed until then.
+        for dying in self._ends.get(number + 1, ()) if number + 1 < len(recording.upper) else ():
+            is_like_it = dying < number and recording.sizes[dying] == recording.sizes[number]
+            if is_like_it and any(self._is_last_use(dying, place, operand) for operand in operands):
+                return dying
+        return None
+
+    def _is_last_use(self, birth: int, place: Mark, operand: ast.expr) -> bool:
+        """Return whether a birth is an operand that nothing uses after an operation."""
+        code, offset = place
+        source, group = self.sources.of(code), int(self.groups[birth])
+        if not isinstance(operand, ast.Name):
+            made = self.places[group]
+            return made is not None and made[0] is code and source.node(made[1]) is operand
+        variable = self.variables[group]
+        if variable is None or variable[:2] != (code, operand.id):
+            return False
+        uses = _code_of(code).uses_of(operand.id, variable[2], source)
+        return uses is not None and max(uses, default=0) <= source.end_line(offset)
 
 
 def _is(one: Mark | None, other: Mark) -> bool:

@@ -1,4 +1,8 @@
-"""The peak of a whole program: its births are recorded while it runs unchanged."""
+"""The peak of a whole program: its births are recorded while it runs unchanged.
+
+A pass of a workspace records its births itself, and they are not in the program's recording. Where
+the peak may be in such a pass no peak is told, but where it is to be looked for.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...scopes.base.process import bytes_text
 from ...scopes.framework import FRAMEWORKS, Framework, LifeRecording
 from ..report.peak import Life, ProgramPeak
 from .advice import advise
 from .recording import Birth, Recording, Service, line_text, living_rows
 
-__all__ = ["LifeRecorder"]
+__all__ = ["LifeRecorder", "pass_of_workspace"]
 
 _BIRTHS_AT_MOST: Final = 1 << 20
 _STEPS: Final = 400
@@ -39,12 +44,16 @@ class LifeRecorder:
         self._ends: dict[str, list[int]] = {}
         self._births: list[Birth] = []
         self._found: ProgramPeak | None = None
+        # The most bytes in passes of workspaces that ended at a time.
+        self._in_workspaces: dict[tuple[str, int], int] = {}
+        self._has_it: tuple[str, int] | None = None
 
     def start(self) -> None:
         """Record from now on. A detector is open."""
         for framework in FRAMEWORKS.with_own("record_lives"):
             self._recording = framework.record_lives(self._most)
         self._thread = threading.get_ident()
+        _RUNNING.recorder = self
         self._note()
         # The program may import further libraries.
         FRAMEWORKS.after_install(self._note)
@@ -54,13 +63,21 @@ class LifeRecorder:
         if self._recording is not None:
             self._ends.setdefault(name, []).append(self._recording.time)
 
+    def passed_in_workspace(self, name: str, nbytes: int) -> None:
+        """Record that a pass of a workspace has ended, and the most bytes that it had."""
+        if self._recording is not None:
+            key = name, self._recording.time
+            self._in_workspaces[key] = max(nbytes, self._in_workspaces.get(key, 0))
+
     def forget(self) -> None:
         """Record nothing any more, in a forked process: what there is belongs to the parent."""
         if self._recording is not None:
             self._stop_noting()
             self._recording.end()
             self._recording = None
+            self._leave()
         self._births = []
+        self._in_workspaces = {}
         self._found = None
 
     def stop(self) -> None:
@@ -70,20 +87,49 @@ class LifeRecorder:
         self._stop_noting()
         self._recording.end()
         rows, self._recording = self._recording.births(), None
+        self._leave()
         self._births = [
             Birth(nbytes, None if died < 0 else died, Service(outcome), None, places)
             for nbytes, died, outcome, _, places in rows
         ]
 
     def peak(self) -> ProgramPeak | None:
-        """Return the peak, after `stop`; None where nothing was born.
+        """Return the peak, after `stop`; None where nothing was born, or a workspace has it.
 
         What this makes is born after the program: a report is made before.
         """
-        if self._births:
-            self._found = self._peak_of(Recording(self._births))
-            self._births = []
+        recording, self._births = Recording(self._births), []
+        self._has_it = self._has_it or self._peak_in_workspaces(recording)
+        if recording.births and self._has_it is None:
+            self._found = self._peak_of(recording)
         return self._found
+
+    def why_none(self) -> str | None:
+        """Return why no peak is told, after `peak`; None where one is."""
+        if self._found is not None:
+            return None
+        if self._has_it is None:
+            return "no memory of NumPy or PyTorch was born while the program was recorded"
+        name, nbytes = self._has_it
+        return (
+            f"it may be in the passes of workspace {name!r}, which record their own memory, {bytes_text(nbytes)} "
+            "at most: peak() of the workspace says what lives there"
+        )
+
+    def _peak_in_workspaces(self, recording: Recording) -> tuple[str, int] | None:
+        """Return the workspace whose passes had the most bytes, if that may be the peak."""
+        live, peak = recording.live_nbytes(), recording.peak()[1]
+        beside = [
+            (int(live[min(time, len(live)) - 1]) if time and len(live) else 0) + nbytes
+            for (_, time), nbytes in self._in_workspaces.items()
+        ]
+        most = max(self._in_workspaces.items(), key=lambda item: item[1], default=None)
+        self._in_workspaces = {}
+        return (most[0][0], most[1]) if most is not None and max(beside) > peak else None
+
+    def _leave(self) -> None:
+        if _RUNNING.recorder is self:
+            _RUNNING.recorder = None
 
     def _stop_noting(self) -> None:
         while self._stops and threading.get_ident() == self._thread:
@@ -126,6 +172,24 @@ class LifeRecorder:
                 if begin <= time < end < found[3] - found[2] + begin:
                     found = name, index, begin, end
         return found
+
+
+@final
+class _Running:
+    """The recorder that is recording."""
+
+    def __init__(self) -> None:
+        self.recorder: LifeRecorder | None = None
+
+
+_RUNNING: Final = _Running()
+
+
+def pass_of_workspace(name: str, nbytes: int) -> None:
+    """Tell the recorder of the program, if there is one, the most bytes in a workspace's pass."""
+    recorder = _RUNNING.recorder
+    if recorder is not None:
+        recorder.passed_in_workspace(name, nbytes)
 
 
 def _course(live: NDArray[np.int64], begin: int, end: int) -> tuple[tuple[int, int], ...]:

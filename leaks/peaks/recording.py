@@ -105,6 +105,11 @@ class Birth:
         return self.nbytes > 0 and not is_elsewhere
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Return whether another thread has made it than the one that entered the pass."""
+        return self.outcome is Service.ELSEWHERE
+
+    @property
     def is_noted(self) -> bool:
         """Return whether it is memory of another library."""
         return self.outcome in (Service.NOTED, Service.SAVED)

@@ -1,10 +1,15 @@
-"""What becomes of a value where the source loads it: used up, returned, or perhaps kept.
+"""What becomes of a value where the source loads it: used up, changed, returned, or perhaps kept.
 
 `del x` frees memory only where nothing else has the value. The source says what a variable's value
 goes into: an operator or a function that makes something new is done with it; a container, an
 attribute, another variable or a view has it still. What the function of a call does with it is
 looked up in its own source: in that of the function that a name stands for, or of the functions
-that were seen to run inside of the call. In doubt it is kept.
+that were seen to run inside of the call. Of NumPy and PyTorch the functions are known that are
+named in `functions`.
+
+An operator may be that of a list or of a class of the program's, which keeps what it is given. It
+is NumPy's or PyTorch's where memory was born at it without any other Python code, or where all
+else that it works on is known to be a number, an array or a tensor. In doubt a value is kept.
 """
 
 from __future__ import annotations
@@ -12,78 +17,49 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import linecache
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, Final, Literal, TypeAlias, cast, final
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Final, Literal, TypeAlias, cast, final
 
 import numpy as np
 
 from ...scopes.base.sites import Mark, Role
+from .files import FUNCTIONS, File, Position, file_of
+from .functions import (
+    BUILTINS_THAT_MAKE_NEW,
+    CHANGING_FUNCTIONS,
+    CHANGING_METHODS,
+    CREATING,
+    FACTS,
+    INEXACT,
+    RANDOM,
+    READING_MORE,
+    VIEWS,
+    has_option,
+    is_library_code,
+    is_of_library,
+    makes_new,
+    plain_module_call,
+)
 from .recording import namespace_of, role_of
+from .values import NUMBER, Kind, Values, argument_count, name_of
 
-__all__ = ["Callees", "Source", "source_of"]
+__all__ = ["Fate", "Source", "Sources"]
 
-Fate: TypeAlias = Literal["gone", "returned", "kept"]
+Fate: TypeAlias = Literal["gone", "changed", "returned", "kept"]
+"""What becomes of a value: nothing has it after the statement; likewise, but it was changed there;
+the function returns it or a part; something may have it still."""
+_Step: TypeAlias = Literal["gone", "changed", "returned", "kept", "part"]
 
 _DEPTH: Final = 6
-_SOURCES_AT_MOST: Final = 500
-_KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
-_USED_UP: Final = frozenset(
+_HARMLESS_BLOCKS: Final = frozenset(
     {
-        *("abs", "all", "any", "bool", "complex", "divmod", "float", "format", "hash", "id", "int", "isinstance"),
-        *("len", "pow", "print", "repr", "round", "str", "sum", "type"),
+        *("autocast", "catch_warnings", "dispose_scope", "enable_grad", "errstate", "inference_mode", "no_grad"),
+        *("printoptions", "set_grad_enabled"),
     }
 )
-"""Builtin functions whose result has nothing of what they are given."""
-_FACTS: Final = frozenset(
-    {
-        *("device", "dtype", "element_size", "flags", "is_leaf", "itemsize", "layout", "nbytes", "ndim"),
-        *("requires_grad", "shape", "size", "strides"),
-    }
-)
-_VIEWS: Final = frozenset(
-    {
-        # Of NumPy, functions and methods.
-        *("array", "array_split", "asanyarray", "asarray", "ascontiguousarray", "asfortranarray", "astype"),
-        *("atleast_1d", "atleast_2d", "atleast_3d", "broadcast_arrays", "broadcast_to", "diag", "diagonal", "dsplit"),
-        *("expand_dims", "flip", "fliplr", "flipud", "frombuffer", "getfield", "hsplit", "imag", "matrix_transpose"),
-        *("meshgrid", "moveaxis", "nan_to_num", "ndenumerate", "nditer", "permute_dims", "ravel", "real"),
-        *("real_if_close", "require", "reshape", "rollaxis", "rot90", "sliding_window_view", "split", "squeeze"),
-        *("swapaxes", "transpose", "trim_zeros", "unstack", "view", "vsplit", "as_strided"),
-        # Of PyTorch besides: also what may return what it is given.
-        *("adjoint", "as_tensor", "bfloat16", "bool", "byte", "chunk", "conj", "contiguous", "cpu", "cuda", "data"),
-        *("detach", "double", "dropout", "dropout1d", "dropout2d", "dropout3d", "expand", "expand_as", "flatten"),
-        *("float", "from_dlpack", "from_numpy", "half", "int", "long", "movedim", "narrow", "numpy", "permute"),
-        *("pin_memory", "positive", "refine_names", "reshape_as", "select", "short", "swapdims", "t"),
-        *("tensor_split", "to", "type", "type_as", "unbind", "unflatten", "unfold", "unsqueeze", "untyped_storage"),
-        *("view_as", "view_as_complex", "view_as_real", "resolve_conj", "resolve_neg", "retain_grad", "storage"),
-        *("requires_grad_", "share_memory_", "rename", "align_to", "align_as", "register_hook", "Parameter"),
-    }
-)
-"""Functions and methods whose result may have the memory of what they are given."""
-_COPYING: Final = frozenset({"array", "astype", "meshgrid", "nan_to_num"})
-"""Those that copy, unless they are told not to."""
-_ADDS: Final = frozenset(
-    {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "update", "send", "submit"}
-)
-"""Methods that keep what they are given."""
-_ELEMENTWISE: Final = frozenset({"around", "clip", "round"})
-"""Beside ufuncs, what takes ``out=`` and makes an array of the same size."""
-_WHOLE_NUMBERS: Final = frozenset({"arange", "argsort", "bincount", "indices", "integers", "nonzero", "randint"})
-_BY_CHANCE: Final = (
-    "rand",
-    "normal",
-    "uniform",
-    "dropout",
-    "choice",
-    "permutation",
-    "shuffle",
-    "rng",
-    "sample",
-    "next",
-)
+"""Contexts that end no exception, so that behind their block all of it has run."""
 _CALLED: Final[Mapping[type, str]] = {
     ast.For: "loop",
     ast.AsyncFor: "loop",
@@ -95,73 +71,53 @@ _CALLED: Final[Mapping[type, str]] = {
     ast.Try: "try statement",
     ast.TryStar: "try statement",
 }
-_IN_A_ROW: Final = (ast.stmt, ast.ExceptHandler, ast.match_case, ast.Module)
-_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-
-_Position = tuple[int | None, int | None, int | None, int | None]
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+_DISPLAYS: Final = (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred)
 
 
 @final
-class _File:
-    """A parsed file."""
+class Sources:
+    """The sources of the code in a recording, and what was seen to run there.
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.tree = tree
-        self.parents: dict[ast.AST, ast.AST] = {}
-        # The innermost expression at each position.
-        self.expressions: dict[_Position, ast.expr] = {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.expr):
-                self.expressions[node.lineno, node.end_lineno, node.col_offset, node.end_col_offset] = node
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
-
-    def up(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield a node and what it is in, from inside out."""
-        at: ast.AST | None = node
-        while at is not None:
-            yield at
-            at = self.parents.get(at)
-
-    def scope(self, node: ast.AST) -> ast.AST:
-        """Return the function or module that a node belongs to."""
-        return next(each for each in self.up(self.parents.get(node, node)) if isinstance(each, (*_SCOPES, ast.Module)))
-
-    def statement(self, node: ast.AST) -> ast.stmt | None:
-        """Return the statement that a node is in."""
-        return next((each for each in self.up(node) if isinstance(each, ast.stmt)), None)
-
-
-def _parsed(file: str, text: str) -> _File | None:
-    try:
-        return _File(ast.parse(text, file)) if text else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-class Callees:
-    """Which code was seen to run directly inside of which instruction, from recorded frames."""
+    Code is told by its address, as its hash is that of all that is in it.
+    """
 
     def __init__(self, frames: Sequence[tuple[Mark, ...]]) -> None:
+        self._sources: dict[int, Source] = {}
         self._inside: dict[tuple[int, int], list[tuple[Mark, ...]]] = {}
+        self._direct = {(id(marks[0][0]), marks[0][1]) for marks in frames if marks}
         for marks in frames:
             for number, (code, offset) in enumerate(marks):
                 if number:
                     self._inside.setdefault((id(code), offset), []).append(marks[:number])
 
+    def of(self, code: CodeType) -> Source:
+        """Return the source of a code object; one without a tree where there is none to be read."""
+        source = self._sources.get(id(code))
+        if source is None:
+            self._sources[id(code)] = source = Source(code, file_of(code), self)
+        return source
+
     def inside(self, code: CodeType, offset: int) -> list[tuple[Mark, ...]]:
         """Return the frames inside of an instruction, innermost first, for each birth there."""
         return self._inside.get((id(code), offset), [])
+
+    def is_born_at(self, code: CodeType, offset: int) -> bool:
+        """Return whether an instruction itself made memory, without other Python code."""
+        return (id(code), offset) in self._direct
 
 
 @final
 class Source:
     """The source of a code object."""
 
-    def __init__(self, code: CodeType, file: _File | None) -> None:
+    def __init__(self, code: CodeType, file: File | None, sources: Sources) -> None:
         self.code = code
         self.file = file
-        self._positions: list[_Position] = list(code.co_positions())
+        self._sources = sources
+        self._positions: list[Position] = list(code.co_positions())
+        self._function = None if file is None else file.function(code)
+        self._values = Values(code, file, self._function, partial(sources.is_born_at, code))
 
     def node(self, offset: int) -> ast.expr | None:
         """Return the expression that an instruction belongs to."""
@@ -183,116 +139,236 @@ class Source:
             parent = self.file.parents.get(parent)
         return isinstance(parent, ast.Assign) and parent.targets == [target]
 
+    # ------------------------------------------------------------------ whose memory a value has
+
+    def makes_new(self, offset: int, inside: tuple[Mark, ...]) -> bool:
+        """Return whether what an instruction made is an array or a tensor that nothing else has.
+
+        Parameters
+        ----------
+        offset : int
+            The place of the birth.
+        inside : tuple of (code, int)
+            The frames inside of it.
+        """
+        node = self.node(offset)
+        if not all(is_library_code(code) for code, _ in inside):
+            return False
+        if not isinstance(node, ast.Call):
+            return not inside and isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript))
+        function = self._values.meant_by(node.func)
+        if inside and plain_module_call(inside[-1][0]) == "calls":
+            return True
+        if function is not None and not is_of_library(function) and not isinstance(function, np.ufunc):
+            return False
+        if isinstance(function, np.ufunc):
+            return not has_option(node) and len(node.args) <= function.nin
+        name = name_of(node)
+        is_method = isinstance(node.func, ast.Attribute) and function is None
+        if name in VIEWS:
+            # What was born there is a copy.
+            return not has_option(node)
+        if is_method and name in RANDOM:
+            return not has_option(node)
+        return makes_new(name, node, is_method=is_method) or (is_method and makes_new(name, node, is_method=False))
+
+    def calls_directly(self, offset: int, inner: CodeType) -> bool:
+        """Return whether an instruction calls a function by its name, without a decorator between.
+
+        Or reads a property. A decorator such as ``lru_cache`` may keep what the function returns.
+        """
+        node, function = self.node(offset), self._sources.of(inner)._function
+        if not isinstance(function, FUNCTIONS):
+            return False
+        decorators = [getattr(each, "id", "") for each in getattr(function, "decorator_list", ())]
+        if isinstance(node, ast.Attribute):
+            return decorators == ["property"] and node.attr == inner.co_name
+        is_plain = set(decorators) <= {"staticmethod", "classmethod"}
+        return is_plain and isinstance(node, ast.Call) and name_of(node) == inner.co_name
+
     # ------------------------------------------------------------------ what becomes of a value
 
-    def may_keep(self, offset: int, callees: Callees) -> bool:
-        """Return whether something may have the value that is loaded at an instruction still."""
-        node = self.node(offset)
-        return node is None or self.fate_of(node, callees, 0) != "gone"
+    def fates_at(self, name: str, offset: int) -> set[Fate]:
+        """Return what becomes of the value of a variable that an instruction loads.
 
-    def fate_of(self, value: ast.expr, callees: Callees, depth: int) -> Fate:
+        Where the instruction loads more than one variable, of all loads of it in the statement.
+        """
+        node = self.node(offset)
+        if isinstance(node, ast.Name) and node.id == name:
+            return {self.fate_of(node, 0)}
+        if self.file is None or self._function is None:
+            return {"kept"}
+        line = self._positions[offset // 2][0] or 0
+        loads = [
+            each
+            for each in self.file.names(name, self._function)
+            if isinstance(each.ctx, ast.Load) and _covers(self.file.statement(each), line)
+        ]
+        return {self.fate_of(each, 0) for each in loads} or {"kept"}
+
+    def fate_of(self, value: ast.expr, depth: int) -> Fate:
         """Return what becomes of the value of an expression.
 
         For what consists of it, such as a view or a container, likewise.
         """
         file = self.file
-        if file is None or depth > _DEPTH:
+        if file is None or depth > _DEPTH or file.scope(value) is not self._function:
             return "kept"
         node: ast.AST = value
+        is_inside = False
         while True:
             parent = file.parents.get(node)
-            if isinstance(parent, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Expr, ast.FormattedValue, ast.AugAssign)):
-                return "gone"
-            if isinstance(parent, (ast.If, ast.While, ast.Assert, ast.Delete)):
-                return "gone"
-            if isinstance(parent, ast.Return):
-                return "returned"
-            if isinstance(parent, ast.Assign) and (node in parent.targets or _are_parts(parent.targets)):
-                return "gone"
-            if isinstance(parent, ast.Subscript):
-                if node is not parent.value or isinstance(parent.ctx, (ast.Store, ast.Del)):
-                    return "gone"
-            elif isinstance(parent, ast.Attribute):
-                if parent.attr in _FACTS or isinstance(parent.ctx, ast.Store):
-                    return "gone"
-                call = file.parents.get(parent)
-                if isinstance(call, ast.Call) and call.func is parent:
-                    if _makes_something_new(parent.attr) or _copies(parent.attr, call):
-                        return "gone"
-                    parent = call
-            elif isinstance(parent, ast.IfExp):
-                if node is parent.test:
-                    return "gone"
-            elif isinstance(parent, ast.Call):
-                fate = self._fate_in_call(parent, node, callees, depth)
-                if fate != "returned":
-                    return fate
-            elif isinstance(parent, ast.keyword):
-                call = file.parents[parent]
-                assert isinstance(call, (ast.Call, ast.ClassDef))
-                fate = self._fate_in_call(call, parent, callees, depth) if isinstance(call, ast.Call) else "kept"
-                if fate != "returned":
-                    return fate
+            is_inside = is_inside or isinstance(parent, _DISPLAYS)
+            if isinstance(parent, ast.Attribute) and self._is_called(parent):
+                step, parent = self._step_of_method(parent)
+            elif isinstance(parent, (ast.Call, ast.keyword)):
+                call = parent if isinstance(parent, ast.Call) else file.parents[parent]
+                argument = node if isinstance(parent, ast.Call) else parent
+                step = self._step_in_call(call, argument, depth) if isinstance(call, ast.Call) else "kept"
                 parent = call
-            elif not isinstance(
-                parent, (ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Starred, ast.BoolOp, ast.Slice, ast.JoinedStr)
-            ):
-                return "kept"
+            elif isinstance(parent, (ast.BinOp, ast.Compare, ast.AugAssign)):
+                step = self._step_of_operator(parent, node, is_inside=is_inside)
+            else:
+                step = self._step(parent, node)
+            if step != "part":
+                return step
+            assert parent is not None
             node = parent
 
-    def _fate_in_call(self, call: ast.Call, argument: ast.AST, callees: Callees, depth: int) -> Fate:
-        """Return what a call does with an argument: "returned" where it comes out again."""
-        if argument is call.func:
-            return "kept"
-        if isinstance(argument, ast.keyword) and argument.arg == "out":
-            return "returned"
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        function = self._meant_by(call.func)
-        if function is not None and getattr(builtins, name, None) is function:
-            return "gone" if name in _USED_UP else "kept"
-        if isinstance(function, np.ufunc):
+    def _step(self, parent: ast.AST | None, node: ast.AST) -> _Step:
+        """Return what a value becomes in what it is in: "part" where that has it."""
+        if isinstance(parent, (ast.UnaryOp, ast.Expr, ast.FormattedValue, ast.If, ast.While, ast.Assert)):
             return "gone"
-        if isinstance(function, (type, FunctionType, BuiltinFunctionType)):
-            name = function.__name__
-        module = str(getattr(function, "__module__", None) or "").partition(".")[0]
-        if module in ("numpy", "torch") or (module == "" and isinstance(function, BuiltinFunctionType)):
-            if inspect.isclass(function) or name in _ADDS:
-                return "kept"
-            return "returned" if name in _VIEWS and not _copies(name, call) else "gone"
-        if isinstance(function, FunctionType) and role_of(function.__code__) is not Role.USER:
-            return "returned" if name in _VIEWS else "gone"
-        if isinstance(function, FunctionType):
-            return self._fate_in_function(function.__code__, call, argument, callees, depth, is_bound=False)
-        if name in _ADDS or (function is not None and not _is_module_of_torch(function)):
-            return "kept"
-        return self._fate_inside(call, argument, callees, depth)
+        if isinstance(parent, ast.Return):
+            return "returned"
+        if isinstance(parent, ast.Assign):
+            return "gone" if all(self._values.is_part_of_array(each) for each in parent.targets) else "kept"
+        if isinstance(parent, ast.Subscript):
+            if node is parent.value:
+                return "part" if isinstance(parent.ctx, ast.Load) else "changed"
+            is_made = isinstance(parent.ctx, ast.Load) and self._values.is_born_at(parent)
+            return "gone" if is_made or self._values.kind_of(parent.value) is not None else "kept"
+        if isinstance(parent, ast.Attribute):
+            if isinstance(parent.ctx, ast.Store):
+                return "changed"
+            return "gone" if parent.attr in FACTS else "part" if parent.attr in VIEWS else "kept"
+        if isinstance(parent, ast.IfExp) and node is parent.test:
+            return "gone"
+        is_part = isinstance(parent, (*_DISPLAYS, ast.BoolOp, ast.IfExp, ast.Slice, ast.JoinedStr))
+        return "part" if is_part else "kept"
 
-    def _fate_inside(self, call: ast.Call, argument: ast.AST, callees: Callees, depth: int) -> Fate:
+    def _step_of_operator(
+        self, parent: ast.BinOp | ast.Compare | ast.AugAssign, node: ast.AST, *, is_inside: bool
+    ) -> _Step:
+        if isinstance(parent, ast.AugAssign):
+            if node is parent.target:
+                return "changed"
+            others: list[ast.expr] = [parent.target]
+        elif isinstance(parent, ast.BinOp):
+            others = [parent.right if node is parent.left else parent.left]
+        else:
+            if all(isinstance(each, (ast.Is, ast.IsNot)) for each in parent.ops):
+                return "gone"
+            others = [each for each in (parent.left, *parent.comparators) if each is not node]
+        if self._values.is_born_at(parent):
+            return "gone"
+        # Where it is in a list, the operator may be the list's.
+        return "gone" if not is_inside and all(self._values.kind_of(each) is not None for each in others) else "kept"
+
+    def _is_called(self, attribute: ast.Attribute) -> bool:
+        assert self.file is not None
+        call = self.file.parents.get(attribute)
+        return isinstance(call, ast.Call) and call.func is attribute
+
+    def _step_of_method(self, attribute: ast.Attribute) -> tuple[_Step, ast.AST]:
+        """Return what a value becomes whose method is called, and the call."""
+        assert self.file is not None
+        call = self.file.parents[attribute]
+        assert isinstance(call, ast.Call)
+        if attribute.attr in FACTS or makes_new(attribute.attr, call, is_method=True):
+            return "gone", call
+        if attribute.attr in CHANGING_METHODS:
+            return "changed" if isinstance(self.file.parents.get(call), ast.Expr) else "kept", call
+        return "part" if attribute.attr in VIEWS else "kept", call
+
+    def _step_in_call(self, call: ast.Call, argument: ast.AST, depth: int) -> _Step:
+        """Return what a call does with an argument: "part" where it comes out again."""
+        assert self.file is not None
+        if argument is call.func or any(isinstance(each, ast.Starred) for each in call.args):
+            return "kept"
+        is_statement = isinstance(self.file.parents.get(call), ast.Expr)
+        if isinstance(argument, ast.keyword) and argument.arg in ("out", None):
+            return "changed" if argument.arg and is_statement else "kept"
+        name, function = name_of(call), self._values.meant_by(call.func)
+        if function is not None and getattr(builtins, name, None) is function:
+            # ``sum([[x]], [])`` is a list of x.
+            is_done = name in BUILTINS_THAT_MAKE_NEW and (name != "sum" or len(call.args) == 1)
+            return "gone" if is_done else "kept"
+        if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
+            return self._step_in_ufunc(call, argument, function, is_statement=is_statement)
+        if is_of_library(function):
+            name = str(getattr(function, "__name__", name))
+            if name in CHANGING_FUNCTIONS and is_statement:
+                return "changed" if argument is call.args[0] else "gone"
+            if argument in call.args[2:] and name not in READING_MORE:
+                # It may be ``out``.
+                return "kept"
+            return "gone" if makes_new(name, call, is_method=False) else "part" if name in VIEWS else "kept"
+        if isinstance(function, FunctionType):
+            if role_of(function.__code__) is not Role.USER:
+                return "kept"
+            fate = self._fate_in_function(function.__code__, call, argument, depth, is_bound=False)
+        elif function is not None and not _is_module_of_torch(function):
+            return "kept"
+        elif self._values.is_born_at(call) and makes_new(name, call, is_method=False):
+            # The module has another name, as in ``xp = numpy``.
+            return "gone"
+        else:
+            fate = self._fate_inside(call, argument, depth)
+        return "part" if fate == "returned" else fate
+
+    def _step_in_ufunc(self, call: ast.Call, argument: ast.AST, function: object, *, is_statement: bool) -> _Step:
+        if not isinstance(function, np.ufunc):
+            # ``np.add.at`` changes its first argument.
+            is_at = getattr(function, "__name__", "") == "at"
+            return "gone" if not is_at else "changed" if is_statement else "kept"
+        if len(call.args) > function.nin:
+            return "kept"
+        others = [each for each in call.args if each is not argument]
+        is_known = self._values.is_born_at(call) or all(self._values.kind_of(each) is not None for each in others)
+        return "gone" if is_known else "kept"
+
+    def _fate_inside(self, call: ast.Call, argument: ast.AST, depth: int) -> Fate:
         """Return what the functions do that were seen to run inside of a call."""
-        seen: list[tuple[Mark, ...]] = []
-        for number, position in enumerate(self._positions):
-            if self.file is not None and self.file.expressions.get(position) is call:
-                seen += callees.inside(self.code, 2 * number)
+        if not self._is_one_thing(call.func):
+            # Of several that are called there, some may make nothing, and are not seen.
+            return "kept"
+        seen = [marks for offset in self._values.offsets_of(call) for marks in self._sources.inside(self.code, offset)]
         fates: set[Fate] = set()
         for marks in seen:
-            direct = marks[-1][0]
-            if role_of(direct) is not Role.USER:
-                # A library's code: of those that call back, modules of PyTorch alone are known.
-                called = [code for code, _ in marks if role_of(code) is Role.USER]
-                if not called:
-                    fates.add("gone")
-                    continue
-                direct = called[-1]
-                if direct.co_name != "forward":
-                    return "kept"
-            is_bound = direct.co_varnames[:1] == ("self",)
-            fates.add(self._fate_in_function(direct, call, argument, callees, depth, is_bound=is_bound))
-        if not fates or "kept" in fates:
-            return "kept"
-        return "returned" if "returned" in fates else "gone"
+            code, is_module = _first_of(marks)
+            if code is None:
+                return "kept"
+            if role_of(code) is not Role.USER:
+                fates.add("gone")
+                continue
+            is_bound = code.co_varnames[:1] in (("self",), ("cls",))
+            if not is_bound and (is_module or isinstance(call.func, ast.Attribute)):
+                return "kept"
+            fates.add(self._fate_in_function(code, call, argument, depth, is_bound=is_bound))
+        return _worst(fates)
+
+    def _is_one_thing(self, expression: ast.expr) -> bool:
+        """Return whether a name that is called stands for the same thing each time."""
+        while isinstance(expression, ast.Attribute):
+            expression = expression.value
+        if not isinstance(expression, ast.Name) or self.file is None or self._function is None:
+            return False
+        stores = [each for each in self.file.names(expression.id, self._function) if isinstance(each.ctx, ast.Store)]
+        return all(isinstance(self.file.parents.get(each), ast.Assign) for each in stores) and len(stores) <= 1
 
     def _fate_in_function(
-        self, code: CodeType, call: ast.Call, argument: ast.AST, callees: Callees, depth: int, *, is_bound: bool
+        self, code: CodeType, call: ast.Call, argument: ast.AST, depth: int, *, is_bound: bool
     ) -> Fate:
         """Return what a function in Python does with an argument of a call."""
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -300,63 +376,42 @@ class Source:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if isinstance(argument, ast.keyword):
             name = argument.arg
-        elif any(isinstance(each, ast.Starred) for each in call.args):
-            name = None
         else:
             number = call.args.index(argument) + is_bound  # type: ignore[arg-type]  # it is one of them
             name = names[number] if number < code.co_argcount else None
-        if name not in names or name in code.co_cellvars:
+        inner = self._sources.of(code)
+        if name not in names or inner.file is None or inner._function is None:
             return "kept"
-        inner = source_of(code)
-        if inner.file is None:
+        if inner.file.reads_by_text(inner._function):
             return "kept"
-        fates: set[Fate] = set()
-        for position in inner._positions:
-            node = inner.file.expressions.get(position)
-            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
-                fates.add(inner.fate_of(node, callees, depth + 1))
-        if "kept" in fates:
-            return "kept"
-        return "returned" if "returned" in fates else "gone"
-
-    def _meant_by(self, expression: ast.expr) -> object:
-        """Return the object that a dotted name stands for; None where that is not known."""
-        if isinstance(expression, ast.Attribute):
-            whole = self._meant_by(expression.value)
-            if isinstance(whole, np.ufunc):
-                return getattr(whole, expression.attr, None)
-            # What is there: a module or a class may make others when it is asked.
-            return vars(whole).get(expression.attr) if isinstance(whole, (ModuleType, type)) else None
-        if not isinstance(expression, ast.Name) or expression.id in self.code.co_varnames:
-            return None
-        if expression.id in (*self.code.co_freevars, *self.code.co_cellvars):
-            return None
-        known = namespace_of(self.code.co_filename).get(expression.id)
-        if known is None:
-            known = getattr(builtins, expression.id, None)
-        return sys.modules.get(_KNOWN_NAMES.get(expression.id, "")) if known is None else known
+        loads = inner.file.names(str(name), inner._function)
+        return _worst({inner.fate_of(each, depth + 1) for each in loads if isinstance(each.ctx, ast.Load)} or {"gone"})
 
     # ------------------------------------------------------------------ where a change can be made
 
-    def is_read_elsewhere(self, name: str) -> bool:
-        """Return whether other code reads a variable of this module, or may."""
-        if self.file is None:
-            return True
-        own = self.file.tree
-        return any(
-            isinstance(node, ast.Name) and node.id == name and self.file.scope(node) is not own
-            for node in ast.walk(self.file.tree)
+    def is_variable_of_its_own(self, name: str) -> bool:
+        """Return whether only the code here can read a variable, and names it where it does."""
+        file, function = self.file, self._function
+        if file is None or function is None or file.reads_by_text(function):
+            return False
+        if function is file.tree and namespace_of(self.code.co_filename).get("__name__") != "__main__":
+            # Others may import it.
+            return False
+        return all(
+            file.scope(each) is function for each in file.names(name, file.tree if function is file.tree else function)
         )
 
-    def end_of_use(self, bound: int, line: int) -> tuple[str, int, int] | None:
+    def end_of_use(self, name: str, bound: int, line: int) -> tuple[str, int, int] | None:
         """Return where a variable can be deleted: behind what, its first line and its last.
 
-        It is the statement that has the last use, beside that which binds the variable or around
-        it. What it is called is empty for one without a block. The first line is that of the
-        statement beside it which binds the variable, such as a loop.
+        It is the statement that has the last use, beside that which binds the variable, so that the
+        variable is bound there on every path. What it is called is empty for one without a block.
+        The first line is that of the statement which binds the variable.
 
         Parameters
         ----------
+        name : str
+            The variable.
         bound : int
             The offset of the instruction that binds it.
         line : int
@@ -364,103 +419,147 @@ class Source:
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
-        if self.file is None or statement is None:
+        if self.file is None or self._function is None or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
             return None
-        for around in self.file.up(statement):
-            parent = self.file.parents.get(around)
-            if not isinstance(around, _IN_A_ROW) or parent is None:
-                continue
-            for block in _blocks_of(parent):
-                if around in block:
-                    for each in block[block.index(around) :]:
-                        end: int = each.end_lineno or each.lineno
-                        if each.lineno <= line <= end:
-                            return _CALLED.get(type(each), ""), getattr(around, "lineno", line), end
-            if isinstance(parent, (*_SCOPES, ast.Module)):
+        if any(isinstance(each.ctx, ast.Del) for each in self.file.names(name, self._function)):
+            return None
+        around: ast.stmt = statement
+        while True:
+            parent = self.file.parents[around]
+            passed: list[ast.stmt] = []
+            for each in _from(around, parent):
+                passed.append(each)
+                end: int = each.end_lineno or each.lineno
+                if each.lineno <= line <= end:
+                    if any(_leaves_a_loop(inner, self.file) for inner in passed):
+                        return None
+                    return _CALLED.get(type(each), ""), around.lineno, end
+            if not isinstance(parent, ast.With) or not all(_is_harmless(item) for item in parent.items):
                 return None
-        return None
+            around = parent
 
-    def can_recompute(self, bound: int) -> bool:
+    def can_recompute(self, name: str, bound: int) -> bool:
         """Return whether what a variable is bound to can be made once more.
 
-        It is: by one operation, of variables that stay as they are, and not by chance.
+        It is: by one operation, of numbers and of arrays that only this function has and reads.
         """
         binding = self.node(bound)
         statement = None if self.file is None or binding is None else self.file.statement(binding)
-        if self.file is None or not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        if not isinstance(statement, ast.Assign) or not self._is_only_read(name):
             return False
-        made = [node for node in ast.walk(statement.value) if isinstance(node, (ast.BinOp, ast.UnaryOp, ast.Call))]
-        inputs = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
-        words = {*inputs, *(node.attr for node in ast.walk(statement.value) if isinstance(node, ast.Attribute))}
-        if len(made) != 1 or any(part in word.lower() for word in words for part in _BY_CHANCE):
+        value = statement.value
+        operands: list[ast.expr]
+        is_creating = False
+        if isinstance(value, ast.BinOp):
+            operands = [value.left, value.right]
+        elif isinstance(value, ast.Call):
+            function = self._values.meant_by(value.func)
+            called = str(getattr(function, "__name__", ""))
+            is_creating = is_of_library(function) and called in CREATING and called != "empty"
+            is_pure = is_creating or (isinstance(function, np.ufunc) and function.signature is None)
+            if not is_pure or has_option(value):
+                return False
+            operands = [*value.args, *(each.value for each in value.keywords if each.arg != "dtype")]
+        else:
             return False
-        changed = {statement.targets[0].id, *inputs}
-        for node in ast.walk(self.file.scope(statement)):
-            if node is statement.targets[0] or getattr(node, "lineno", 0) <= statement.lineno:
-                continue
-            if isinstance(node, ast.Name) and node.id in inputs and not isinstance(node.ctx, ast.Load):
-                return False
-            is_part = isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load)
-            if is_part and getattr(getattr(node, "value", None), "id", None) in changed:
-                return False
-            if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in changed:
-                return False
-            if isinstance(node, ast.keyword) and node.arg == "out":
-                return False
-        return True
+        return all(self._stays(each, is_creating=is_creating) for each in operands)
 
-    def is_elementwise(self, offset: int) -> bool:
-        """Return whether an instruction could make its result in an operand.
+    def _stays(self, value: ast.expr, *, is_creating: bool) -> bool:
+        """Return whether an operand stays as it is: a number, or what only this function reads."""
+        if isinstance(value, (ast.Tuple, ast.List)) and is_creating:
+            return all(self._stays(each, is_creating=True) for each in value.elts)
+        if isinstance(value, ast.Constant):
+            return True
+        if not isinstance(value, ast.Name):
+            return self._values.kind_of(value) in (NUMBER, Kind("inexact", 0)) and isinstance(value, ast.Attribute)
+        if value.id in self.code.co_varnames:
+            is_argument = value.id in self.code.co_varnames[: argument_count(self.code)]
+            return self._is_only_read(value.id) and (
+                is_creating if is_argument else self._values.kind_of(value) is not None
+            )
+        if self.file is None or value.id in (*self.code.co_freevars, *self.code.co_cellvars):
+            return False
+        stores = [each for each in self.file.names(value.id, self.file.tree) if isinstance(each.ctx, ast.Store)]
+        if len(stores) != 1 or self.file.is_rebound_by_functions(value.id):
+            return False
+        return type(namespace_of(self.code.co_filename).get(value.id)) in (int, float, complex, bool)
 
-        That is of the same size, and no other view of it is read.
+    def _is_only_read(self, name: str) -> bool:
+        """Return whether a variable is bound once in this function, and its value only read."""
+        if self.file is None or self._function is None or not self.is_variable_of_its_own(name):
+            return False
+        names = self.file.names(name, self._function)
+        stores = [each for each in names if not isinstance(each.ctx, ast.Load)]
+        is_argument = name in self.code.co_varnames[: argument_count(self.code)]
+        if len(stores) != (not is_argument) or any(
+            not isinstance(self.file.parents[each], ast.Assign) for each in stores
+        ):
+            return False
+        return all(self.fate_of(each, 0) == "gone" for each in names if isinstance(each.ctx, ast.Load))
+
+    def operands_for_result(self, offset: int) -> list[ast.expr]:
+        """Return the operands that could have the result of an elementwise operation as well.
+
+        They are inexact, as the result is then, and the other operands have no more dimensions.
         """
         node = self.node(offset)
         operands: list[ast.expr]
-        if isinstance(node, ast.UnaryOp):
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             operands = [node.operand]
-        elif isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.MatMult):
-                return False
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)):
             operands = [node.left, node.right]
-        elif isinstance(node, ast.Call):
-            function = self._meant_by(node.func)
-            is_ufunc = isinstance(function, np.ufunc) and function.signature is None
-            name = getattr(function, "__name__", "")
-            module = str(getattr(function, "__module__", ""))
-            if not is_ufunc and not (module.partition(".")[0] in ("numpy", "torch") and name in _ELEMENTWISE):
-                return False
+        elif isinstance(node, ast.Call) and not node.keywords and not has_option(node):
+            function = self._values.meant_by(node.func)
+            is_known = isinstance(function, np.ufunc) or is_of_library(function)
+            if not is_known or getattr(function, "__name__", "") not in {*INEXACT, "divide"}:
+                return []
+            if isinstance(function, np.ufunc) and len(node.args) > function.nin:
+                return []
             operands = list(node.args)
         else:
+            return []
+        kinds = [self._values.kind_of(each) for each in operands]
+        if any(kind is None or kind.numbers == "unknown" for kind in kinds):
+            return []
+        return [
+            each
+            for each, kind in zip(operands, kinds, strict=True)
+            if kind is not None
+            and kind.numbers == "inexact"
+            and kind.ndim != 0
+            and self._is_fresh(each)
+            and all(other is each or _fits(beside, kind) for other, beside in zip(operands, kinds, strict=True))
+            and not self._is_read_beside(each, node, operands)
+        ]
+
+    def _is_read_beside(self, operand: ast.expr, node: ast.expr, operands: list[ast.expr]) -> bool:
+        """Return whether a statement reads an operand elsewhere than for an operation.
+
+        ``a + a.T`` reads what it would have overwritten; ``a / a.max()`` has done so before.
+        """
+        if not isinstance(operand, ast.Name) or self.file is None:
             return False
-        # ``a + a.T`` reads what it would have overwritten; whole numbers are not made into others.
-        plain = {each.id for each in operands if isinstance(each, ast.Name)}
-        parts = [inner for each in operands if not isinstance(each, ast.Name) for inner in ast.walk(each)]
-        if any(isinstance(inner, ast.Name) and inner.id in plain for inner in parts):
-            return False
-        return not any(
-            isinstance(inner, ast.Call) and getattr(inner.func, "attr", "") in _WHOLE_NUMBERS for inner in parts
-        )
+        others = [each for each in operands if not _is_name(each, operand.id)]
+        if any(_count(operand.id, each) and not self._is_fresh(each) for each in others):
+            return True
+        statement = self.file.statement(node)
+        return statement is None or _count(operand.id, statement) != _count(operand.id, node)
 
+    def _is_fresh(self, operand: ast.expr) -> bool:
+        """Return whether an operand is a variable, or made for the operation."""
+        if isinstance(operand, ast.Name) and self.file is not None and self._function is not None:
+            parents = [self.file.parents[each] for each in self.file.names(operand.id, self._function)]
+            values = [each.value for each in parents if isinstance(each, (ast.Assign, ast.AnnAssign))]
+            return all(not isinstance(each, ast.Name) and each is not None and self._is_fresh(each) for each in values)
+        if isinstance(operand, ast.Call):
+            return name_of(operand) not in VIEWS
+        return isinstance(operand, (ast.BinOp, ast.UnaryOp, ast.Constant))
 
-# What was read of each file, with the lines that it was read from; and the sources of code. Code is
-# told by its address, as its hash is that of all that is in it.
-_files: Final[dict[str, tuple[list[str], _File | None]]] = {}
-_sources: Final[dict[int, Source]] = {}
-
-
-def source_of(code: CodeType) -> Source:
-    """Return the source of a code object; one without a tree where there is none to be read."""
-    lines = linecache.getlines(code.co_filename)
-    known = _files.get(code.co_filename)
-    if known is None or known[0] is not lines:
-        _files[code.co_filename] = known = lines, _parsed(code.co_filename, "".join(lines))
-    source = _sources.get(id(code))
-    if source is None or source.code is not code or source.file is not known[1]:
-        if len(_sources) >= _SOURCES_AT_MOST:
-            _sources.clear()
-            _files.clear()
-        _sources[id(code)] = source = Source(code, known[1])
-    return source
+    def end_line(self, offset: int) -> int:
+        """Return the last line of the statement that an instruction is of; 0 if it is not known."""
+        node = self.node(offset)
+        statement = None if node is None or self.file is None else self.file.statement(node)
+        return 0 if statement is None else statement.end_lineno or statement.lineno
 
 
 def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -471,28 +570,66 @@ def _blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield cast("list[ast.stmt]", block)
 
 
-def _makes_something_new(method: str) -> bool:
-    """Return whether a method of an array or a tensor returns neither it nor a view."""
-    if method in _VIEWS or method.endswith("_"):
-        return False
-    tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
-    return hasattr(np.ndarray, method) or (tensor is not None and hasattr(tensor, method))
+def _from(statement: ast.stmt, parent: ast.AST) -> list[ast.stmt]:
+    """Return a statement and those that follow it in its block."""
+    for block in _blocks_of(parent):
+        if statement in block:
+            return block[block.index(statement) :]
+    return []
 
 
-def _are_parts(targets: Sequence[ast.expr]) -> bool:
-    """Return whether what is assigned is copied into parts of other arrays, as ``a[:, 1:]``."""
-    return all(
-        isinstance(target, ast.Subscript)
-        and any(
-            isinstance(part, ast.Slice)
-            for part in (target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice])
-        )
-        for target in targets
-    )
+def _is_harmless(item: ast.withitem) -> bool:
+    return isinstance(item.context_expr, ast.Call) and name_of(item.context_expr) in _HARMLESS_BLOCKS
 
 
-def _copies(name: str, call: ast.Call) -> bool:
-    return name in _COPYING and not any(each.arg in ("copy", None) for each in call.keywords)
+def _leaves_a_loop(statement: ast.stmt, file: File) -> bool:
+    """Return whether ``continue`` or ``break`` in a statement is of a loop around it."""
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.Continue, ast.Break)):
+            loop = next(each for each in file.up(node) if isinstance(each, _LOOPS))
+            if not any(each is statement for each in file.up(loop)):
+                return True
+    return False
+
+
+def _covers(statement: ast.stmt | None, line: int) -> bool:
+    return statement is not None and statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _first_of(marks: tuple[Mark, ...]) -> tuple[CodeType | None, bool]:
+    """Return the first code in a call that is not PyTorch's calling of a module, and whether it is.
+
+    None for a library's code of which nothing is known.
+    """
+    is_module = False
+    for code, _ in reversed(marks):
+        if role_of(code) is Role.USER:
+            return (code, is_module) if not is_module or code.co_name == "forward" else (None, True)
+        does = plain_module_call(code)
+        if does != "calls":
+            return (code if does == "computes" and is_module else None), is_module
+        is_module = True
+    return None, is_module
+
+
+def _worst(fates: set[Fate]) -> Fate:
+    if not fates or "kept" in fates or {"changed", "returned"} <= fates:
+        return "kept"
+    return "returned" if "returned" in fates else "changed" if "changed" in fates else "gone"
+
+
+def _fits(kind: Kind | None, other: Kind) -> bool:
+    """Return whether an operation with another operand has no more dimensions than that."""
+    ndim = None if kind is None else kind.ndim
+    return ndim == 0 or (ndim is not None and other.ndim is not None and ndim <= other.ndim)
+
+
+def _is_name(value: ast.AST, name: str) -> bool:
+    return isinstance(value, ast.Name) and value.id == name and isinstance(value.ctx, ast.Load)
+
+
+def _count(name: str, node: ast.AST) -> int:
+    return sum(_is_name(each, name) for each in ast.walk(node))
 
 
 def _is_module_of_torch(thing: object) -> bool:

@@ -303,6 +303,8 @@ class Report:
         only where the search for holders came to its end.
     peak : ProgramPeak or None
         The peak of the memory of the program itself; None where it was not recorded (``--peak``).
+    no_peak : str or None
+        Why no peak is told of a program that was recorded; otherwise None.
     """
 
     program: ProgramFacts = field(default_factory=this_program)
@@ -321,6 +323,7 @@ class Report:
     kept_nbytes: int = 0
     retainers: tuple[Retainer, ...] = ()
     peak: ProgramPeak | None = None
+    no_peak: str | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -609,6 +612,8 @@ def text_of(report: Report, *, everything: bool = False) -> str:
         lines += [f"{_INDENT}{row.file}, number {row.index + 1}: {row.reason}" for row in report.unused_suppressions]
     if report.peak is not None:
         lines += ["", str(report.peak)]
+    if report.no_peak is not None:
+        lines += ["", f"no peak is told: {report.no_peak}"]
     return "\n".join(lines)
 
 

@@ -223,7 +223,7 @@ class Session:
         report = self._with_others(own, ended, status, error)
         if self._lives is not None:
             self._lives.stop()
-            report = replace(report, peak=self._lives.peak())
+            report = replace(report, peak=self._lives.peak(), no_peak=self._lives.why_none())
         self._is_over = True
         self._write(report)
         return report

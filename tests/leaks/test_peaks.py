@@ -205,3 +205,132 @@ def test_the_verdict_is_the_same_with_and_without_a_peak(tmp_path: Path) -> None
                 name = "program.py" if arguments[0] == "program.py" else "<string>"
                 assert f"peak 32.0 MB at {name}:7 in collect(); there live" in done.stdout + done.stderr
         assert heads == ["leak-report: 1 suspect, 40 tensors, 32.0 MB"] * 2
+
+
+SCRIPT = """\
+import numpy as np
+
+N = 300_000
+x = np.ones(N)
+s = float(x.sum())
+{before}
+a = np.ones(N)
+b = a + 1.0
+c = b * 2.0
+s += float(c.sum())
+{after}
+"""
+READ_LATER = {
+    "a generator": ("", "print(sum(float(x[i]) for i in range(3)))"),
+    "a list": ("", "print([float(x[i]) for i in range(3)])"),
+    "a dict": ("", "print({i: float(x[i]) for i in range(3)})"),
+    "a text that is run": ("", "exec('print(x[3])')"),
+    "the variables of the module": ("", "print(globals()['x'][3])"),
+    "the module itself": ("", "import __main__\nprint(__main__.x[3])"),
+    "a text that is timed": ("", "import timeit\nprint(timeit.timeit('x[3]', 'from __main__ import x', number=3))"),
+    "what runs at the end": (
+        "import atexit\n\ndef last(name):\n    print(globals()[name][3])\n\natexit.register(last, 'x')",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), READ_LATER.values(), ids=list(READ_LATER))
+def test_nothing_is_said_of_a_variable_of_the_program_that_is_read_later(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    peak, _ = run(tmp_path, SCRIPT.format(before=before, after=after), "--peak")
+    assert peak is not None
+    assert peak.nbytes == pytest.approx(4 * 300_000 * 8, rel=0.01)
+    assert [each.text for each in peak.advice if each.text.startswith("del x")] == []
+
+
+def test_a_variable_of_the_program_can_be_deleted(tmp_path: Path) -> None:
+    peak, _ = run(tmp_path, SCRIPT.format(before="", after=""), "--peak")
+    assert peak is not None
+    [advice] = [each for each in peak.advice if each.text.startswith("del x")]
+    after, _ = run(tmp_path, SCRIPT.format(before="del x", after=""), "--peak")
+    assert after is not None
+    assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
+WRITTEN_ANEW = """\
+import numpy as np
+
+kept = []
+
+def step(n):
+    x = np.ones(n)
+    kept.append(x) ; s = float(x.sum())
+    a = np.ones(n)
+    b = a + 1.0
+    return s + float(b.sum())
+
+step(300_000)
+kept.clear()
+text = open(__file__).read()
+open(__file__, "w").write(text.replace("    kept.append(x) ; s", "    float(np.sum(x)); s", 1))
+"""
+IN_THREADS = """\
+import threading
+import numpy as np
+
+def work():
+    z = np.ones(300_000) * 3.0
+    g = np.sqrt(z)
+    first.wait()
+    return float(g[0]) + float(z[1])
+
+first = threading.Barrier(2)
+threads = [threading.Thread(target=work) for _ in range(2)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+
+
+@pytest.mark.parametrize("program", [WRITTEN_ANEW, IN_THREADS], ids=["source written anew", "threads"])
+def test_there_is_no_advice_where_the_source_says_nothing_of_the_run(tmp_path: Path, program: str) -> None:
+    peak, _ = run(tmp_path, program, "--peak")
+    assert peak is not None
+    assert peak.advice == ()
+
+
+IN_WORKSPACE = """\
+import numpy as np
+import disposescope as ds
+
+workspace = ds.Workspace("loop")
+
+def step(n):
+    a = np.ones(n)
+    b = a + 1.0
+    return float(b.sum())
+
+for _ in range(3):
+    with workspace.run():
+        step(300_000)
+"""
+
+
+@pytest.mark.parametrize("rest", ["", "step(100_000)\n"], ids=["alone", "beside less"])
+def test_no_peak_is_told_where_a_workspace_may_have_it(tmp_path: Path, rest: str) -> None:
+    peak, told = run(tmp_path, IN_WORKSPACE + rest, "--peak")
+    assert peak is None
+    [line] = [line for line in told.splitlines() if line.startswith("no peak is told: ")]
+    assert "workspace 'loop'" in line
+    assert "4.8 MB" in line
+
+
+def test_the_peak_is_told_where_the_passes_of_a_workspace_are_smaller(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, f"{IN_WORKSPACE}step(600_000)\n", "--peak")
+    assert peak is not None
+    assert peak.nbytes == pytest.approx(2 * 600_000 * 8, rel=0.01)
+    assert "no peak" not in told
+
+
+def test_why_there_is_no_peak_of_a_program_that_makes_nothing(tmp_path: Path) -> None:
+    peak, told = run(tmp_path, "print(1)\n", "--peak")
+    assert peak is None
+    assert "no peak is told: no memory of NumPy or PyTorch was born" in told

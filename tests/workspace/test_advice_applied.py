@@ -39,12 +39,38 @@ KEPT = {
     "an iterator": "v = enumerate(x)",
     "a function": "v = functools.partial(np.add, x)",
     "a function that keeps": "remember(x)",
-    "a method of an array of a module": "v = this.table.searchsorted(x)",
     "a method that keeps": "store.take(x)",
     "a variable of a loop": "for v in x.reshape(2, -1):\n        pass",
     "a global variable": "global g\n    g = x",
     "another name": "v = y0 = x",
     "a name in an expression": "float((v := x).sum())",
+    "a list that is added": "hist = []\n    hist = hist + [x]",
+    "a tuple that is added": "pair = (1,) + (x,)",
+    "a dict that is joined": "pair = {} | {'x': x}",
+    "a list that grows": "hist = []\n    hist += [x]",
+    "a sum of lists": "v = sum([[x]], [])",
+    "a part of a list": "rows = []\n    rows[:] = [x]",
+    "an operator of the program's": "v = Keeper() + x",
+    "a comparison of the program's": "v = Keeper() == x",
+    "a ufunc of the program's": "v = np.add(x, Taker())",
+    "an operator of a subclass": "v = np.zeros(3).view(Sub) + x",
+    "its flags": "v = x.flags",
+    "the result of a ufunc": "v = np.add(np.ones(N), 1, x)",
+    "the result of a function": "v = np.clip(np.ones(N), 0, 1, x)",
+    "a copy of a list": "v = copy.copy([x])",
+    "a callback": "np.apply_along_axis(remember, 0, x)",
+    "a method of a class": "v = store.both(2, x)",
+    "all variables of a helper": "v = note(x)",
+    "a text that is run": "float(x[0])\n    v = eval('x')",
+    "a view by indices": "v = np.einsum('i->i', x)",
+    "the conjugate of real numbers": "v = x.conj()",
+    "a check": "v = np.asarray_chkfinite(x)",
+    "no difference": "v = np.diff(x, 0)",
+    "no copy, by position": "v = np.nan_to_num(x, False)",
+    "a cast without a copy, by position": "v = x.astype('f8', 'K', 'unsafe', True, False)",
+    "a masked array": "v = np.ma.masked_invalid(x, copy=False)",
+    "an array of objects": "v = np.array([x, None], dtype=object)",
+    "other bytes": "v = x.byteswap(True)",
 }
 FREE = {
     "an operator": "v = x * 2",
@@ -59,6 +85,13 @@ FREE = {
     "a helper that may give it back": "float(first_half(x).sum())",
     "a method that computes": "v = store.scale(x)",
     "a method of a ufunc": "v = np.add.reduce(x)",
+    "a method of an array of a module": "v = this.table.searchsorted(x)",
+    "an operator with an unknown operand": "v = x @ node.matrix",
+    "a sum": "total = 0.0\n    total += x[0] + x[1] * 2.0",
+    "a value that grows": "total = np.zeros(N)\n    total += x\n    del total",
+    "a known function under another name": "xp = np\n    v = xp.concatenate([x, x])[:1].copy()",
+    "a context": "with np.errstate(all='ignore'):\n        v = float(x.sum())",
+    "what is changed": "x.fill(2.0)\n    x[0] = 1.0\n    np.copyto(x, 3.0)",
     "a condition": "v = 2 if x[0] else 3",
     "an index": "v = np.arange(N)[x.astype(int)]",
     "a place in another": "z0 = np.zeros(N)\n    z0[:] = x",
@@ -69,6 +102,7 @@ FREE = {
     "a statement in a loop of several lines": "for _ in range(2):\n        v = float(x.sum())\n        v += 1",
 }
 HELPERS = """
+import copy
 import functools
 import sys
 import numpy as np
@@ -90,7 +124,50 @@ class Store:
     def scale(self, value):
         return value * 2
 
+    @classmethod
+    def both(cls, factor, value):
+        kept.append(value)
+        return float((value * factor).sum())
+
+class Keeper:
+    __array_ufunc__ = None
+
+    def __radd__(self, value):
+        kept.append(value)
+        return 1.0
+
+    __add__ = __eq__ = __radd__
+
+class Taker:
+    def __array_ufunc__(self, function, method, *inputs, **options):
+        kept.append(inputs)
+        return 1.0
+
+class Sub(np.ndarray):
+    def __array_ufunc__(self, function, method, *inputs, **options):
+        kept.append(inputs)
+        return 1.0
+
+@functools.lru_cache
+def cached(n):
+    return np.ones(n)
+
+def note(value):
+    kept.append(locals())
+
+def generated(n):
+    x = np.ones(n)
+    yield float(x.sum())
+    a = np.ones(n)
+    yield float((a + 1.0).sum())
+
+def below(depth):
+    x = np.ones(N)
+    total = float(x.sum())
+    return total if depth == 0 else total + below(depth - 1)
+
 node = Node(None)
+node.matrix = np.ones((N, 2))
 store = Store()
 
 def first_half(values):
@@ -181,6 +258,114 @@ def test_the_peak_is_what_was_said_where_it_is_used_up(tmp_path: Path, use: str)
         assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
 
 
+NOT_TO_BE_DELETED = {
+    "kept by a cache": "x = cached(N)\n    s = float(x.sum())",
+    "perhaps unbound, by a condition": "if s == 0.0:\n        x = np.ones(N)\n    s = float(x.sum())",
+    "perhaps unbound, in an expression": "if s == 0.0:\n        x = np.ones(N)\n    s = float(x.sum()) if N else 0.0",
+    "perhaps unbound, by a loop": "for _ in range(1):\n        x = np.ones(N)\n    s = float(x.sum())",
+    "perhaps unbound, by an exception": (
+        "try:\n        x = np.ones(N)\n    except ValueError:\n        pass\n    s = float(x.sum())"
+    ),
+    "perhaps unbound, behind a context": (
+        "with contextlib.suppress(ValueError):\n        x = np.ones(N)\n    s = float(x.sum())"
+    ),
+    "deleted later": "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    del x",
+    "perhaps deleted later": (
+        "x = np.ones(N)\n    s = float(x.sum())\n    v = np.ones(N)\n    if s > 5:\n        del x"
+    ),
+    "in a loop that goes on before": (
+        "for k in range(2):\n        x = np.ones(N)\n        if k:\n            continue\n        s += float(x.sum())"
+    ),
+    "of a generator": "s = sum(generated(N))",
+    "of a function that calls itself": "s = below(2)",
+}
+
+
+@pytest.mark.parametrize("made", NOT_TO_BE_DELETED.values(), ids=list(NOT_TO_BE_DELETED))
+def test_nothing_is_said_of_a_variable_that_cannot_be_deleted_there(tmp_path: Path, made: str) -> None:
+    program = f"""
+import contextlib
+
+def step():
+    s = 0.0
+    {made}
+    a = np.ones(N)
+    b = a + 1.0
+    c = b * 2.0
+    return s + float(c.sum())
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    assert [name for name, *_ in deletions(peak) if name == "x"] == []
+
+
+IN_PLACE = {
+    "a function": ("h = np.tanh(h)", "np.tanh(h, out=h)"),
+    "an operator": ("h = h * 2.0", "h *= 2.0"),
+    "a quotient": ("h = h / h.max()", "h /= h.max()"),
+    "a sum with a row": ("h = h + bias", "h += bias"),
+    "another variable": ("g = h - 1.0\n    h = None", "h -= 1.0\n    g = h\n    h = None"),
+}
+
+
+@pytest.mark.parametrize(("made", "changed"), IN_PLACE.values(), ids=list(IN_PLACE))
+def test_an_operation_in_place_has_the_peak_that_was_said(tmp_path: Path, made: str, changed: str) -> None:
+    program = """
+def step():
+    bias = np.ones(300)
+    w = np.ones((300, 300))
+    h = w * 3.0
+    {made}
+    del w
+    return float(bias.sum())
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program.format(made=made))
+    [advice] = [each for each in peak.advice if each.text.startswith("in place")]
+    after = peak_of(tmp_path / "after.py", HELPERS + program.format(made=changed))
+    assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
+STILL_NEEDED = {
+    "by an operator": "z = np.ones(N) * 3.0\n    g = np.tanh(z)\n    g += z\n    return float(g[0])",
+    "by an index": "z = np.ones(N) * 3.0\n    g = np.tanh(z)\n    return float(g[0]) + z.item(0)",
+    "in a text": "z = np.ones(N) * 3.0\n    g = np.tanh(z)\n    return float(g[0]) + len(f'{z[0]}')",
+    "by a view": "z = np.ones(N) * 3.0\n    v = z[:2]\n    g = np.tanh(z)\n    return float(g[0]) + v.item(0)",
+    "by the next round": (
+        "z = np.ones(N) * 3.0\n    g = z\n    for _ in range(2):\n        g = np.tanh(z)\n    return float(g[0])"
+    ),
+    "by the caller": "g = scaled_once(table_of_n)\n    h = scaled_once(np.ones(N))\n    return float(g[0] + h[0])",
+    "backwards, by another name": (
+        "a = np.ones(N) * 3.0\n    r = a[::-1]\n    g = a - r + 1.0\n    return 1.0 + g.item(0)"
+    ),
+    "as its own kind": "z = np.arange(N)\n    g = np.sqrt(z)\n    return float(g[1])",
+    "as whole numbers": "z = np.arange(N) + 1\n    z = z / N\n    return float(z[1])",
+    "as it cannot be written": (
+        "z = np.ones(N) * 3.0\n    z.flags.writeable = False\n    z = np.tanh(z)\n    return float(z[1])"
+    ),
+    "as bytes": "z = np.ones(N, np.uint8)\n    g = np.greater(z, 0)\n    return float(z[g][0])",
+    "as times": "z = np.ones(N, 'm8[s]')\n    g = z / np.timedelta64(1, 's')\n    return float(g[1])",
+    "with its own shape": "z = np.ones(N) * 3.0\n    g = z + np.ones((1, 1))\n    return float(g[0, 1])",
+}
+
+
+@pytest.mark.parametrize("body", STILL_NEEDED.values(), ids=list(STILL_NEEDED))
+def test_nothing_is_written_over_what_is_needed(tmp_path: Path, body: str) -> None:
+    program = f"""
+table_of_n = np.ones(N)
+
+def scaled_once(values):
+    return values * 0.5
+
+def work():
+    {body}
+
+def step():
+    total = work()
+    return total + float(np.ones(10).sum())
+"""
+    peak = peak_of(tmp_path / "program.py", HELPERS + program)
+    assert texts(peak, "in place") == []
+
+
 NOT_IN_PLACE = {
     "a product of matrices": "h = np.matmul(h, w)",
     "another view of the operand": "h = h + h.T",
@@ -210,16 +395,62 @@ NOT_MADE_AGAIN = {
     "of what changes": "gate = base * 2.0\n    base = np.ones(3)",
     "and filled": "gate = np.zeros(N)\n    gate[0] = 1.0",
     "by several operations": "gate = (base * 2.0 + 1.0) * 3.0",
+    "of what is filled": "gate = base * 2.0\n    base.fill(0.0)",
+    "of what is changed by position": "gate = base * 2.0\n    np.add(base, 3.0, base)",
+    "of what has another name": "alias = base\n    gate = base * 2.0\n    alias += 5.0",
+    "of what a function changes": "gate = base * 2.0\n    refill(base)",
+    "of an attribute that is bound anew": "gate = worker.w * 2.0\n    worker.forward()",
+    "of a global variable that is bound anew": "gate = scale * np.ones(N)\n    change_scale()",
+    "of the array of a module": "gate = shared * 2.0\n    change_shared()",
+    "of what a file has": "gate = np.fromfile(file)",
+    "by a function of the program's": "gate = drawn(N)",
+    "by an object of the program's": "gate = worker.load()",
+    "and changed by a function of NumPy": "gate = base * 2.0\n    np.copyto(gate, 7.0)",
+    "and changed by a function of the program's": "gate = np.ones(N)\n    refill(gate)",
+    "and sorted": "gate = base * 2.0\n    gate.sort()",
 }
 
 
 @pytest.mark.parametrize("made", NOT_MADE_AGAIN.values(), ids=list(NOT_MADE_AGAIN))
 def test_nothing_is_made_again_that_would_be_another(tmp_path: Path, made: str) -> None:
     program = f"""
+import tempfile
+
+scale = 1.0
+shared = np.ones(N)
+file = tempfile.TemporaryFile()
+np.ones(4 * N).tofile(file)
+
+class Worker:
+    def __init__(self):
+        self.w = np.ones(N)
+
+    def forward(self):
+        self.w = self.w + 1.0
+
+    def load(self):
+        return np.ones(N)
+
+worker = Worker()
+
+def refill(values):
+    values[:] = 5.0
+
+def change_scale():
+    global scale
+    scale = scale + 1.0
+
+def change_shared():
+    shared[:] = shared + 1.0
+
+def drawn(n):
+    return np.random.rand(n)
+
 def step():
+    file.seek(0)
     base = np.ones(N)
     {made}
-    total = float(gate.sum())
+    total = float(gate[:1000].sum())
     a = np.ones(2 * N)
     b = a * 2.0
     total += float(b.sum())

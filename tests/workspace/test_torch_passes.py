@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -343,3 +345,127 @@ def test_without_a_graph_the_same_variable_can_be_deleted() -> None:
             return float(scores.sum() + later.sum())
 
     assert any(each.text.startswith("del active after") for each in peak_of(infer).advice)
+
+
+# What `x` goes into, and whether anything has it still; the program is as in `test_advice_applied`.
+
+TORCH_PROGRAM = """
+import torch
+from torch import nn
+
+N = 100_000
+kept = []
+quiet = nn.Dropout().eval()
+same = nn.Identity()
+linear = nn.Linear(100, 10)
+seen = nn.Linear(100, 10)
+seen.register_forward_hook(lambda module, inputs, output: kept.append((inputs, output)))
+
+class Tap(nn.Module):
+    def forward(self, value):
+        kept.append(value)
+        return value
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(100, 10)
+
+    def forward(self, value):
+        return torch.relu(self.layer(value))
+
+tapped = nn.Sequential(Tap(), nn.Linear(100, 10))
+net = Net()
+
+class Sub(torch.Tensor):
+    pass
+
+def step():
+    kept.clear()
+    with torch.no_grad():
+        {made}
+        {use}
+        a = torch.ones(N)
+        b = a + 1.0
+        c = torch.exp(b)
+        return float(c.sum())
+"""
+KEPT_TENSOR = {
+    "a key of a dict": "v = {}\n        v[x] = 1",
+    "a module that returns it": "v = same(x)",
+    "dropout while evaluating": "v = quiet(x)",
+    "a module with a hook": "v = seen(x)",
+    "a module with another that keeps it": "v = tapped(x)",
+    "a view by indices": "v = torch.einsum('ij->ji', x)",
+    "views of one shape": "v = torch.broadcast_tensors(x, x)",
+    "parts": "v = x.split_with_sizes([50, 50], 1)",
+    "a subclass": "v = x.as_subclass(Sub)",
+    "a mesh": "v = torch.meshgrid(x[0], x[1], indexing='ij')",
+    "a function in place": "v = nn.functional.relu(x, inplace=True)",
+    "a function in place, by position": "v = nn.functional.relu(x, True)",
+    "a function in place, by a variable": "v = nn.functional.leaky_relu(x, 0.1, N > 1)",
+    "a function that changes it": "v = torch.relu_(x)",
+    "a function that fills it": "v = nn.init.constant_(x, 1.0)",
+}
+FREE_TENSOR = {
+    "a module": "v = linear(x)",
+    "a module of the program's": "v = net(x)",
+    "a function": "v = nn.functional.gelu(x)",
+    "a method in place": "x.mul_(2.0)\n        v = float(x.sum())",
+    "an operator": "v = x @ x.T.contiguous()[:, :10]",
+}
+
+
+def torch_peak(file: Path, text: str) -> ds.Peak:
+    file.write_text(text, encoding="utf-8")
+    sys.modules["of_torch"] = module = ModuleType("of_torch")
+    module.__file__ = str(file)
+    names: dict[str, Any] = vars(module)
+    exec(compile(text, str(file), "exec"), names)
+    workspace = ds.Workspace("of_torch")
+    for _ in range(2):
+        with workspace.run():
+            names["step"]()
+    try:
+        return workspace.peak()
+    finally:
+        del sys.modules["of_torch"]
+
+
+def deletion_of_x(peak: ds.Peak) -> ds.Advice | None:
+    return next((each for each in peak.advice if each.text.startswith("del x after")), None)
+
+
+@pytest.mark.parametrize("use", KEPT_TENSOR.values(), ids=list(KEPT_TENSOR))
+def test_nothing_is_said_of_a_tensor_that_is_kept(tmp_path: Path, use: str) -> None:
+    text = TORCH_PROGRAM.replace("{made}", "x = torch.ones(1000, 100)").replace("{use}", use)
+    assert deletion_of_x(torch_peak(tmp_path / "kept.py", text)) is None
+
+
+def test_nothing_is_said_of_a_tensor_that_a_hook_has(tmp_path: Path) -> None:
+    made = "y = torch.ones(10000, 100)\n        x = seen(y)\n        del y"
+    text = TORCH_PROGRAM.replace("{made}", made).replace("{use}", "v = float(x.sum())")
+    assert deletion_of_x(torch_peak(tmp_path / "hook.py", text)) is None
+
+
+@pytest.mark.parametrize("use", FREE_TENSOR.values(), ids=list(FREE_TENSOR))
+def test_the_peak_of_a_tensor_that_is_used_up_is_what_was_said(tmp_path: Path, use: str) -> None:
+    text = TORCH_PROGRAM.replace("{made}", "x = torch.ones(1000, 100)")
+    advice = deletion_of_x(torch_peak(tmp_path / "free.py", text.replace("{use}", use)))
+    assert advice is not None
+    after = torch_peak(tmp_path / "after.py", text.replace("{use}", f"{use}\n        del x"))
+    assert after.nbytes == pytest.approx(advice.peak_nbytes, rel=0.02)
+
+
+NOT_OVER_TENSORS = {
+    "still needed": "z = torch.ones(N) * 2.0\n    g = torch.tanh(z)\n    g += z\n    return float(g[0])",
+    "whole numbers": "z = torch.arange(N)\n    z = z * 0.5\n    return float(z[1])",
+    "a leaf": "z = torch.ones(N)\n    z.requires_grad_()\n    z = z * 2.0\n    return float(z.detach()[0])",
+}
+
+
+@pytest.mark.parametrize("body", NOT_OVER_TENSORS.values(), ids=list(NOT_OVER_TENSORS))
+def test_nothing_is_written_over_a_tensor_that_is_needed(tmp_path: Path, body: str) -> None:
+    text = f"import torch\n\nN = 100_000\n\ndef work():\n    {body}\n\ndef step():\n    work()\n    torch.ones(3)\n"
+    advice = torch_peak(tmp_path / "program.py", text).advice
+    assert [each for each in advice if each.text.startswith("in place")] == []

@@ -1,0 +1,291 @@
+"""What a value is, as far as the source and what was seen to run say: a number or an array.
+
+A value of which nothing is known may be a container, or have operators of the program's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, ModuleType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, final
+
+import numpy as np
+
+from .files import File, Position, position
+from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_of_library, makes_new
+from .recording import namespace_of
+
+__all__ = ["NUMBER", "Kind", "Values", "argument_count", "name_of"]
+
+_KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
+
+
+Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
+
+
+class Kind(NamedTuple):
+    """What is known of a value that is no container and has no operators of the program's.
+
+    It has numbers as Python's, or is an array or a tensor of inexact numbers, or of unknown ones.
+    """
+
+    numbers: Numbers
+    ndim: int | None
+
+
+NUMBER: Final = Kind("python", 0)
+UNKNOWN: Final = Kind("unknown", None)
+
+
+@final
+class Values:
+    """The values of the expressions of a function or a module.
+
+    Parameters
+    ----------
+    code : CodeType
+        Its code.
+    file : File or None
+        The file that it is from.
+    function : AST or None
+        Its node there.
+    is_born : callable
+        Whether an instruction, by its offset, itself made memory, without other Python code.
+    """
+
+    def __init__(
+        self, code: CodeType, file: File | None, function: ast.AST | None, is_born: Callable[[int], bool]
+    ) -> None:
+        self.code = code
+        self.file = file
+        self._function = function
+        self._is_born = is_born
+        self._offsets: dict[Position, list[int]] = {}
+        for number, place in enumerate(code.co_positions()):
+            self._offsets.setdefault(place, []).append(2 * number)
+
+    def offsets_of(self, node: ast.expr | ast.stmt) -> list[int]:
+        """Return the instructions of a node."""
+        return self._offsets.get(position(node), [])
+
+    def meant_by(self, expression: ast.expr) -> object:
+        """Return the object that a dotted name stands for; None where that is not known."""
+        if isinstance(expression, ast.Attribute):
+            whole = self.meant_by(expression.value)
+            if isinstance(whole, np.ufunc):
+                return getattr(whole, expression.attr, None)
+            # What is there: a module or a class may make others when it is asked.
+            return vars(whole).get(expression.attr) if isinstance(whole, (ModuleType, type)) else None
+        if not isinstance(expression, ast.Name) or expression.id in self.code.co_varnames:
+            return None
+        if expression.id in (*self.code.co_freevars, *self.code.co_cellvars):
+            return None
+        known = namespace_of(self.code.co_filename).get(expression.id)
+        if known is None:
+            known = getattr(builtins, expression.id, None)
+        return sys.modules.get(_KNOWN_NAMES.get(expression.id, "")) if known is None else known
+
+    def is_born_at(self, node: ast.expr | ast.stmt) -> bool:
+        """Return whether an operation itself made memory, without other Python code."""
+        return any(self._is_born(offset) for offset in self.offsets_of(node))
+
+    def is_part_of_array(self, target: ast.expr) -> bool:
+        """Return whether what is assigned to a target is copied into an array."""
+        return isinstance(target, ast.Subscript) and self.kind_of(target.value) is not None
+
+    def kind_of(self, value: ast.expr, pending: frozenset[str] = frozenset()) -> Kind | None:
+        """Return what is known of a value; None where it may be a container or an object."""
+        if isinstance(value, ast.Constant):
+            return Kind("inexact", 0) if isinstance(value.value, (float, complex)) else NUMBER
+        if isinstance(value, ast.UnaryOp):
+            return NUMBER if isinstance(value.op, ast.Not) else self.kind_of(value.operand, pending)
+        if isinstance(value, ast.BinOp):
+            return self._kind_of_operator(value, pending)
+        if isinstance(value, ast.Compare):
+            parts = [self.kind_of(each, pending) for each in (value.left, *value.comparators)]
+            return UNKNOWN if None not in parts or self.is_born_at(value) else None
+        if isinstance(value, ast.Subscript):
+            whole = self.kind_of(value.value, pending)
+            is_fact = isinstance(value.value, ast.Attribute) and value.value.attr in FACTS
+            return None if whole is None else NUMBER if is_fact else Kind(whole.numbers, None)
+        if isinstance(value, ast.Call):
+            return self._kind_of_call(value, pending)
+        if isinstance(value, ast.Attribute):
+            if value.attr in FACTS:
+                return NUMBER
+            meant = self.meant_by(value)
+            if meant is not None:
+                return _kind_of_object(meant)
+            whole = self.kind_of(value.value, pending) if value.attr in VIEWS else None
+            return None if whole is None else Kind(whole.numbers, None)
+        return self._kind_of_name(value, pending) if isinstance(value, ast.Name) else None
+
+    def _kind_of_name(self, value: ast.Name, pending: frozenset[str]) -> Kind | None:
+        """Return what is known of a variable, of all that it is bound to."""
+        if self.file is None or self._function is None or self.file.is_rebound_by_functions(value.id):
+            return None
+        names = self.file.names(value.id, self._function)
+        stores = [each for each in names if not isinstance(each.ctx, ast.Load)]
+        if not stores:
+            is_global = value.id not in (*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars)
+            return _kind_of_object(namespace_of(self.code.co_filename).get(value.id)) if is_global else None
+        if value.id in self.code.co_varnames[: argument_count(self.code)]:
+            return None
+        kinds: list[Kind | None] = []
+        for store in stores:
+            parent = self.file.parents.get(store)
+            if self.file.scope(store) is not self._function:
+                return None
+            if isinstance(parent, (ast.For, ast.comprehension)) and _is_range(parent.iter):
+                kinds.append(NUMBER)
+            elif isinstance(parent, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and parent.value is not None:
+                # What is None meanwhile takes part in nothing.
+                if not _is_none(parent.value) and not _mentions(parent.value, pending):
+                    kinds.append(self.kind_of(parent.value, pending | {value.id}))
+            elif not isinstance(parent, ast.Delete):
+                return None
+        return _joined(kinds) if kinds else None
+
+    def _kind_of_operator(self, value: ast.BinOp, pending: frozenset[str]) -> Kind | None:
+        kinds = [self.kind_of(value.left, pending), self.kind_of(value.right, pending)]
+        if None in kinds:
+            return UNKNOWN if self.is_born_at(value) else None
+        joined = _combined([each for each in kinds if each is not None])
+        if isinstance(value.op, ast.MatMult):
+            is_of_matrices = all(each is not None and each.ndim == 2 for each in kinds)
+            return Kind(joined.numbers, 2 if is_of_matrices else None)
+        if joined == NUMBER and isinstance(value.op, ast.Div):
+            return Kind("inexact", 0)
+        return joined
+
+    def _kind_of_call(self, call: ast.Call, pending: frozenset[str]) -> Kind | None:
+        name, function = name_of(call), self.meant_by(call.func)
+        if function is not None and getattr(builtins, name, None) is function:
+            if name == "abs" and len(call.args) == 1:
+                return self.kind_of(call.args[0], pending)
+            return Kind("inexact", 0) if name == "float" else NUMBER if name in ("int", "len", "id", "hash") else None
+        if isinstance(function, np.ufunc):
+            kinds = [self.kind_of(each, pending) for each in call.args]
+            if has_option(call) or len(kinds) > function.nin or (None in kinds and not self.is_born_at(call)):
+                return None
+            is_known = name in INEXACT and None not in kinds and not call.keywords
+            return _combined([each for each in kinds if each is not None]) if is_known else UNKNOWN
+        if is_of_library(function):
+            return (
+                self._kind_of_library_call(call, function, pending) if makes_new(name, call, is_method=False) else None
+            )
+        if function is None and isinstance(call.func, ast.Attribute):
+            return self._kind_of_method(call, call.func, pending)
+        return None
+
+    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> Kind:
+        name = str(getattr(function, "__name__", ""))
+        if name in INEXACT and not call.keywords:
+            kinds = [self.kind_of(each, pending) for each in call.args]
+            return UNKNOWN if None in kinds else _combined([each for each in kinds if each is not None])
+        is_inexact = name in ("ones", "zeros", "empty", "eye", "identity", "linspace", "rand", "randn")
+        if name in ("full", "arange"):
+            kinds = [self.kind_of(each, pending) for each in call.args]
+            is_inexact = Kind("inexact", 0) in kinds[name == "full" :]
+        is_torch = vars(sys.modules.get("torch", builtins)).get(name) is function
+        given = list(call.args) if is_torch or name in ("rand", "randn") else call.args[:1]
+        types = [*([] if is_torch or name not in ("ones", "zeros", "empty") else call.args[1:2])]
+        types += [each.value for each in call.keywords if each.arg == "dtype"]
+        if types:
+            is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)
+        is_inexact = is_inexact and all(each.arg == "dtype" for each in call.keywords)
+        return Kind("inexact", self._ndim_of(name, given, pending)) if is_inexact else UNKNOWN
+
+    def _ndim_of(self, name: str, shape: list[ast.expr], pending: frozenset[str]) -> int | None:
+        if name in ("linspace", "arange"):
+            return 1
+        if name in ("eye", "identity"):
+            return 2
+        if len(shape) == 1 and isinstance(shape[0], (ast.Tuple, ast.List)):
+            shape = shape[0].elts
+        kinds = [self.kind_of(each, pending) for each in shape]
+        return len(kinds) if all(each == NUMBER for each in kinds) else None
+
+    def _kind_of_method(self, call: ast.Call, method: ast.Attribute, pending: frozenset[str]) -> Kind | None:
+        whole = self.kind_of(method.value, pending)
+        if whole is None:
+            return None
+        if method.attr == "astype" and len(call.args) == 1 and _is_inexact_type(call.args[0]):
+            return Kind("inexact", whole.ndim)
+        if method.attr in ("copy", "clone"):
+            return whole
+        if method.attr in ("mean", "sum", "max", "min", "std", "var", "prod") and not call.args and not call.keywords:
+            return Kind(whole.numbers, 0)
+        if makes_new(method.attr, call, is_method=True):
+            return UNKNOWN
+        # ``x.view(Sub)`` has the operators of another class.
+        is_array = method.attr in VIEWS and None not in [self.kind_of(each, pending) for each in call.args]
+        return Kind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
+
+
+def argument_count(code: CodeType) -> int:
+    """Return how many of the variables of some code are its arguments."""
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + stars
+
+
+def _kind_of_object(thing: object) -> Kind | None:
+    """Return what is known of the value of a global variable."""
+    if isinstance(thing, (float, complex)):
+        return Kind("inexact", 0)
+    if type(thing) in (int, bool, str):
+        return NUMBER
+    if type(thing) is np.ndarray:
+        return Kind("inexact" if thing.dtype.kind in "fc" else "unknown", thing.ndim)
+    tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and type(thing) in (tensor, getattr(sys.modules["torch"].nn, "Parameter", None)):
+        is_inexact = cast("Any", thing).is_floating_point() and not cast("Any", thing).requires_grad
+        return Kind("inexact" if is_inexact else "unknown", cast("Any", thing).ndim)
+    return None
+
+
+def _combined(kinds: list[Kind]) -> Kind:
+    """Return what an operation makes of operands."""
+    numbers = {each.numbers for each in kinds}
+    dims = [each.ndim for each in kinds if each.ndim is not None]
+    ndim = max(dims) if len(dims) == len(kinds) and dims else None
+    if "unknown" in numbers:
+        return Kind("unknown", ndim)
+    return Kind("inexact" if "inexact" in numbers else "python", ndim)
+
+
+def _joined(kinds: list[Kind | None]) -> Kind | None:
+    """Return what is known of something that is one of several."""
+    if None in kinds or not kinds:
+        return None
+    numbers: set[Numbers] = {each.numbers for each in kinds if each is not None}
+    dims = {each.ndim for each in kinds if each is not None}
+    return Kind(numbers.pop() if len(numbers) == 1 else "unknown", dims.pop() if len(dims) == 1 else None)
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _is_range(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "range"
+
+
+def _is_inexact_type(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return isinstance(value.value, str) and value.value[:1] == "f"
+    name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+    return name in ("float", "float16", "float32", "float64", "half", "single", "double", "complex64", "complex128")
+
+
+def _mentions(value: ast.expr, names: frozenset[str]) -> bool:
+    return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(value))
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the last name of what is called; empty where it has none."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
