@@ -476,7 +476,7 @@ def with_freed(
     kept = [
         leak
         for leak in report.kept
-        if not (leak.kind == "cycle" and (leak.site, leak.tensor_kind, leak.op) in open_lines)
+        if not (leak.kind in ("cycle", "exception") and (leak.site, leak.tensor_kind, leak.op) in open_lines)
     ]
     kept, leftovers = apart(leaks, kept, report.leftovers)
     kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)

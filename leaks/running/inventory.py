@@ -297,10 +297,12 @@ class Growing:
         births, live = _births(), _live_by_line()
         reported: dict[_Line, set[str]] = {}
         in_cycles = {_line_of(leak) for leak in kept if leak.kind == "cycle"}
+        # What only the exception has that ended the program.
+        of_end = {_line_of(leak) for leak in kept if leak.kind == "exception"}
         for leak in told:
             reported.setdefault(_line_of(leak), set()).add(leak.kind)
         in_cycles -= reported.keys()
-        live.update(dict.fromkeys(in_cycles, 0.0))
+        live.update(dict.fromkeys(in_cycles | of_end, 0.0))
         names: list[str | None] = [name for name, last in self._last.copy().items() if last >= _UNTIL_THE_END * births]
         often = [name for name, times in LOG.passes().items() if times >= PASSES_AT_LEAST]
         names_are_no_loops = all(name in UNASKED for name in often)

@@ -219,7 +219,10 @@ class Session:
         self._end()
         if self._inventory is not None:
             self._inventory.go_on(AFTER_EXIT)
-        own = self._own_report(ended, self.settings.object_limit) if self._inventory is None else self._inventory.report
+        if self._inventory is None:
+            own = self._with_freed(self._own_report(ended, self.settings.object_limit))
+        else:
+            own = self._inventory.report
         report = self._with_others(own, ended, status, error)
         if self._lives is not None:
             self._lives.stop()

@@ -250,6 +250,41 @@ def test_a_trainer_in_a_cycle_that_main_is_done_with_is_no_leak_and_hides_none(t
     assert row.count >= 36
 
 
+KEPT_BY_A_FUNCTION = """
+import multiprocessing
+import numpy as np
+
+def main():
+    history = []
+    for step in range(100):
+        history.append(np.ones(20_000) * step)
+    {end}
+
+if __name__ == "__main__":
+    {call}
+"""
+
+
+@pytest.mark.parametrize("end", ["raise ValueError('a crash')", "raise KeyboardInterrupt"])
+def test_what_grew_until_an_exception_ended_the_program_grew_all_the_same(tmp_path: Path, end: str) -> None:
+    (tmp_path / "program.py").write_text(KEPT_BY_A_FUNCTION.format(end=end, call="main()"))
+    command = [sys.executable, "-m", "disposescope", "run", "-q", "-o", "r.json", "program.py"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode != 0
+    report = report_from_json((tmp_path / "r.json").read_text(encoding="utf-8"))
+    [leak] = report.leaks
+    assert (leak.kind, leak.count >= 90, leak.holder.endswith("main(): local 'history'[0]")) == ("growth", True, True)
+    assert [row.kind for row in report.kept if row.site == leak.site] == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_what_the_function_of_a_child_process_keeps_until_it_returns_is_reported(tmp_path: Path, method: str) -> None:
+    call = f"""child = multiprocessing.get_context({method!r}).Process(target=main)
+    child.start()
+    child.join()"""
+    [leak] = report_on(tmp_path, KEPT_BY_A_FUNCTION.format(end="pass", call=call)).leaks
+    assert (leak.kind, leak.count >= 90, leak.freed) == ("worker", True, "when main() returned")
+
+
 GRAPHS_OF_EPOCHS = """
 import torch
 
