@@ -38,6 +38,7 @@ __all__ = [
     "HIDDEN_KEEPERS",
     "MODE",
     "MODELS_OWN",
+    "ONLY_RECORDING",
     "SEAM",
     "TRACING",
     "BirthMode",
@@ -351,6 +352,10 @@ def _accesses(func: Any) -> bool:
     return getattr(func.__self__, "__name__", "") in _ACCESSORS
 
 
+ONLY_RECORDING: Final[set[CodeType]] = set()
+"""Code that does nothing but call PyTorch and record births: see `Framework.only_records`."""
+
+
 def births_in(
     result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
 ) -> MemoryError | None:
@@ -384,6 +389,9 @@ def births_in(
                     leave_birth_open(entry)
     _compose(result, _LEVELS)
     return None
+
+
+ONLY_RECORDING.add(births_in.__code__)
 
 
 def _composes(frame: FrameType | None) -> bool:

@@ -45,6 +45,7 @@ from ..patches import (
 )
 from . import compiled as TORCH_COMPILED
 from .births import (
+    ONLY_RECORDING,
     SEAM,
     TRACING,
     Compiled,
@@ -434,6 +435,7 @@ def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
                 raise refusal
         return result
 
+    ONLY_RECORDING.add(transformed.__code__)
     return transformed
 
 

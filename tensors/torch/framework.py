@@ -37,6 +37,7 @@ from .births import (
     HIDDEN_KEEPERS,
     MODE,
     MODELS_OWN,
+    ONLY_RECORDING,
     SEAM,
     BirthMode,
     add_mode,
@@ -192,6 +193,10 @@ class TorchFramework(TorchReferences):
         if code.co_name == "flatten_parameters" or module.startswith(_OWN_TENSORS) or keeps:
             return Role.KEEPER
         return None
+
+    def only_records(self, code: CodeType, /) -> bool:
+        """Return whether code does nothing but call PyTorch and record births."""
+        return code in ONLY_RECORDING
 
     def array_moved_out(self, array: object, /) -> None:
         """Take the memory for meant to be there, where the array is an alias of a tensor."""
@@ -406,3 +411,6 @@ def _identify(
 def _address_of(tensor: Any) -> int:
     storage = storage_undisturbed(tensor)
     return 0 if storage is None else storage._cdata
+
+
+ONLY_RECORDING.add(TorchFramework.see.__code__)

@@ -285,6 +285,34 @@ def test_what_the_function_of_a_child_process_keeps_until_it_returns_is_reported
     assert (leak.kind, leak.count >= 90, leak.freed) == ("worker", True, "when main() returned")
 
 
+OF_TRANSFORMS = """
+import torch
+from torch.func import grad, vmap
+
+weights = torch.randn(50, 20)
+
+def loss(weights, row):
+    return (row @ weights).square().mean()
+
+def main():
+    kept = []
+    for step in range(60):
+        kept.append(vmap(grad(loss), in_dims=(None, 0))(weights, torch.randn(8, 50)))
+
+main()
+"""
+
+
+def test_results_of_transforms_that_a_function_keeps_are_seen_to_grow(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    [leak] = report_on(tmp_path, OF_TRANSFORMS).leaks
+    assert (leak.kind, leak.freed, leak.holder.endswith("main(): local 'kept'[0]")) == (
+        "growth",
+        "when main() returned",
+        True,
+    )
+
+
 GRAPHS_OF_EPOCHS = """
 import torch
 
