@@ -11,8 +11,8 @@ from contextvars import Context
 from importlib import import_module
 from pathlib import Path
 from sys import _getframe
-from types import CodeType, FrameType, MethodWrapperType
-from typing import Any, Final, NamedTuple, Protocol, final
+from types import CodeType, FrameType, FunctionType, MethodWrapperType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ __all__ = [
     "HIDDEN_KEEPERS",
     "MODE",
     "MODELS_OWN",
-    "ONLY_RECORDING",
     "SEAM",
     "TRACING",
     "BirthMode",
@@ -60,6 +59,8 @@ __all__ = [
     "see_allocations",
     "take_off",
     "look",
+    "only_records",
+    "recording",
     "transform_running",
 ]
 
@@ -74,6 +75,8 @@ _is_cached: Final[Callable[[object], bool]] = _C._is_cached_tensor
 """Return whether each run of a compiled function that is in a CUDA graph hands out this tensor."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each
 # code is remembered.
@@ -352,10 +355,21 @@ def _accesses(func: Any) -> bool:
     return getattr(func.__self__, "__name__", "") in _ACCESSORS
 
 
-ONLY_RECORDING: Final[set[CodeType]] = set()
-"""Code that does nothing but call PyTorch and record births: see `Framework.only_records`."""
+_RECORDING: Final[set[CodeType]] = set()
 
 
+def recording(function: _F) -> _F:
+    """Mark a function that only calls PyTorch and records births: see `Framework.only_records`."""
+    _RECORDING.add(cast("FunctionType", function).__code__)
+    return function
+
+
+def only_records(code: CodeType) -> bool:
+    """Return whether code is that of a function marked so."""
+    return code in _RECORDING
+
+
+@recording
 def births_in(
     result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
 ) -> MemoryError | None:
@@ -389,9 +403,6 @@ def births_in(
                     leave_birth_open(entry)
     _compose(result, _LEVELS)
     return None
-
-
-ONLY_RECORDING.add(births_in.__code__)
 
 
 def _composes(frame: FrameType | None) -> bool:

@@ -45,7 +45,6 @@ from ..patches import (
 )
 from . import compiled as TORCH_COMPILED
 from .births import (
-    ONLY_RECORDING,
     SEAM,
     TRACING,
     Compiled,
@@ -55,6 +54,7 @@ from .births import (
     is_looked_at,
     pause_births,
     put_on,
+    recording,
     resume_after_a_failed_step,
     resume_births,
     take_off,
@@ -435,8 +435,7 @@ def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
                 raise refusal
         return result
 
-    ONLY_RECORDING.add(transformed.__code__)
-    return transformed
+    return recording(transformed)
 
 
 # What a distribution computes once and keeps belongs to the distribution: it may be older than the

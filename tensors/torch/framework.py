@@ -37,13 +37,14 @@ from .births import (
     HIDDEN_KEEPERS,
     MODE,
     MODELS_OWN,
-    ONLY_RECORDING,
     SEAM,
     BirthMode,
     add_mode,
     backward_running,
     keeps_births,
     look,
+    only_records,
+    recording,
     remove_mode,
 )
 from .compiled import thread_state
@@ -196,7 +197,7 @@ class TorchFramework(TorchReferences):
 
     def only_records(self, code: CodeType, /) -> bool:
         """Return whether code does nothing but call PyTorch and record births."""
-        return code in ONLY_RECORDING
+        return only_records(code)
 
     def array_moved_out(self, array: object, /) -> None:
         """Take the memory for meant to be there, where the array is an alias of a tensor."""
@@ -291,6 +292,7 @@ class TorchFramework(TorchReferences):
 
     # What the births call, while a detector is open: see `births.SEAM`.
 
+    @recording
     def see(self, result: Any) -> None:
         """Have the log know the memory of the tensors in what a call returned."""
         if backward_running() != -1:
@@ -411,6 +413,3 @@ def _identify(
 def _address_of(tensor: Any) -> int:
     storage = storage_undisturbed(tensor)
     return 0 if storage is None else storage._cdata
-
-
-ONLY_RECORDING.add(TorchFramework.see.__code__)
