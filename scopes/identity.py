@@ -338,7 +338,8 @@ def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseEx
     pending = list(reversed(unit.members))
     while pending:
         member = pending.pop()
-        if next_composite_of(member) is not None:
+        if next_composite_of(member) is not None or member.unit not in (None, unit, *gone):
+            # It lives on in another composite, or goes with one that is being released.
             continue
         if LIVE.get(member.key) is member and member() is not None:
             survivors.append(member)

@@ -114,6 +114,48 @@ def test_where_it_cannot_be_released_whoever_looks_hears_of_it():
     assert tables_are_sound()
 
 
+class Slow(Packed):
+    """A composite whose release takes a while: other threads do something meanwhile."""
+
+    def __init__(self, meanwhile: Any, *members: object) -> None:
+        self.meanwhile = meanwhile
+        self.members = members
+        ownership.born_together(self, SLOW)
+
+
+class SlowKind(Kind):
+    cls = Slow
+    name = "Slow"
+
+    def members(self, slow):
+        return slow.members
+
+    def release(self, slow):
+        slow.meanwhile()
+
+
+SLOW = SlowKind()
+add_kind(SLOW)
+
+
+def test_a_shared_member_goes_with_the_composite_that_is_being_released_when_the_other_dies():
+    shared = Toy(1)
+    seen = []
+
+    def the_other_dies():
+        others.clear()
+        seen.append((scope.live, ds.is_disposed(shared)))
+
+    with ds.dispose_scope() as scope:
+        slow = Slow(the_other_dies, shared)
+        others = [Packed(shared, Toy(2))]
+        ds.dispose(slow)
+        assert seen == [((), False)]
+        assert ds.is_disposed(shared)
+        assert shared.releases == 1
+    assert tables_are_sound()
+
+
 def test_outside_of_scopes_it_is_unowned():
     thing = row()
     assert born_whole(thing).owner is None
