@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast, final
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, final
 from warnings import warn
 
 from .base.process import PATCHES, await_module, hold_across_forks, install_at_import_while, install_imported
@@ -41,6 +41,8 @@ __all__ = [
     "MemoryFacts",
     "ModelFacts",
     "Part",
+    "only_records",
+    "recording",
     "register",
     "register_lazily",
 ]
@@ -50,6 +52,24 @@ Part = Literal["tensor", "node", "module"]
 
 Escape = Literal["due", "disposed"]
 """How memory escaped: it outlived its scope (due), or its tensor, which was disposed."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_RECORDING: Final[set[CodeType]] = set()
+
+
+def recording(function: _F) -> _F:
+    """Mark a function of an adapter that does nothing but call the library and record births.
+
+    What lives may be looked at while it is running: it has no lock, and has begun nothing.
+    """
+    _RECORDING.add(cast("FunctionType", function).__code__)
+    return function
+
+
+def only_records(code: CodeType) -> bool:
+    """Return whether code is that of a function marked so."""
+    return code in _RECORDING
+
 
 MemoryFacts = tuple[Hashable, int]
 """The identity of some memory, as the storages of a kind give it, and its bytes."""
@@ -371,14 +391,6 @@ class Framework:
 
     def record_pending(self) -> object:
         """Record the births that were seen and are not in the log yet."""
-
-    def only_records(self, code: CodeType, /) -> bool:
-        """Return whether code of the adapter does nothing but call the library and record births.
-
-        What lives may be looked at while such code is running: it has no lock, and has begun
-        nothing.
-        """
-        return False
 
     def anchor_of(self, entry: Entry, /) -> object | None:
         """Return what stands for a resource's memory in the log; None where the resource does."""

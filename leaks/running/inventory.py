@@ -18,7 +18,7 @@ from weakref import ref
 
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
-from ...scopes.framework import FRAMEWORKS
+from ...scopes.framework import only_records
 from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
@@ -358,13 +358,12 @@ def _is_in_our_code() -> bool:
 
     Code that runs the program, or only records births, does not count.
     """
-    recording = FRAMEWORKS.with_own("only_records")
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if (
             is_inside(frame)
             and not str(frame.f_globals.get("__name__")).startswith(_RUNNING)
-            and not any(framework.only_records(frame.f_code) for framework in recording)
+            and not only_records(frame.f_code)
         ):
             return True
         frame = frame.f_back

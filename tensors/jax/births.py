@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from importlib import import_module
 from sys import _getframe
-from types import CodeType, FrameType, FunctionType
-from typing import Any, Final, TypeVar, cast, final
+from types import CodeType, FrameType
+from typing import Any, Final, final
 from weakref import ref
 
 from ...scopes.base.process import PATCHES, Patch, at_forks
 from ...scopes.base.sites import is_inside
 from ...scopes.compiled import ENTERING, ScopeState
 from ...scopes.context import CLOSED, CURRENT, innermost_scope
+from ...scopes.framework import recording
 from ...scopes.identity import DEAD, LIVE, release
 from ...scopes.kinds import Kind
 from ...scopes.ownership import born, born_late
@@ -33,14 +34,10 @@ __all__ = [
     "BIRTHS",
     "look",
     "pass_over_aliases",
-    "recording",
     "see_births",
-    "only_records",
     "uncover",
     "unknown_arrays",
 ]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 # The live arrays of JAX: those of the process, those that are known, and their addresses.
 
@@ -188,20 +185,6 @@ class _Births:
 
 
 BIRTHS: Final = _Births()
-
-
-_RECORDING: Final[set[CodeType]] = set()
-
-
-def recording(function: _F) -> _F:
-    """Mark a function that only calls JAX and records births: see `Framework.only_records`."""
-    _RECORDING.add(cast("FunctionType", function).__code__)
-    return function
-
-
-def only_records(code: CodeType) -> bool:
-    """Return whether code is that of a function marked so."""
-    return code in _RECORDING
 
 
 class _Hook:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import CodeType
 from typing import Any, Final, final
 from weakref import ref
 
-from ...scopes.framework import Framework, HeldMemory, LibraryCache, LiveMemory, MemoryFacts, Part
+from ...scopes.framework import Framework, HeldMemory, LibraryCache, LiveMemory, MemoryFacts, Part, recording
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
 from .adapter import KIND, array_in_key, install
-from .births import ARRAY, BIRTHS, entered, left, look, only_records, recording, uncover
+from .births import ARRAY, BIRTHS, entered, left, look, uncover
 
 __all__ = [
     "JaxFramework",
@@ -105,10 +104,6 @@ class JaxFramework(Framework):
         collect = getattr(sys.modules.get("jax._src.lib"), "_xla_gc_callback", None)
         if collect is not None and BIRTHS.record is not None:
             collect()
-
-    def only_records(self, code: CodeType, /) -> bool:
-        """Return whether code does nothing but call JAX and record births."""
-        return only_records(code)
 
     def borrowed_addresses(self) -> Iterator[int]:
         """Yield the addresses of NumPy's blocks that are the whole memory of an array.

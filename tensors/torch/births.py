@@ -11,8 +11,8 @@ from contextvars import Context
 from importlib import import_module
 from pathlib import Path
 from sys import _getframe
-from types import CodeType, FrameType, FunctionType, MethodWrapperType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast, final
+from types import CodeType, FrameType, MethodWrapperType
+from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch.utils._device import DeviceContext
 from ...scopes.base.process import PATCHES
 from ...scopes.compiled import leave_birth_open
 from ...scopes.context import CURRENT, resolve
+from ...scopes.framework import recording
 from ...scopes.identity import LIVE
 from ...scopes.kinds import Kind, kind_of
 from ...scopes.ownership import belongs_to_model, born, compose
@@ -59,8 +60,6 @@ __all__ = [
     "see_allocations",
     "take_off",
     "look",
-    "only_records",
-    "recording",
     "transform_running",
 ]
 
@@ -75,8 +74,6 @@ _is_cached: Final[Callable[[object], bool]] = _C._is_cached_tensor
 """Return whether each run of a compiled function that is in a CUDA graph hands out this tensor."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 # Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each
 # code is remembered.
@@ -353,20 +350,6 @@ def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
 def _accesses(func: Any) -> bool:
     """Return whether a getter returns what is there already."""
     return getattr(func.__self__, "__name__", "") in _ACCESSORS
-
-
-_RECORDING: Final[set[CodeType]] = set()
-
-
-def recording(function: _F) -> _F:
-    """Mark a function that only calls PyTorch and records births: see `Framework.only_records`."""
-    _RECORDING.add(cast("FunctionType", function).__code__)
-    return function
-
-
-def only_records(code: CodeType) -> bool:
-    """Return whether code is that of a function marked so."""
-    return code in _RECORDING
 
 
 @recording

@@ -30,6 +30,7 @@ from torch.utils.hooks import RemovableHandle
 from ...scopes.base.errors import DisposedError
 from ...scopes.base.process import PATCHES, when_imported
 from ...scopes.context import CURRENT
+from ...scopes.framework import recording
 from ...scopes.identity import entry_of
 from ...scopes.ownership import leave_to_keepers
 from ..patches import (
@@ -54,7 +55,6 @@ from .births import (
     is_looked_at,
     pause_births,
     put_on,
-    recording,
     resume_after_a_failed_step,
     resume_births,
     take_off,

@@ -26,7 +26,7 @@ from torch import Tensor
 from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.base.sites import Role
 from ...scopes.compiled import tracked_objects
-from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts
+from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts, recording
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind, device_name
 from ...scopes.scope import DisposeScope
@@ -43,8 +43,6 @@ from .births import (
     backward_running,
     keeps_births,
     look,
-    only_records,
-    recording,
     remove_mode,
 )
 from .compiled import thread_state
@@ -194,10 +192,6 @@ class TorchFramework(TorchReferences):
         if code.co_name == "flatten_parameters" or module.startswith(_OWN_TENSORS) or keeps:
             return Role.KEEPER
         return None
-
-    def only_records(self, code: CodeType, /) -> bool:
-        """Return whether code does nothing but call PyTorch and record births."""
-        return only_records(code)
 
     def array_moved_out(self, array: object, /) -> None:
         """Take the memory for meant to be there, where the array is an alias of a tensor."""
