@@ -34,6 +34,7 @@ from .references import (
 __all__ = [
     "OF_A_COROUTINE",
     "OF_A_TASK",
+    "TASK",
     "count_names",
     "is_library_class",
     "is_of_library",
@@ -50,7 +51,8 @@ OF_A_COROUTINE: Final = " of a coroutine"
 
 _OF_COROUTINES: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
-OF_A_TASK: Final = " of task "
+TASK: Final = "task "
+OF_A_TASK: Final = f" of {TASK}"
 """What follows the name of a context variable that holds something for one task."""
 
 _OURS: Final = __name__.partition(".")[0]
@@ -93,7 +95,7 @@ def user_roots() -> Iterator[Root]:
     if not _runs_a_task():
         yield from _in_context(contextvars.copy_context(), "")
     for name, task in tasks:
-        yield f"task {name!r}", task
+        yield f"{TASK}{name!r}", task
 
 
 def library_roots() -> Iterator[Root]:

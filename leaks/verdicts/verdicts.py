@@ -328,7 +328,7 @@ def _in_an_exception(facts: Facts) -> Judgement:
         # The program may have the last error on purpose, and not know what it keeps.
         "certain" if collects else "likely",
         "A kept exception keeps the frames of its traceback with all their variables",
-        "keep its text, or set its __traceback__ to None",
+        facts.remedy or "keep its text, or set its __traceback__ to None",
     )
 
 

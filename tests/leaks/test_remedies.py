@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextvars
 import functools
@@ -210,3 +211,35 @@ def test_a_frame_that_keeps_its_own_exception_lets_it_go_at_the_end_of_the_handl
     # The frame is named once each time.
     assert holder.count("frame ") == holder.count("keeps_its_own_exception()")
     assert "  " not in holder
+
+
+async def wait_for(event: asyncio.Event, _array: Any) -> None:
+    await event.wait()
+
+
+def test_tasks_that_were_cancelled_are_to_leave_their_collection() -> None:
+    async def serve() -> None:
+        event = asyncio.Event()
+        for _ in range(PASSES):
+            KEPT.append(asyncio.create_task(wait_for(event, np.zeros(5000))))
+            await asyncio.sleep(0)
+
+    with ds.LeakDetector() as detector:
+        asyncio.run(serve())
+        [leak] = [leak for leak in detector.report(of_program=True).leaks if leak.nbytes >= PASSES * 40_000]
+    assert leak.kind == "exception"
+    assert leak.remedy.startswith("take a task out of its collection"), leak.holders
+
+
+def test_tasks_that_wait_are_to_be_ended_and_bounded() -> None:
+    async def serve(detector: ds.LeakDetector) -> ds.Report:
+        event = asyncio.Event()
+        for _ in range(PASSES):
+            KEPT.append(weakref.ref(asyncio.create_task(wait_for(event, np.zeros(5000)))))
+            await asyncio.sleep(0)
+            detector.mark("step")
+        return detector.report()
+
+    with ds.LeakDetector() as detector:
+        [leak] = [leak for leak in asyncio.run(serve(detector)).leaks if leak.nbytes >= PASSES * 40_000]
+    assert leak.remedy.startswith("end the tasks that are no longer needed"), leak.holders
