@@ -38,6 +38,7 @@ __all__ = [
 
 _MARK: Final = "no_tensor_leaks"
 _PROPERTY: Final = "tensor_leaks"
+_OF_RAISES: Final = f" -> {pytest.ExceptionInfo.__name__}._excinfo"
 _FREED: Final = pytest.StashKey[list["AssertFreed"]]()
 
 
@@ -178,7 +179,7 @@ def _wishes(marker: pytest.Mark | None) -> tuple[tuple[str, ...], int]:
 def _is_allowed(leak: Leak, allow: tuple[str, ...]) -> bool:
     from ..report.leaks import LeakKind
 
-    if leak.kind in allow:
+    if leak.kind in allow or _is_by_raises(leak):
         return True
     site = leak.site
     if site is None:
@@ -186,6 +187,14 @@ def _is_allowed(leak: Leak, allow: tuple[str, ...]) -> bool:
     names = (site.file, f"{site.file}:{site.line}", site.function)
     patterns = set(allow).difference(get_args(LeakKind))
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+def _is_by_raises(leak: Leak) -> bool:
+    """Return whether a cycle is that of ``pytest.raises() as error`` in a function of the test.
+
+    What that gave has the traceback, which leads to the frame with the variable: the test's doing.
+    """
+    return leak.kind == "cycle" and all(_OF_RAISES in holder for holder in leak.holders)
 
 
 def _run_once(item: pytest.Function) -> None:

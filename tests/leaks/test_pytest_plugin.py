@@ -197,6 +197,37 @@ def test_modules():
     run(text, "-p", "no:hypothesispytest", "-p", "no:benchmark").assert_outcomes(passed=1)
 
 
+RAISES = """\
+import numpy as np
+import pytest
+
+def refuse(batch):
+    mine = batch * 2
+    raise ValueError(mine.sum())
+
+@pytest.mark.no_tensor_leaks
+def test_expects_an_error():
+    batch = np.ones(50_000)
+    with pytest.raises(ValueError) as error:
+        refuse(batch)
+    assert "100000" in str(error.value)
+
+@pytest.mark.no_tensor_leaks
+def test_leaves_a_cycle():
+    batch = np.ones(50_000)
+    try:
+        refuse(batch)
+    except ValueError as raised:
+        error = raised
+"""
+
+
+def test_the_error_that_a_test_expects_keeps_nothing(run) -> None:
+    result = run(RAISES)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*cycle (certain): 1 *numpy.ndarray, 400.0 kB*", "FAILED *::test_leaves_a_cycle*"])
+
+
 def test_what_a_test_gives_to_assert_freed_must_be_gone_when_it_returns(run) -> None:
     result = run("""\
 import pytest
