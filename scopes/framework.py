@@ -8,9 +8,11 @@ Nothing is imported for it: it is installed once the program itself has imported
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from operator import itemgetter
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar, cast, final
 from warnings import warn
@@ -38,6 +40,7 @@ __all__ = [
     "LifeLog",
     "LifeRecording",
     "LiveMemory",
+    "MemoryByAddress",
     "MemoryFacts",
     "ModelFacts",
     "Part",
@@ -144,6 +147,47 @@ class LiveMemory(NamedTuple):
     describe: Callable[[Any], ModelFacts] | None = None
 
 
+@final
+class MemoryByAddress:
+    """A library's recorded memory, found by an address in it: see `Framework.identity_at`.
+
+    Parameters
+    ----------
+    span_of : callable
+        Given what the log has recorded, returns where its memory begins and ends; None for what has
+        gone, and for memory of other libraries.
+    """
+
+    def __init__(self, span_of: Callable[[Any], tuple[int, int] | None]) -> None:
+        self._span_of = span_of
+        # Where each begins, ascending; where it ends, and a reference to it.
+        self._starts: list[int] = []
+        self._others: list[tuple[int, Callable[[], Any]]] = []
+        # They are looked up anew after more births.
+        self._births = -1
+
+    def at(self, address: int, log: BirthLog) -> Any:
+        """Return what the log has recorded at an address; None where that is nothing."""
+        births = log.counts()[0]
+        if births != self._births:
+            self._look_up(log, births)
+        place = bisect_right(self._starts, address) - 1
+        end, reference = self._others[place] if place >= 0 else (0, None)
+        return reference() if reference is not None and address < end else None
+
+    def _look_up(self, log: BirthLog, births: int) -> None:
+        spans: list[tuple[int, int, Callable[[], Any]]] = []
+        for reference in log.recorded_memory(0, births)[0]:
+            thing = reference()
+            span = None if thing is None else self._span_of(thing)
+            if span is not None:
+                spans.append((*span, reference))
+        spans.sort(key=itemgetter(0))
+        self._starts = [start for start, _, _ in spans]
+        self._others = [(end, reference) for _, end, reference in spans]
+        self._births = births
+
+
 class Belonging(NamedTuple):
     """A part of a module, or the memory of a tensor: see `Framework.belongings`.
 
@@ -182,6 +226,10 @@ class LibraryCache(NamedTuple):
 
 class BirthLog(Protocol):
     """The part of the log of births that every framework may use while a detector is open."""
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return the number of the last birth, of passes, of closed scopes and of known births."""
+        ...
 
     def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
         """Record that what owns memory was made, such as a model. Return whether it is known now.
@@ -556,6 +604,14 @@ class Frameworks:
             found = tuple(framework for framework in self._installed if _overrides(framework, method))
             self._with_own[method] = found
             return found
+
+    def identity_at(self, address: int, asking: Framework | None) -> Hashable | None:
+        """Return the identity that another framework than the one that asks has for an address."""
+        for framework in self.with_own("identity_at"):
+            identity = None if framework is asking else framework.identity_at(address)
+            if identity is not None:
+                return identity
+        return None
 
     def that_watch(self, method: str) -> list[Framework]:
         """Return those of `with_own` that have begun to watch: other threads go on meanwhile."""

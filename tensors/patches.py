@@ -58,8 +58,8 @@ _ARENA: Final = Patch(
 NUMPY_BUFFERS: Final = Patch(
     library="numpy",
     name=(
-        "array, asarray, asanyarray, ascontiguousarray, asfortranarray and frombuffer of numpy, and __new__ and "
-        "__setstate__ of numpy.ndarray, while a detector is open"
+        "array, asarray, asanyarray, ascontiguousarray, asfortranarray, from_dlpack and frombuffer of numpy, and "
+        "__new__ and __setstate__ of numpy.ndarray, while a detector is open"
     ),
     why="a detector sees arrays that keep bytes, a bytearray or an mmap alive: those of pickles and files too",
     tested=_NUMPY,
@@ -92,8 +92,11 @@ JAX_TRANSFERS: Final = _of_jax(
 )
 JAX_METHODS: Final = _of_jax(
     name="methods of jax._src.array.ArrayImpl that read memory or show it",
-    why="an array that was disposed raises DisposedError, and is shown as disposed",
-    otherwise="JAX's own error is raised",
+    why=(
+        "an array that was disposed raises DisposedError, and is shown as disposed; a detector sees NumPy arrays that "
+        "keep the memory of one"
+    ),
+    otherwise="JAX's own error is raised; a detector does not see such NumPy arrays",
     warns=False,
 )
 

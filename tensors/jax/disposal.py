@@ -11,11 +11,12 @@ from functools import partial, wraps
 from typing import Any, Final
 
 from ...scopes.base.process import PATCHES
+from ...scopes.framework import recording
 from ...scopes.identity import dead_entry_of, disposed_error
 from ...scopes.kinds import kind_of
 from ..arena.budgets import BUDGETS
 from ..patches import JAX_METHODS
-from .births import ARRAY, look, pass_over_aliases
+from .births import ARRAY, BIRTHS, look, pass_over_aliases
 
 __all__ = [
     "refuse_after_disposal",
@@ -48,6 +49,7 @@ def refuse_after_disposal() -> None:
     """Let the methods of JAX arrays that this library released raise `DisposedError`."""
     for name in (_CHECK, *_UNCHECKED):
         PATCHES.replace(JAX_METHODS, ARRAY, name, partial(_refusing, name=name))
+    PATCHES.replace(JAX_METHODS, ARRAY, "__array__", _showing_memory)
     PATCHES.replace(JAX_METHODS, ARRAY, "__dlpack__", _lending)
     for name in ("__repr__", "__str__"):
         PATCHES.replace(JAX_METHODS, ARRAY, name, _showing)
@@ -77,6 +79,20 @@ def _showing(method: Any) -> Any:
         return method(self)
 
     return showing
+
+
+def _showing_memory(method: Any) -> Any:
+    @wraps(method, assigned=("__name__", "__doc__"), updated=())
+    @recording
+    def showing_memory(self: Any, *args: Any, **options: Any) -> Any:
+        shown = method(self, *args, **options)
+        record = BIRTHS.record_lent
+        if record is not None:
+            # It keeps the memory, which the array need not outlive.
+            record(shown)
+        return shown
+
+    return showing_memory
 
 
 def _lending(method: Any) -> Any:

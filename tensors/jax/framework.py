@@ -8,15 +8,25 @@ an array to another device) is recorded only where a scope owns it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, final
 from weakref import ref
 
-from ...scopes.framework import Framework, HeldMemory, LibraryCache, LiveMemory, MemoryFacts, Part, recording
+from ...scopes.framework import (
+    Framework,
+    HeldMemory,
+    LibraryCache,
+    LiveMemory,
+    MemoryByAddress,
+    MemoryFacts,
+    Part,
+    recording,
+)
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
+from ..numpy.storage import Address, storage_of
 from .adapter import KIND, array_in_key, install
 from .births import ARRAY, BIRTHS, entered, left, look, uncover
 
@@ -60,6 +70,7 @@ class JaxFramework(Framework):
 
     def __init__(self) -> None:
         self._log: Any = None
+        self._by_address = MemoryByAddress(_span_of)
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -91,10 +102,11 @@ class JaxFramework(Framework):
         self._log = log
         uncover()
         BIRTHS.record = self._see
+        BIRTHS.record_lent = self._see_lent
 
     def stop_watching(self) -> None:
         """See none any more."""
-        BIRTHS.record = None
+        BIRTHS.record = BIRTHS.record_lent = None
 
     def record_pending(self) -> None:
         """Have JAX let go of NumPy arrays that it has copied.
@@ -113,16 +125,17 @@ class JaxFramework(Framework):
         if self._log is None:
             return
         for anchor in list(_ANCHORS.values()):
-            array: Any = anchor.array()
-            if array is None or array.is_deleted() or self._log.recall_memory(anchor) is None or not array.is_ready():
-                continue
-            try:
-                address: int = array.unsafe_buffer_pointer()
-            except (ValueError, RuntimeError):  # on several devices, or deleted meanwhile
-                continue
-            row = self._log.recall_block(address)
-            if row is not None and row.nbytes <= array.nbytes:
-                yield address
+            span = None if self._log.recall_memory(anchor) is None else _span_of(anchor)
+            row = None if span is None else self._log.recall_block(span[0])
+            if span is not None and row is not None and row.nbytes <= span[1] - span[0]:
+                yield span[0]
+
+    def identity_at(self, address: int, /) -> Hashable | None:
+        """Return the array of one device in which an address lies."""
+        if self._log is None:
+            return None
+        facts = _identify(self._by_address.at(address, self._log))
+        return None if facts is None else facts[0]
 
     def anchor_of(self, entry: Entry, /) -> object | None:
         """Return what stands for an array that was nobody's when it was born."""
@@ -144,6 +157,12 @@ class JaxFramework(Framework):
         return [] if thing.is_deleted() else [HeldMemory("", ("jax", id(thing)), thing.nbytes)]
 
     @recording
+    def _see_lent(self, array: Any) -> None:
+        """Record a NumPy array that shows the memory of a JAX array, and may outlive it."""
+        if array.base is not None and type(storage_of(array)[0]) is Address:
+            self._log.record_memory(array, None, array.nbytes, "numpy.ndarray", "cpu:0")
+
+    @recording
     def _see(self, array: Any) -> None:
         """Record an array that no scope owns."""
         nbytes: int = array.nbytes
@@ -153,6 +172,17 @@ class JaxFramework(Framework):
             _ANCHORS[key] = anchor = _Anchor()
             anchor.array = ref(array, partial(_forget, key))
             self._log.record_memory(anchor, None, nbytes, _NAME, f"{platform.platform}:{platform.id}")
+
+
+def _span_of(anchor: Any) -> tuple[int, int] | None:
+    array: Any = anchor.array() if type(anchor) is _Anchor else None
+    if array is None or array.is_deleted() or not array.is_ready():
+        return None
+    try:
+        start: int = array.unsafe_buffer_pointer()
+    except (ValueError, RuntimeError):  # on several devices, or deleted meanwhile
+        return None
+    return start, start + array.nbytes
 
 
 def _identify(anchor: Any) -> MemoryFacts | None:

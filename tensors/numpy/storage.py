@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import mmap
 import sys
 from array import array as Array
 from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -48,7 +49,7 @@ class AliasBase:
 
 @final
 class Address(int):
-    """Where memory is that an array may have made, and whose owner does not refer to the array."""
+    """Where memory is whose owner another library knows, and Python cannot ask."""
 
     __slots__ = ()
 
@@ -60,6 +61,8 @@ _ARRAY: Final[Any] = np.ndarray
 ARENA.set_base_types((AliasBase, _STRIDED))
 
 _block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
+_CAPSULE: Final = cast("type[object]", type(getattr(datetime, "datetime_CAPI")))  # noqa: B009  # not in the stubs
+_interface: Final[Any] = vars(np.ndarray)["__array_interface__"].__get__
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap, Array, ctypes.Array)
 
 
@@ -74,8 +77,10 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     Returns
     -------
     identity : int
-        The address of the block where the arena serves the memory, else the ``id`` of the object
-        that owns it: good as long as the array is alive.
+        The address of the block where the arena serves the memory. That of the memory, an
+        `Address`, where the owner is a capsule: another library's, of which there may be several
+        for the same memory. Else the ``id`` of the object that owns it: good as long as the array
+        is alive.
     nbytes : int
         The bytes of the whole memory, however small the view.
 
@@ -107,6 +112,8 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
             return id(base), memoryview(base).nbytes
         except ValueError:  # closed since, for a map of a file
             pass
+    if type(base) is _CAPSULE:
+        return Address(_interface(top)["data"][0]), top.nbytes
     return id(base), top.nbytes
 
 

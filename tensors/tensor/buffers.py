@@ -1,4 +1,4 @@
-"""Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap.
+"""Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap, another library.
 
 NumPy allocates nothing for such an array, so that the arena does not see it. It keeps the whole
 buffer alive all the same, however small it is. While a detector is open, the births of such arrays
@@ -6,6 +6,9 @@ are recorded by the functions that make them: `numpy.frombuffer` and `numpy.asar
 `numpy.ndarray` with a buffer, `numpy.memmap`, and unpickling, which takes over the bytes of the
 pickle. Every view of the result
 refers to the result, which therefore stands for the memory.
+
+What a capsule owns is another library's memory. While that library has a row for it, such as the
+``jax.Array`` whose value an array shows, the array has none.
 
 A buffer that the program itself still holds is not kept by its arrays. It has more references
 than they have, and counts with the bytes that they show together then.
@@ -17,20 +20,18 @@ it is short of memory. It counts on the device "mapped".
 from __future__ import annotations
 
 import mmap
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
-from operator import itemgetter
 from typing import Any, Final, final
 
 import numpy as np
 
 from ...scopes.base.process import PATCHES
-from ...scopes.framework import Framework, LiveMemory, MemoryFacts, register
+from ...scopes.framework import FRAMEWORKS, Framework, LiveMemory, MemoryByAddress, MemoryFacts, register
 from ...scopes.kinds import MAPPED
 from ..arena.extension import ARENA
-from ..numpy.storage import OWN_REFERENCES, buffer_behind, count_references, storage_of
+from ..numpy.storage import OWN_REFERENCES, Address, buffer_behind, count_references, storage_of
 from ..patches import NUMPY_BUFFERS
 
 __all__: list[str] = []
@@ -51,9 +52,7 @@ class BufferFramework(Framework):
     def __init__(self) -> None:
         self._log: Any = None
         self._is_installed = False
-        # Where recorded arrays begin and end, ascending, after so many births.
-        self._spans: list[tuple[int, int, Callable[[], Any]]] = []
-        self._births = -1
+        self._by_address = MemoryByAddress(_span_of)
 
     def start_watching(self, log: Any, /) -> None:
         """Record the births of arrays over memory of others."""
@@ -81,18 +80,13 @@ class BufferFramework(Framework):
                 users[owner] += 1
                 shown[owner] += _nbytes(array)
             array = None
-        return LiveMemory(_NAME, references, rows, partial(_identify, users, shown), _is_there)
+        return LiveMemory(_NAME, references, rows, partial(self._identify, users, shown), _is_there)
 
     def identity_at(self, address: int, /) -> Hashable | None:
         """Return the buffer in which an address lies, of those that an array shows."""
         if self._log is None:
             return None
-        births: int = self._log.counts()[0]
-        if births != self._births:
-            references, _ = self._log.recorded_memory(0, births)
-            self._spans, self._births = sorted(_spans_of(references), key=itemgetter(0)), births
-        place = bisect_right(self._spans, address, key=itemgetter(0)) - 1
-        array = self._spans[place][2]() if place >= 0 and address < self._spans[place][1] else None
+        array = self._by_address.at(address, self._log)
         return None if array is None else storage_of(array)[0]
 
     def _begin(self) -> bool:
@@ -102,16 +96,27 @@ class BufferFramework(Framework):
     def _record(self, array: Any) -> None:
         owner = buffer_behind(array)
         nbytes: int = _nbytes(array)
-        if nbytes and owner is not None:
+        if nbytes and (owner is not None or type(storage_of(array)[0]) is Address):
             self._log.record_memory(array, None, nbytes, _NAME, MAPPED if _is_of_file(owner) else _MEMORY)
 
+    def _identify(self, users: Counter[int], shown: Counter[int], array: Any) -> MemoryFacts | None:
+        if not isinstance(array, _ARRAY):
+            # The memory of another framework.
+            return None
+        identity, nbytes = storage_of(array)
+        if type(identity) is Address:
+            return None if FRAMEWORKS.identity_at(identity, self) is not None else (identity, nbytes)
+        owner = buffer_behind(array)
+        is_held = count_references(owner) - OWN_REFERENCES > users[id(owner)]
+        return identity, min(shown[id(owner)], nbytes) if is_held else nbytes
 
-def _spans_of(references: Iterable[Callable[[], Any]]) -> Iterator[tuple[int, int, Callable[[], Any]]]:
-    for reference in references:
-        array = reference()
-        if isinstance(array, _ARRAY):
-            start: int = _interface(array)["data"][0]
-            yield start, start + _nbytes(array), reference
+
+def _span_of(array: Any) -> tuple[int, int] | None:
+    # What a capsule owns is known by the address itself.
+    if not isinstance(array, _ARRAY) or buffer_behind(array) is None:
+        return None
+    start: int = _interface(array)["data"][0]
+    return start, start + _nbytes(array)
 
 
 def _end() -> None:
@@ -126,16 +131,6 @@ def _is_of_file(owner: object) -> bool:
     except (OSError, ValueError):  # it has no file; it was closed
         return False
     return True
-
-
-def _identify(users: Counter[int], shown: Counter[int], array: Any) -> MemoryFacts | None:
-    if not isinstance(array, _ARRAY):
-        # The memory of another framework.
-        return None
-    identity, nbytes = storage_of(array)
-    owner = buffer_behind(array)
-    is_held = count_references(owner) - OWN_REFERENCES > users[id(owner)]
-    return identity, min(shown[id(owner)], nbytes) if is_held else nbytes
 
 
 def _is_there(reference: Callable[[], Any], _number: int) -> bool:

@@ -30,7 +30,7 @@ from ...scopes.framework import (
 from ...scopes.identity import Entry
 from ...scopes.scope import DisposeScope
 from ..arena.extension import ARENA
-from ..numpy.storage import storage_of
+from ..numpy.storage import Address, storage_of
 from .tensor import TENSOR, array_of, exported_identities
 
 __all__: list[str] = []
@@ -144,7 +144,11 @@ class NumpyFramework(Framework):
 
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
         """Return the storage of an array."""
-        identity, _ = storage_of(thing)
+        found: tuple[Hashable, int] = storage_of(thing)
+        identity = found[0]
+        if type(identity) is Address:
+            known = FRAMEWORKS.identity_at(identity, None)
+            identity = identity if known is None else known
         return [HeldMemory("", identity, _nbytes(thing))]
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from ...scopes.base.process import PATCHES, at_forks
 from ...scopes.base.sites import Role
 from ...scopes.compiled import tracked_objects
-from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryFacts, recording
+from ...scopes.framework import Escape, LifeLog, LiveMemory, MemoryByAddress, MemoryFacts, recording
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind, device_name
 from ...scopes.scope import DisposeScope
@@ -151,6 +151,7 @@ class TorchFramework(TorchReferences):
         self._log: Any = None
         self._models: Models | None = None
         self._buffers = _Buffers()
+        self._by_address = MemoryByAddress(_span_of)
 
     @property
     def kinds(self) -> Sequence[Kind]:
@@ -284,6 +285,13 @@ class TorchFramework(TorchReferences):
             if type(storage) is torch.UntypedStorage and not storage.resizable() and storage.device.type == "cpu":
                 yield storage.data_ptr()
 
+    def identity_at(self, address: int, /) -> Hashable | None:
+        """Return the storage in which an address lies."""
+        if self._log is None:
+            return None
+        storage = self._by_address.at(address, self._log)
+        return None if storage is None else ("torch", storage._cdata)
+
     # What the births call, while a detector is open: see `births.SEAM`.
 
     @recording
@@ -344,6 +352,16 @@ class TorchFramework(TorchReferences):
 
 def _is_there(reference: Callable[[], object], _number: int) -> bool:
     return reference() is not None
+
+
+def _span_of(storage: Any) -> tuple[int, int] | None:
+    if type(storage) is not torch.UntypedStorage or storage.device.type != "cpu":
+        return None
+    try:
+        start: int = storage.data_ptr()
+    except RuntimeError:  # it has no memory
+        return None
+    return start, start + storage.nbytes()
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -123,3 +124,53 @@ def test_a_block_of_which_an_array_shows_a_part_is_reported() -> None:
         kept.block_until_ready()
         told = {(record.kind, record.nbytes) for record in detector.take_snapshot()}
     assert ("jax.Array", 800_000) in told
+
+
+BOX: dict[str, Any] = {}
+
+
+@pytest.fixture
+def box() -> Iterator[dict[str, Any]]:
+    yield BOX
+    BOX.clear()
+
+
+@pytest.mark.parametrize("fetch", [jax.device_get, lambda array: array.__array__()], ids=["device_get", "__array__"])
+def test_the_values_of_arrays_that_have_gone_are_reported_where_they_were_fetched(
+    fetch: Any, box: dict[str, Any]
+) -> None:
+    box["history"] = []
+    with LeakDetector() as detector:
+        for number in range(30):
+            box["history"].append(fetch(step(jnp.full(100_000, float(number)))))
+            detector.mark()
+        report = detector.report(of_program=True)
+    [leak] = report.leaks
+    assert (leak.kind, leak.sure, leak.tensor_kind, leak.count) == ("growth", "likely", "numpy.ndarray", 30)
+    assert leak.nbytes == 30 * 400_000
+    assert leak.holder == f"module {__name__}.BOX['history'][0]"
+
+
+def test_values_of_an_array_that_is_there_count_once_however_often_they_are_fetched(box: dict[str, Any]) -> None:
+    with LeakDetector() as detector:
+        box["array"] = array = step(jnp.ones(100_000))
+        box["values"] = [jax.device_get(array) for _ in range(3)]
+        del array
+        # What has four bytes is a constant of a compiled function.
+        large = [(one.kind, one.nbytes) for one in detector.take_snapshot() if one.nbytes > 4]
+        assert large == [("jax.Array", 400_000)]
+        del box["array"]
+        kept = detector.report(of_program=True).kept[0]
+        assert (kept.tensor_kind, kept.nbytes) == ("numpy.ndarray", 400_000)
+        box.clear()
+        assert [one.nbytes for one in detector.take_snapshot() if one.nbytes > 4] == []
+
+
+def test_who_has_the_values_of_an_array_holds_its_memory(box: dict[str, Any]) -> None:
+    with LeakDetector() as detector:
+        array = step(jnp.ones(100_000))
+        box["values"] = np.from_dlpack(array)
+        del array
+        kept = detector.report(of_program=True).kept[0]
+    assert (kept.tensor_kind, kept.nbytes) == ("numpy.ndarray", 400_000)
+    assert kept.holder == f"module {__name__}.BOX['values']"

@@ -336,6 +336,13 @@ def test_a_view_of_which_pytorch_says_nothing_is_no_error_of_a_report() -> None:
     assert {f"{HERE}['model']", f"{HERE}['view']"} < {leak.holder for leak in report.kept}
 
 
+def test_an_array_made_through_dlpack_holds_the_memory_of_a_tensor_that_has_gone() -> None:
+    with LeakDetector() as detector:
+        BOX["array"] = np.from_dlpack(torch.ones(100_000))
+        [kept] = detector.report(of_program=True).kept
+    assert (kept.tensor_kind, kept.nbytes, kept.holder) == ("torch.Tensor", 400_000, f"{HERE}['array']")
+
+
 def test_a_report_that_is_made_during_another_disturbs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves_behind, others = _torch_edges.leaves_behind, list[Any]()
 

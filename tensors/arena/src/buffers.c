@@ -1,4 +1,4 @@
-/* Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap.
+/* Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap, another library.
  *
  * NumPy makes them in a few functions of its C module, in ndarray.__new__, which numpy.memmap
  * calls, and in ndarray.__setstate__, which takes over the bytes of a pickle. Their entries in
@@ -45,7 +45,7 @@ static PyObject *made(PyObject *result)
 
 /* ------------------------------------------------------------------ the functions of the module */
 
-enum { ARRAY, ASARRAY, ASANYARRAY, ASCONTIGUOUSARRAY, ASFORTRANARRAY, FROMBUFFER, SETSTATE, REPLACED };
+enum { ARRAY, ASARRAY, ASANYARRAY, ASCONTIGUOUSARRAY, ASFORTRANARRAY, FROM_DLPACK, FROMBUFFER, SETSTATE, REPLACED };
 
 /* The entries of NumPy's tables, and what stood there. NULL until they have been found. */
 static PyMethodDef *entries[REPLACED];
@@ -62,6 +62,7 @@ FAST_WITH_NAMES(asarray, ASARRAY)
 FAST_WITH_NAMES(asanyarray, ASANYARRAY)
 FAST_WITH_NAMES(ascontiguousarray, ASCONTIGUOUSARRAY)
 FAST_WITH_NAMES(asfortranarray, ASFORTRANARRAY)
+FAST_WITH_NAMES(from_dlpack, FROM_DLPACK)
 
 static PyObject *frombuffer(PyObject *self, PyObject *arguments, PyObject *names)
 {
@@ -90,6 +91,7 @@ static const struct replacement {
     [ASANYARRAY] = {"asanyarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asanyarray)},
     [ASCONTIGUOUSARRAY] = {"ascontiguousarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(ascontiguousarray)},
     [ASFORTRANARRAY] = {"asfortranarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asfortranarray)},
+    [FROM_DLPACK] = {"from_dlpack", METH_FASTCALL | METH_KEYWORDS, PLAIN(from_dlpack)},
     [FROMBUFFER] = {"frombuffer", METH_VARARGS | METH_KEYWORDS, PLAIN(frombuffer)},
     [SETSTATE] = {"__setstate__", METH_VARARGS, set_state},
 };

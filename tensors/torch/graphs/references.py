@@ -479,20 +479,10 @@ class TorchReferences(Framework):
         found = [HeldMemory("", ("torch", storage._cdata), nbytes)]
         if not storage.resizable() and storage.device.type == "cpu":
             # PyTorch has not allocated it: it may be an array's, or a part of one.
-            found.append(HeldMemory("", _identity_at(storage.data_ptr()), nbytes))
+            address: int = storage.data_ptr()
+            identity = FRAMEWORKS.identity_at(address, self)
+            found.append(HeldMemory("", address if identity is None else identity, nbytes))
         return found
-
-
-def _identity_at(address: int) -> Hashable:
-    """Return the identity of the memory of another framework in which an address lies.
-
-    The address itself where there is none.
-    """
-    for framework in FRAMEWORKS.with_own("identity_at"):
-        identity = framework.identity_at(address)
-        if identity is not None:
-            return identity
-    return address
 
 
 def _is_tensor(cls: Any) -> bool:
