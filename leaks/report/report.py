@@ -44,6 +44,7 @@ __all__ = [
     "size_of",
     "text_of",
     "undecided_of",
+    "utc_of",
     "with_freed",
 ]
 
@@ -160,6 +161,9 @@ class Process:
     rank : int or None
         Its rank, as the environment variable ``RANK`` says it in what torchrun and other launchers
         start; None without one.
+    began_at, ended_at : str or None
+        When it began and ended, in UTC; None of what is not known: what goes on, or was killed, has
+        no end.
     """
 
     pid: int
@@ -169,6 +173,8 @@ class Process:
     status: int | None
     peak_rss_nbytes: int
     rank: int | None = None
+    began_at: str | None = None
+    ended_at: str | None = None
 
 
 LOADED_AT_S: Final = time.time()
@@ -178,7 +184,6 @@ LOADED_AT_S: Final = time.time()
 def this_program() -> ProgramFacts:
     """Return the facts about the program of this process while it runs."""
     now = time.time()
-    started = datetime.fromtimestamp(LOADED_AT_S, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return ProgramFacts(
         argv=tuple(str(word) for word in getattr(sys, "argv", ())),
         module=False,
@@ -188,7 +193,7 @@ def this_program() -> ProgramFacts:
         jax=_version_of("jax"),
         platform=sys.platform,
         pid=os.getpid(),
-        started_at=started,
+        started_at=utc_of(LOADED_AT_S),
         duration_s=max(0.0, now - LOADED_AT_S),
         status=None,
         ended="running",
@@ -197,7 +202,12 @@ def this_program() -> ProgramFacts:
 
 def this_process() -> Process:
     """Return the facts about this process while it runs."""
-    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes(), _rank())
+    return Process(os.getpid(), None, "main", "running", None, _peak_rss_nbytes(), _rank(), utc_of(LOADED_AT_S))
+
+
+def utc_of(time_s: float) -> str:
+    """Return a time, in seconds since the epoch, as a report says it."""
+    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _rank() -> int | None:

@@ -26,7 +26,17 @@ from ..detector.detector import LeakDetector
 from ..detector.own_pages import OwnPages
 from ..detector.recording import Ticker
 from ..detector.watching import count_handovers, look_at_passes
-from ..report.report import OBJECTS_WHILE_RUNNING, Ending, Report, Settings, above, of_kinds, of_worker, with_freed
+from ..report.report import (
+    OBJECTS_WHILE_RUNNING,
+    Ending,
+    Report,
+    Settings,
+    above,
+    of_kinds,
+    of_worker,
+    utc_of,
+    with_freed,
+)
 from ..reporters.json_report import ReportFileError, report_from_json
 from ..saved.files import merged, reports_in, write_report
 from ..saved.settings_file import Suppression, suppressed_by
@@ -53,6 +63,9 @@ __all__ = [
 # notices, and by each process that it forks or that `multiprocessing` starts for it. If a process
 # is killed, its last report counts. Those that it starts with `subprocess` join: see `children`.
 
+
+_GOES_ON: Final[tuple[Ending, ...]] = ("running", "unfinished", "killed")
+"""Endings that a report says before the process has ended."""
 
 _INTERVAL_S: Final = 2.0
 _SAMPLES_EVERY_S: Final = 0.05
@@ -101,6 +114,8 @@ class Session:
         self._lives = _life_recorder() if records_peak else None
         self._folder: Path | None = None
         self._parent: int | None = None
+        # Of a worker, which may have been forked.
+        self._began_at: str | None = None
         self._is_program = True
         self._children: ChildProcesses | None = None
         self._ticker: Ticker | None = None
@@ -194,7 +209,13 @@ class Session:
         """
         [process] = own.processes
         process = replace(
-            process, parent=self._parent, role="worker" if self.is_worker else "main", ended=ended, status=status
+            process,
+            parent=self._parent,
+            role="worker" if self.is_worker else "main",
+            ended=ended,
+            status=status,
+            began_at=process.began_at if self._began_at is None else self._began_at,
+            ended_at=None if ended in _GOES_ON else utc_of(time.time()),
         )
         own = replace(
             own,
@@ -286,6 +307,7 @@ class Session:
         self._is_program = is_program
         self._is_over = False
         self._parent = os.getppid()
+        self._began_at = utc_of(time.time())
         self._inventory = None
         # Its parent may kill it, as a pool does, before the next report is due.
         self._growing = Growing(self._written)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from ...scopes.base.files import write_whole
 from ..report.leaks import Leak, Trend
 from ..report.live import LiveSite
-from ..report.report import Report, UnusedSuppression
+from ..report.report import Process, Report, UnusedSuppression
 from ..report.retainer import Retainer
 from ..report.timeline import AT_MOST, Band, Pass, Sample, Timeline
 from ..reporters.json_report import ReportFileError, json_of, report_from_json
@@ -84,6 +84,7 @@ def is_running(pid: int) -> bool:
 
 
 T = TypeVar("T")
+_Row = TypeVar("_Row", Leak, LiveSite, Retainer)
 
 _SHARE_OF_FIRST: Final = 0.5
 
@@ -165,9 +166,10 @@ def merged(reports: Sequence[Report]) -> Report:
     """Return one report of several processes.
 
     The program and the settings are those of the first; the time lines of all are one: see
-    `timelines_together`. The same leak in several workers is one leak: its counts and bytes are
-    added up, its holders are those of the worker that has the most. Those of different ranks, and
-    of programs that were reported apart, stay apart.
+    `timelines_together`. The same leak in several workers is one leak: its holders are those of the
+    worker that has the most, and its counts and bytes are added up, of the workers that were there
+    at the same time, when these had the most. Those of different ranks, and of programs that were
+    reported apart, stay apart.
 
     Parameters
     ----------
@@ -188,20 +190,21 @@ def merged(reports: Sequence[Report]) -> Report:
     rows = list(different.values())
     if len(rows) == 1:
         return main
-    leaks = _together(rows, lambda report: report.leaks)
+    leaks, of_gone_leaks = _together(rows, lambda report: report.leaks)
+    kept, of_gone_kept = _together(rows, lambda report: report.kept)
     return replace(
         main,
         count=sum(leak.count for leak in leaks),
-        nbytes=sum(report.nbytes for report in rows),
+        nbytes=max(0, sum(report.nbytes for report in rows) - of_gone_leaks),
         leaks=leaks,
-        kept=_together(rows, lambda report: report.kept),
-        kept_nbytes=sum(report.kept_nbytes for report in rows),
+        kept=kept,
+        kept_nbytes=max(0, sum(report.kept_nbytes for report in rows) - of_gone_kept),
         unwatched=tuple(dict.fromkeys(_all(rows, lambda report: report.unwatched))),
-        leftovers=_together(rows, lambda report: report.leftovers),
+        leftovers=_together(rows, lambda report: report.leftovers)[0],
         suppressed=tuple(_all(rows, lambda report: report.suppressed)),
         unused_suppressions=_unused_in_all(rows),
         timeline=timelines_together(rows),
-        sites=_sites(_all(rows, lambda report: report.sites)),
+        sites=_sites(rows),
         processes=tuple(_all(rows, lambda report: report.processes)),
         retainers=_retainers_together(rows),
     )
@@ -211,9 +214,24 @@ def _all(reports: Iterable[Report], rows: Callable[[Report], Iterable[T]]) -> li
     return [row for report in reports for row in rows(report)]
 
 
-def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]]) -> tuple[Leak, ...]:
-    """Return the leaks, equal ones of different workers of a rank joined, the most bytes first."""
-    groups: dict[tuple[object, ...], list[Leak]] = {}
+_Life = tuple[str, str]
+"""When a process began and ended, in UTC."""
+
+_NEVER: Final = "~"
+"""A time after all others."""
+
+
+def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]]) -> tuple[tuple[Leak, ...], int]:
+    """Return the leaks, equal ones of different workers of a rank joined, the most bytes first.
+
+    Returns
+    -------
+    leaks : tuple of Leak
+        The leaks.
+    nbytes : int
+        The bytes that they leave out, of workers that others had taken the place of.
+    """
+    groups: dict[tuple[object, ...], list[tuple[_Life, Leak]]] = {}
     for number, report in enumerate(reports):
         # Machines give the same process id to processes of their own.
         processes = {process.pid: process for process in report.processes}
@@ -222,24 +240,48 @@ def _together(reports: Iterable[Report], rows: Callable[[Report], Iterable[Leak]
             if leak.rank is None and process is not None:
                 leak = replace(leak, rank=process.rank)
             place = (number, leak.pid) if process is None or process.role == "main" else "worker"
-            groups.setdefault((place, leak.rank, leak.fingerprint, leak.state, leak.site), []).append(leak)
-    found = [_sum(those) for those in groups.values()]
+            key = place, leak.rank, leak.fingerprint, leak.state, leak.site
+            groups.setdefault(key, []).append((_life_of(process), leak))
+    most = [_at_once(those) for those in groups.values()]
+    found = [_sum(those) for those in most]
     found.sort(key=lambda leak: (-leak.nbytes, -leak.count, str(leak.site), _last(leak.rank), leak.pid))
-    return tuple(found)
+    of_all = sum(leak.nbytes for those in groups.values() for _, leak in those)
+    return tuple(found), of_all - sum(leak.nbytes for leak in found)
 
 
 def _retainers_together(reports: Iterable[Report]) -> tuple[Retainer, ...]:
     """Return what retains memory, the same holder in several workers of a rank as one row."""
-    groups: dict[tuple[object, ...], list[Retainer]] = {}
+    groups: dict[tuple[object, ...], list[tuple[_Life, Retainer]]] = {}
     for number, report in enumerate(reports):
         processes = {process.pid: process for process in report.processes}
         for row in report.retainers:
             process = processes.get(row.pid)
             is_main = process is None or process.role == "main"
             place = (number, row.pid) if is_main else ("worker", None if process is None else process.rank)
-            groups.setdefault((place, row.holder, row.type, frozenset(row.sites), row.freed), []).append(row)
-    found = [_sum_of_retainers(rows) for rows in groups.values()]
+            key = place, row.holder, row.type, frozenset(row.sites), row.freed
+            groups.setdefault(key, []).append((_life_of(process), row))
+    found = [_sum_of_retainers(_at_once(rows)) for rows in groups.values()]
     return tuple(sorted(found, key=lambda row: -row.nbytes))
+
+
+def _life_of(process: Process | None) -> _Life:
+    """Return when a process began and ended; where that is not known, it was there all the time."""
+    if process is None:
+        return "", _NEVER
+    return process.began_at or "", process.ended_at or _NEVER
+
+
+def _at_once(rows: Sequence[tuple[_Life, _Row]]) -> list[_Row]:
+    """Return the rows of the processes that had the most bytes at the same time.
+
+    A `DataLoader` starts new workers in each epoch: what those before had kept went with them.
+    """
+    best: list[_Row] = []
+    for (moment, _), _row in rows:
+        there = [row for (began, ended), row in rows if began == moment or began < moment < ended]
+        if sum(row.nbytes for row in there) > sum(row.nbytes for row in best) or len(best) == 0:
+            best = there
+    return best
 
 
 def _sum_of_retainers(rows: Sequence[Retainer]) -> Retainer:
@@ -287,20 +329,24 @@ def _trend_of(most: Leak, leaks: Sequence[Leak]) -> Trend | None:
     return replace(most.trend, passes=sum(births) + sum(others))
 
 
-def _sites(rows: Iterable[LiveSite]) -> tuple[LiveSite, ...]:
-    groups: dict[tuple[object, ...], list[LiveSite]] = {}
-    for row in rows:
-        groups.setdefault((row.site, row.frames, row.kind, row.device), []).append(row)
-    found = [
-        replace(
-            those[0],
-            count=sum(row.count for row in those),
-            nbytes=sum(row.nbytes for row in those),
-            peak_nbytes=sum(row.peak_nbytes for row in those),
-            births=sum(row.births for row in those),
+def _sites(reports: Iterable[Report]) -> tuple[LiveSite, ...]:
+    groups: dict[tuple[object, ...], list[tuple[_Life, LiveSite]]] = {}
+    for report in reports:
+        life = _life_of(report.processes[0] if len(report.processes) == 1 else None)
+        for row in report.sites:
+            groups.setdefault((row.site, row.frames, row.kind, row.device), []).append((life, row))
+    found: list[LiveSite] = []
+    for those in groups.values():
+        most = _at_once(those)
+        found.append(
+            replace(
+                most[0],
+                count=sum(row.count for row in most),
+                nbytes=sum(row.nbytes for row in most),
+                peak_nbytes=sum(row.peak_nbytes for row in most),
+                births=sum(row.births for _, row in those),
+            )
         )
-        for those in groups.values()
-    ]
     found.sort(key=lambda row: (-row.nbytes, -row.count, str(row.site), row.kind))
     return tuple(found)
 

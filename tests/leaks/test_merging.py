@@ -50,6 +50,32 @@ def test_the_leaks_of_workers_are_reported_once_and_beside_those_of_the_main_pro
     ]
 
 
+def living(report: Report, began_at: str | None, ended_at: str | None) -> Report:
+    [process] = report.processes
+    return replace(report, processes=(replace(process, began_at=began_at, ended_at=ended_at),))
+
+
+def test_workers_that_took_the_place_of_others_are_not_added_to_them(report: Report) -> None:
+    whole = merged(
+        [
+            living(report, "2026-01-01T09:00:00Z", None),
+            living(of_worker(report, 7), "2026-01-01T10:00:00Z", "2026-01-01T10:01:00Z"),
+            living(of_worker(report, 8), "2026-01-01T10:00:01Z", "2026-01-01T10:01:00Z"),
+            # The next epoch.
+            living(of_worker(report, 9), "2026-01-01T10:01:00Z", "2026-01-01T10:02:00Z"),
+            living(of_worker(report, 10), "2026-01-01T10:01:01Z", None),
+            # After it.
+            living(of_worker(report, 11), "2026-01-01T10:02:00Z", "2026-01-01T10:03:00Z"),
+        ]
+    )
+    assert [(leak.pid, leak.count, leak.nbytes) for leak in whole.leaks] == [(7, 2, 160_000), (os.getpid(), 1, 80_000)]
+    assert (whole.count, whole.nbytes) == (3, 240_000)
+    assert len(whole.processes) == 6
+    [site] = [site for site in report.sites if site.nbytes == 80_000]
+    [together] = [row for row in whole.sites if row.site == site.site and row.kind == site.kind]
+    assert (together.count, together.births) == (3 * site.count, 6 * site.births)
+
+
 def test_what_a_holder_retains_is_that_of_all_workers(report: Report) -> None:
     [leak] = report.leaks
     assert leak.site is not None
