@@ -507,6 +507,7 @@ def _hands_out_its_result(module: Any) -> bool:
 
 
 def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @recording
     def _maybe_set_eval_frame(callback: Any) -> Any:
         caller = sys._getframe(1)
         if caller.f_code.co_name != _WRAPPER:
@@ -561,6 +562,7 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@recording
 def _hand_over_result(frame: FrameType) -> None:
     local = frame.f_locals
     result = local.get("result")

@@ -319,6 +319,7 @@ class TorchFramework(TorchReferences):
         """Return a function that also records a buffer's memory, which PyTorch did not allocate."""
 
         @wraps(original)
+        @recording
         def frombuffer(*args: Any, **options: Any) -> Tensor:
             tensor = original(*args, **options)
             buffer = args[0] if args else options.get("buffer")

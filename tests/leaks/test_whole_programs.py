@@ -285,6 +285,37 @@ def test_what_the_function_of_a_child_process_keeps_until_it_returns_is_reported
     assert (leak.kind, leak.count >= 90, leak.freed) == ("worker", True, "when main() returned")
 
 
+OF_OTHER_CALLS = """
+import torch
+
+{setup}
+
+def main():
+    kept = []
+    for step in range(60):
+        kept.append({made})
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "made"),
+    [
+        ("double = torch.compile(lambda rows: rows * 2, backend='eager')", "double(torch.randn(8, 5000))"),
+        ("", "torch.frombuffer(bytearray(160_000), dtype=torch.float32)"),
+    ],
+    ids=["compile", "frombuffer"],
+)
+def test_results_that_are_seen_by_way_of_a_wrapper_are_reported_where_a_function_keeps_them(
+    tmp_path: Path, setup: str, made: str
+) -> None:
+    pytest.importorskip("torch")
+    [leak] = report_on(tmp_path, OF_OTHER_CALLS.format(setup=setup, made=made)).leaks
+    assert (leak.kind, leak.sure, leak.count >= 55, leak.freed) == ("growth", "possible", True, "when main() returned")
+    assert leak.holder.endswith("main(): local 'kept'[0]")
+
+
 OF_TRANSFORMS = """
 import torch
 from torch.func import grad, vmap
