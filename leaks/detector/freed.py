@@ -21,7 +21,7 @@ from ...scopes.framework import FRAMEWORKS, Belonging
 from ...scopes.identity import Entry
 from ..holders.paths import called
 from ..holders.references import framework_of, hide_types
-from ..holders.roots import library_roots, user_roots
+from ..holders.roots import library_frames, library_roots, user_roots
 from ..holders.search import Allowance, Garbage, Search
 from ..report.report import OBJECT_LIMIT
 from .collection import collection_paused
@@ -327,6 +327,8 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             # pytest's assertions, ``@py_assert1``, are none of the program's.
             chains = dict.fromkeys(name for name, thing in user_roots() if id(thing) == entry.key and "'@" not in name)
             search.from_roots(user_roots(), libraries=False)
+            if not search.stopped:
+                search.from_roots(library_frames(), libraries=False)
             if not search.stopped:
                 search.from_roots(library_roots(), libraries=True)
             chains |= _chains_in(search, subjects)

@@ -35,7 +35,7 @@ from .references import (
     referents_of,
 )
 from .retained import Piece, Retained, retained_by
-from .roots import count_names, library_roots, typed_roots, user_roots
+from .roots import count_names, library_frames, library_roots, typed_roots, user_roots
 from .search import Allowance, Cycle, Garbage, Search
 
 __all__ = [
@@ -341,6 +341,8 @@ class Holders:
     def _find(self) -> None:
         search = self._search
         search.from_roots(user_roots(), libraries=False)
+        if not search.stopped and search.left:
+            search.from_roots(library_frames(), libraries=False)
         if not search.stopped and search.left:
             search.from_roots(library_roots(), libraries=True)
         if not search.stopped and search.left:

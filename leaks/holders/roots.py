@@ -38,6 +38,7 @@ __all__ = [
     "count_names",
     "is_library_class",
     "is_of_library",
+    "library_frames",
     "library_roots",
     "typed_roots",
     "user_roots",
@@ -72,14 +73,7 @@ def user_roots() -> Iterator[Root]:
     for name, namespace in _namespaces():
         if not is_of_library(name):
             yield from _variables(name, namespace)
-    for thread, frame in _user_frames():
-        where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
-        if frame.f_code.co_flags & _OF_COROUTINES:
-            where += OF_A_COROUTINE
-        if thread not in (threading.get_ident(), threading.main_thread().ident):
-            where += f" on thread {_name_of_thread(thread)}"
-        for name, value in locals_of(frame).items():
-            yield f"{where}: local {name!r}", value
+    yield from _locals(of_libraries=False)
     yield from _exceptions_in_flight()
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
@@ -96,6 +90,26 @@ def user_roots() -> Iterator[Root]:
         yield from _in_context(contextvars.copy_context(), "")
     for name, task in tasks:
         yield f"{TASK}{name!r}", task
+
+
+def library_frames() -> Iterator[Root]:
+    """Yield what running functions of libraries have: a loop of PyTorch's that runs a worker."""
+    return _locals(of_libraries=True)
+
+
+def _locals(*, of_libraries: bool) -> Iterator[Root]:
+    """Yield the variables of running functions, of the user's code or of libraries."""
+    for thread, frame in _frames():
+        # Code that is executed in a dictionary of its own may have no name.
+        if is_of_library(frame.f_globals.get("__name__", "__main__")) is not of_libraries:
+            continue
+        where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+        if frame.f_code.co_flags & _OF_COROUTINES:
+            where += OF_A_COROUTINE
+        if thread not in (threading.get_ident(), threading.main_thread().ident):
+            where += f" on thread {_name_of_thread(thread)}"
+        for name, value in locals_of(frame).items():
+            yield f"{where}: local {name!r}", value
 
 
 def library_roots() -> Iterator[Root]:
@@ -157,7 +171,7 @@ def count_names(wanted: Collection[int]) -> dict[int, int]:
             for value in namespace.values():
                 if id(value) in wanted:
                     counts[id(value)] = counts.get(id(value), 0) + 1
-    for _, frame in _user_frames():
+    for _, frame in _frames():
         for value in locals_of(frame).values():
             if id(value) in wanted:
                 counts[id(value)] = counts.get(id(value), 0) + 1
@@ -285,7 +299,7 @@ def _variables(module: str, namespace: dict[str, object]) -> Iterator[Root]:
         yield f"module {module}.{name}", value
 
 
-def _user_frames() -> Iterator[tuple[int, FrameType]]:
+def _frames() -> Iterator[tuple[int, FrameType]]:
     """Yield the frames of all threads, this one first, the outermost of each first.
 
     What an outer function holds lives longer. Each frame comes with the number of its thread.

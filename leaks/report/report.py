@@ -608,7 +608,7 @@ def text_of(report: Report, *, everything: bool = False) -> str:
         last = own[-1]
         mapped = last.live_nbytes.get(MAPPED, 0)
         in_use, cached = bytes_text(sum(last.live_nbytes.values()) - mapped), bytes_text(last.cached_nbytes)
-        of_files = f"{bytes_text(mapped)} mapped from files, " if mapped else ""
+        of_files = f"{bytes_text(mapped)} mapped from files or shared memory, " if mapped else ""
         lines += [
             "",
             f"memory at the end: {bytes_text(last.rss_nbytes)} resident, {in_use} in use by tensors, "
@@ -779,7 +779,9 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     if leak.kind == "view":
         lines.append(f"{_INDENT}view: {bytes_text(leak.used_nbytes)} used, {bytes_text(leak.nbytes)} pinned")
     if leak.device == MAPPED:
-        lines.append(f"{_INDENT}mapped from a file: of its own the process has only pages that it changed")
+        lines.append(
+            f"{_INDENT}mapped from a file or shared memory: of its own the process has only pages that it changed"
+        )
     if leak.freed is not None and leak.trend is not None and leak.trend.over == "passes":
         grown = f"{_counted(leak.count, noun_of(leak.tensor_kind))} and {bytes_text(leak.nbytes)}"
         lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")

@@ -10,6 +10,7 @@ import contextvars
 import functools
 import gc
 import itertools
+import logging
 import sys
 import threading
 import weakref
@@ -625,3 +626,19 @@ def test_a_graph_is_found_at_an_object_by_its_type(trainer: Callable[[], Trainer
         trainer()._cache["last"] = (torch.relu(weight * 2) ** 2).sum()
         leaks = detector.report(object_limit=10**8).leaks
     assert any(holder.startswith("<Trainer>._cache['last'].grad_fn") for leak in leaks for holder in leak.holders)
+
+
+def test_what_the_program_has_is_named_before_what_a_running_function_of_a_library_has() -> None:
+    class Keeper(logging.Handler):
+        pass
+
+    reports: list[ds.Report] = []
+    record = logging.makeLogRecord({})
+    BOX["keepers"] = [Keeper()]
+    with LeakDetector() as detector:
+        BOX["keepers"][0].kept = np.ones(50_000)
+        # The function of logging that calls it has the handler in a variable.
+        BOX["keepers"][0].emit = lambda _record: reports.append(detector.report(of_program=True))
+        logging.Handler.handle(BOX["keepers"][0], record)
+    [kept] = [leak for leak in reports[0].kept if leak.nbytes == 400_000]
+    assert kept.holder == f"{HERE}.BOX['keepers'][0].kept"
