@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import statistics
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
@@ -95,6 +97,28 @@ def main(rounds: int = 200, number: int = 1000) -> None:
             stack.close()
     for name, taken in times.items():
         print(f"{name:>16}: {statistics.median(taken):.3f} us, fastest {min(taken):.3f}")
+    for columns in (16, 64, 512):
+        scoped, plain = (
+            partial(sums_of_batches, columns, ds.dispose_scope),
+            partial(sums_of_batches, columns, nullcontext),
+        )
+        ratios = [
+            timeit.timeit(lambda: sum(scoped()), number=1) / timeit.timeit(lambda: sum(plain()), number=1)  # noqa: B023
+            for _ in range(rounds // 10)
+        ]
+        print(f"a generator with a scope for each batch of 32 x {columns}: {statistics.median(ratios):.3f} times")
+
+
+def sums_of_batches(columns: int, block: Callable[[], AbstractContextManager[object]]) -> Iterator[float]:
+    """Yield a number for each of 300 batches, computed in a block that the generator suspends."""
+    random = np.random.default_rng(0)
+    ones = np.ones((columns, 8))
+    for _ in range(300):
+        with block():
+            batch = random.standard_normal((32, columns))
+            centred = (batch - batch.mean(0)) / (batch.std(0) + 1e-6)
+            clipped = np.clip(centred, -3, 3) * 0.5 + 0.1
+            yield float((np.where(clipped > 0, clipped, 0) @ ones).sum())
 
 
 ARRAY = np.zeros(3)
