@@ -20,7 +20,7 @@ from ..report.leaks import KnownLeak
 from .paths import steps
 from .references import class_of, named_in, qualified_name_of
 
-__all__ = ["known_on", "remedy_on", "rows"]
+__all__ = ["is_cycle_of_library", "known_on", "remedy_on", "rows"]
 
 _ENDS: Final = 40
 """How many objects of a long chain, such as a graph's, are looked at from each end."""
@@ -118,6 +118,22 @@ def remedy_on(chain: Sequence[object], text: str) -> str:
     """
     found = _Chain(chain, text)
     return next((remedy for pattern, remedy in _remedies() if pattern.matches(found)), "")
+
+
+def is_cycle_of_library(text: str) -> bool:
+    """Return whether a library makes such a cycle in each call, for the garbage collector to free.
+
+    Parameters
+    ----------
+    text : str
+        The cycle as a report shows it.
+    """
+    return any(pattern.search(text) is not None for pattern in _cycles())
+
+
+@cache
+def _cycles() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(fields["chain"]) for fields in _file()["cycle"])
 
 
 def _steps_of_classes(chain: list[object]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from ...scopes.identity import Entry
 from ...scopes.tree_walk import instance_dict_of
 from ..births.log import Subject
 from ..report.leaks import KnownLeak
-from .known import known_on
+from .known import is_cycle_of_library, known_on
 from .paths import ALL_WAYS_KEPT, WAYS_KEPT, Link, Ways, called, spelled, steps
 from .references import (
     CLASS,
@@ -462,6 +462,8 @@ class Cycle:
         `REPEATED`: what is done again and again leaves one each time.
     stays : bool
         Whether the program has turned the garbage collector off.
+    is_of_library : bool
+        Whether a library makes one in each call, for the garbage collector to free.
     """
 
     loop: str
@@ -470,6 +472,7 @@ class Cycle:
     known: KnownLeak | None = None
     times: int = 1
     stays: bool = False
+    is_of_library: bool = False
 
     def __str__(self) -> str:
         held = f", holds {self.hold}" if self.hold else ""
@@ -585,7 +588,7 @@ class Garbage:
                 known = known_on(loop, text)
                 # References from variables here would count as those of an extension.
                 del member
-                return Cycle(text, held, self._is_collectable(loop), known)
+                return Cycle(text, held, self._is_collectable(loop), known, is_of_library=is_cycle_of_library(text))
         # Python sees no reference from C++: a gradient whose graph leads back to its parameter is
         # no member then.
         loop = _path(target, target, _is_of_graph, allowance)

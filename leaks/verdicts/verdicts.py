@@ -303,6 +303,7 @@ def _in_a_cycle(facts: Facts) -> Judgement:
             "Nothing reaches it, and the garbage collector cannot free it, because the cycle leads through a graph",
             "refer weakly to tensors in hooks and functions of a graph",
         )
+    of_library = facts.cycle is not None and facts.cycle.is_of_library and not facts.cycle.stays
     return Judgement(
         "cycle",
         "certain",
@@ -310,7 +311,7 @@ def _in_a_cycle(facts: Facts) -> Judgement:
         facts.remedy or "break the cycle, for example with weakref.ref",
         # Most programs have some garbage that was not collected yet: when main() returns, say, that
         # of a trainer which is in a cycle with its model.
-        is_leak=times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES),
+        is_leak=not of_library and (times >= REPEATED or (is_left and facts.nbytes >= WORTH_NBYTES)),
     )
 
 

@@ -263,3 +263,30 @@ def test_the_manual_lists_every_known_leak() -> None:
     for row in known.rows():
         assert f"| {row.library} | {row.what} | " in manual
         assert f"[link]({row.link}) |" in manual
+
+
+@pytest.mark.parametrize("is_off", [False, True], ids=["the collector is on", "off"])
+def test_cycles_that_tracing_leaves_are_a_leak_where_nobody_collects_them(
+    torch: Any, detector: ds.LeakDetector, is_off: bool
+) -> None:
+    def traced(make: Any) -> None:
+        make(torch.nn.Linear(200, 200).eval())
+
+    thresholds, rows = gc.get_threshold(), torch.ones(1, 200)
+    # It comes for nothing here, and is not off.
+    gc.set_threshold(0)
+    if is_off:
+        gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(3):
+                traced(torch.fx.symbolic_trace)
+                traced(functools.partial(torch.jit.trace, example_inputs=rows))
+        report = detector.report(of_program=True)
+    finally:
+        gc.enable()
+        gc.set_threshold(*thresholds)
+    in_cycles = [leak for leak in (*report.leaks, *report.kept) if leak.holder.startswith("cycle:")]
+    assert in_cycles
+    assert report.leaks == (tuple(in_cycles) if is_off else ())

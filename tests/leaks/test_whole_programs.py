@@ -285,6 +285,19 @@ def test_what_the_function_of_a_child_process_keeps_until_it_returns_is_reported
     assert (leak.kind, leak.count >= 90, leak.freed) == ("worker", True, "when main() returned")
 
 
+def test_a_program_that_traces_what_it_makes_is_not_disturbed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    program = """
+import torch, warnings
+warnings.simplefilter("ignore")
+for _ in range(30):
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)).eval()
+    traced = torch.jit.trace(model, torch.rand(1, 3, 100, 100))
+"""
+    report = report_on(tmp_path, program)
+    assert (report.leaks, report.unwatched) == ((), ())
+
+
 OF_OTHER_CALLS = """
 import torch
 

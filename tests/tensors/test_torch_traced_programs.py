@@ -109,3 +109,27 @@ def test_a_module_is_heard_of_when_it_is_imported_and_where_it_is_there(tmp_path
     when_imported("heard_of_already", heard.append)
     assert heard == [42, there]
     assert heard_of_later.answer == 42
+
+
+def test_a_report_that_is_made_during_a_trace_is_no_part_of_the_traced_program():
+    reports = []
+
+    class Reported(torch.nn.Module):
+        def __init__(self, detector):
+            super().__init__()
+            self.layer = torch.nn.Conv2d(3, 8, 3)
+            self.detector = detector
+
+        def forward(self, x):
+            if self.detector is not None:
+                reports.append(self.detector.report(of_program=True))
+            return self.layer(x) + 1
+
+    image = torch.rand(1, 3, 8, 8)
+    plain = torch.jit.trace(Reported(None), image)
+    with ds.LeakDetector() as detector:
+        traced = torch.jit.trace(Reported(detector), image)
+    assert reports
+    kinds = [[node.kind() for node in program.inlined_graph.nodes()] for program in (plain, traced)]
+    assert kinds[0] == kinds[1]
+    assert {"Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))", "Reported"} & {row.tensor for row in reports[0].kept}

@@ -309,7 +309,7 @@ class TorchReferences(Framework):
         self._training = None
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context without function modes and gradients.
+        """Return a context without function modes and gradients, which `torch.jit.trace` ignores.
 
         Where needed, there are no backward passes of other threads in it either.
         """
@@ -318,6 +318,11 @@ class TorchReferences(Framework):
         stack.enter_context(beside_no_backward())
         stack.enter_context(_C.DisableTorchFunction())
         stack.enter_context(torch.no_grad())
+        # The size of a tensor would become a part of the traced program.
+        tracing = _C._get_tracing_state()
+        if tracing is not None:
+            stack.callback(_C._set_tracing_state, tracing)
+            _C._set_tracing_state(None)
         return stack
 
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
