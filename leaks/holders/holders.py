@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
-from collections import Counter, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -255,6 +255,8 @@ _T = TypeVar("_T")
 
 _CHAINS: Final = 3
 _LOOKED_AT: Final = 12
+_CONTAINERS: Final = (list, tuple, set, frozenset, dict, deque, OrderedDict, defaultdict)
+_TABLES: Final = 3
 _INTO_A_GRAPH: Final = ".grad_fn."
 _PERIODS: Final = 2 * 3 * 5
 _IN_CYCLES: Final = 10
@@ -471,6 +473,30 @@ class Holders:
                 items.setdefault(id(bounded), set()).add(id(item))
         expected = len(asked) if owners is None else min(owners, len(asked))
         return max(map(len, items.values()), default=0) >= _MOST * expected
+
+    def are_in_several_tables(self, subjects: Sequence[Subject]) -> bool:
+        """Return whether subjects are items of several containers, each of which has some of them.
+
+        Those that were made one after another are looked at: in the beginning, the middle and the
+        end. A table of tables has one container of all at every second level, and each item of its
+        own has its container alone.
+
+        Parameters
+        ----------
+        subjects : sequence of Subject
+            In the order in which they were made.
+        """
+        part = _LOOKED_AT if len(subjects) >= 3 * _LOOKED_AT else len(subjects) // 3
+        half = (len(subjects) - part) // 2
+        asked = [*subjects[:part], *subjects[half : half + part], *subjects[len(subjects) - part :]]
+        # Of each level, counted from the subject, the containers there.
+        levels: dict[int, set[int]] = {}
+        for subject in asked:
+            _, chain, _ = next(iter(self._search.ways.to(self._anchors.get(subject, subject))), ("", (), ""))
+            containers = [thing for thing in reversed(chain) if class_of(thing) in _CONTAINERS]
+            for level, container in enumerate(containers):
+                levels.setdefault(level, set()).add(id(container))
+        return any(_TABLES <= len(those) <= len(asked) // 2 for those in levels.values())
 
     def remedy_of(self, subjects: Sequence[Subject]) -> str:
         """Return what ends the holders of some subjects, if that is known; or nothing."""

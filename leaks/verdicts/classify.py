@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final, final
 
@@ -411,14 +412,16 @@ class _Group:
         count, nbytes = estimated(records, births.weights())
         model = _model_of(subjects[0])
         is_model, is_added = model is not None, model is not None and model.is_added
+        are_apart = partial(holders.are_in_several_tables, subjects)
         trend = None
         if is_model:
             sizes = [record.nbytes for record in records]
-            trend = _of_models(evidence.trend_of(births, sizes, have_parts=True), births.live, records)
+            trend = evidence.trend_of(births, sizes, have_parts=True, are_apart=are_apart)
+            trend = _of_models(trend, births.live, records)
             if trend is not None and trend.over == "births" and is_added and not _is_spread(births.numbers(), subjects):
                 trend = None
         elif not self.is_left:
-            trend = evidence.trend_of(births, [record.nbytes for record in records])
+            trend = evidence.trend_of(births, [record.nbytes for record in records], are_apart=are_apart)
         if trend is not None and (not _accounts_for(trend, count, nbytes) or holders.are_in_a_bounded_deque(subjects)):
             trend = None
         chains = holders.chains_of(subjects)
@@ -458,7 +461,7 @@ class _Group:
             verdict.kind == "graph"
             and not verdict.is_leak
             and nbytes >= WORTH_NBYTES
-            and self._goes_on(births, evidence)
+            and self._goes_on(births, evidence, are_apart)
             and not holders.are_in_a_bounded_deque(subjects, len(with_graphs))
         ):
             made = holders.steps_of_graphs([*with_graphs.values()])
@@ -545,15 +548,16 @@ class _Group:
         if model is not None and model.is_added:
             return None
         share = 1.0 if model is None else _share_of(numbers, births.live)
-        return "growth" if self._goes_on(births, evidence) and evidence.stays(births, share) else None
+        are_apart = partial(holders.are_in_several_tables, subjects)
+        return "growth" if self._goes_on(births, evidence, are_apart) and evidence.stays(births, share) else None
 
-    def _goes_on(self, births: Births, evidence: Evidence) -> bool:
+    def _goes_on(self, births: Births, evidence: Evidence, are_apart: Callable[[], bool]) -> bool:
         """Return whether a line made some late, and not in a comprehension.
 
         What was filled once, before other things began, does not grow.
         """
         numbers = births.numbers()
-        return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births)
+        return bool(numbers) and max(numbers) > STOPPED * evidence.last and not evidence.is_in_a_row(births, are_apart)
 
 
 def _stay(steps: Sequence[float]) -> bool:

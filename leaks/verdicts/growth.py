@@ -413,6 +413,8 @@ UNASKED: Final = (STEP, HANDED_OVER)
 
 _NAMES: Final = 8
 COMPREHENSIONS: Final = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+_IN_ANOTHER: Final = tuple(f"{outer}.{inner}" for outer in COMPREHENSIONS for inner in COMPREHENSIONS)
+"""How the name of a comprehension in a comprehension ends: a table of tables."""
 
 
 @final
@@ -463,18 +465,35 @@ class Evidence:
         """Return whether scopes of these names were passed often enough to see growth."""
         return bool(self._names) and all(not scope or scope in self._names for scope in births.scopes())
 
-    def is_in_a_row(self, births: Births) -> bool:
+    def is_in_a_row(self, births: Births, are_apart: Callable[[], bool]) -> bool:
         """Return whether a comprehension makes them: a table, which is filled once.
 
         One that runs in each epoch fills one table after the other.
+
+        Parameters
+        ----------
+        births : Births
+            The births of what is there of one line.
+        are_apart : callable
+            Returns whether they are in several containers.
         """
         mark = births.mark
         if not births.function.endswith(COMPREHENSIONS) and (mark is None or not is_in_comprehension(*mark)):
             return False
+        is_in_another = births.function.endswith(_IN_ANOTHER)
+        if not is_in_another and are_apart():
+            return False
         gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
         return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _TABLES
 
-    def trend_of(self, births: Births, sizes: Sequence[int], *, have_parts: bool = False) -> Trend | None:
+    def trend_of(
+        self,
+        births: Births,
+        sizes: Sequence[int],
+        *,
+        have_parts: bool = False,
+        are_apart: Callable[[], bool],
+    ) -> Trend | None:
         """Return how a line grows, or None if it does not.
 
         Parameters
@@ -485,6 +504,8 @@ class Evidence:
             The bytes of each.
         have_parts : bool, default False
             Whether they are models.
+        are_apart : callable
+            See `is_in_a_row`.
         """
         site = births.site_number
         if site is None:
@@ -505,7 +526,7 @@ class Evidence:
                 births.made,
                 self.last,
                 lambda: LOG.series(site, None) if births.has_series else (),
-                in_a_row=self.is_in_a_row(births),
+                in_a_row=self.is_in_a_row(births, are_apart),
                 have_parts=have_parts,
             )
         if site not in self._known:

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
-from disposescope.leaks.births.log import RecordedMemory
+from disposescope.leaks.births.log import LOG, RecordedMemory
 from tests.leaks.births import line_of, op_of, place_of, row_of
 
 
@@ -526,3 +526,20 @@ def test_a_subclass_hears_once_of_a_gradient_that_is_assigned():
         heard.clear()
         tensor.grad = torch.ones(2)
         assert heard == ["__set__"]
+
+
+def test_what_has_gone_before_anybody_looks_counts_as_a_birth() -> None:
+    rows = torch.ones(8, 8)
+    with LeakDetector() as detector:
+        before = LOG.counts()[0]
+        for _ in range(10):
+            rows.mean()
+        detector.take_snapshot()
+        assert LOG.counts()[0] - before == 10
+    with LeakDetector(sample_nbytes=1 << 30) as detector:
+        # Of a sample the others are not counted either.
+        before = LOG.counts()[0]
+        for _ in range(10):
+            rows.mean()
+        detector.take_snapshot()
+        assert LOG.counts()[0] == before

@@ -220,6 +220,11 @@ static int api_memory_born(PyObject *object, PyObject *op, size_t nbytes, uint16
 {
     return memory_born(the_log, object, op, nbytes, kind, device);
 }
+static void api_passed_unseen(void)
+{
+    /* In a sample the others that pass are not counted either. */
+    the_log->last_birth += log_records(the_log) && !the_log->sampling.is_on;
+}
 static bool api_has_memory(PyObject *object) { return birth_of_memory(the_log, object) != NULL; }
 static int api_exclude_memory(PyObject *object) { return memory_exclude(the_log, object); }
 static PyObject *api_remember_origin(void) { return origin_remember(the_log); }
@@ -237,6 +242,7 @@ static struct birth_log_api api = {
     .samples = api_samples,
     .is_kept = api_is_kept,
     .memory_born = api_memory_born,
+    .passed_unseen = api_passed_unseen,
     .has_memory = api_has_memory,
     .exclude_memory = api_exclude_memory,
     .remember_origin = api_remember_origin,

@@ -28,6 +28,8 @@ struct birth_log_api {
     /* Memory was born, and is to be kept: `object` stands for it, and `op` is the name of the call
      * or NULL. Does nothing where it is known. 0, or -1 with an exception. */
     int (*memory_born)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
+    /* Something was born, and died before anybody could look at it: the births after it are later. */
+    void (*passed_unseen)(void);
     /* Whether an object is known to stand for memory. */
     bool (*has_memory)(PyObject *object);
     /* An object stands for memory of which nothing is to be reported; does nothing where it is

@@ -255,6 +255,9 @@ static void look_at(const MemoryRecorder *recorder, const struct look *look)
 {
     PyObject *tensor = referent(look->reference);
     int failed = tensor == NULL && PyErr_Occurred() ? -1 : 0;
+    if (tensor == NULL && !failed && look->manner != LOOK_KNOWN && recorder->log != NULL) {
+        recorder->log->passed_unseen();
+    }
     if (tensor != NULL) {
         int before = libtorch_disable_functions();
         if (look->manner == LOOK_KNOWN) {
