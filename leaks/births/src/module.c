@@ -223,7 +223,10 @@ static int api_memory_born(PyObject *object, PyObject *op, size_t nbytes, uint16
 static void api_passed_unseen(void)
 {
     /* In a sample the others that pass are not counted either. */
-    the_log->last_birth += log_records(the_log) && !the_log->sampling.is_on;
+    if (log_records(the_log) && !the_log->sampling.is_on) {
+        the_log->last_birth++;
+        sites_birth(the_log);
+    }
 }
 static bool api_has_memory(PyObject *object) { return birth_of_memory(the_log, object) != NULL; }
 static int api_exclude_memory(PyObject *object) { return memory_exclude(the_log, object); }
