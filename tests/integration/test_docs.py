@@ -275,3 +275,14 @@ def test_every_message_of_a_public_error_and_every_warning_has_a_heading() -> No
         if not any(quotes(quoted, message) for quoted in quoted_messages())
     ]
     assert not missing
+
+
+PROSE = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "RELEASING.md", "benchmarks/README.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_ends_at_column_100(page: Path) -> None:
+    lines = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE).splitlines()
+    # A row of a table, a heading, a picture and a link stand in one line each.
+    long = [line for line in lines if len(line) > 100 and not re.match(r"\||#|!\[| *\[.*\),?$|.*https?://\S{40}", line)]
+    assert long == []
