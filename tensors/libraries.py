@@ -1,4 +1,4 @@
-"""The objects of other libraries that hold arrays or state, by name. Nothing is imported for them.
+"""Other libraries that hold arrays or state, by name. Nothing is imported for them.
 
 Their instances are walked through their attributes: see `scopes/tree_walk.py`. What a library has
 registered as a pytree needs no line here. And the classes of theirs that keep tensors from one step
@@ -14,12 +14,17 @@ from functools import partial
 from typing import Any, Final
 
 from ..scopes.base.process import await_module
+from ..scopes.base.sites import add_library
 from ..scopes.tree_walk import add_keepers, walk_as_models, walk_attributes_of, walk_pytrees_with, walk_with
 from .numpy.storage import Address
 
 __all__ = [
     "KEEPERS_OF",
 ]
+
+# They compute what their caller wants, whose line is the birth site. Libraries that run a program's
+# own code, such as a trainer, are none of these.
+add_library("imageio", "pandas", "PIL", "pyarrow", "scipy", "skimage", "sklearn", "xarray", module=__name__)
 
 # As what keeps tensors is: PyTorch's modules and optimizers, and the classes below.
 walk_as_models(

@@ -76,12 +76,17 @@ class Thinned(Generic[T]):
         return self._items.copy()
 
 
+_PASSES_PER_SAMPLE: Final = 16
+"""A pass is sampled after so many parts of the passes before the last one that was."""
+
+
 @final
 class RunRecorder:
     """Records a run from `start` to `stop`.
 
-    It samples memory at an interval on a thread of its own, and records passes and scopes when they
-    end or begin.
+    It samples memory at an interval on a thread of its own, and at the ends of some passes: of
+    each in the beginning, and then ever fewer. So what is known of a short run does not depend on
+    how fast the machine is. It records passes and scopes when they end or begin.
 
     Parameters
     ----------
@@ -95,6 +100,8 @@ class RunRecorder:
         self._samples: Thinned[Sample] = Thinned()
         self._passes: Thinned[Pass] = Thinned()
         self._bands: Thinned[Band] = Thinned()
+        # Of each name, the pass that is sampled next.
+        self._due: dict[str, int] = {}
         # What is known of each scope when it is entered, by its id, which is unique while it is
         # open.
         self._open: dict[int, Band] = {}
@@ -129,6 +136,9 @@ class RunRecorder:
 
     def passed(self, name: str, index: int) -> None:
         """Record the end of a pass."""
+        if index >= self._due.get(name, 1):
+            self._due[name] = index + 1 + index // _PASSES_PER_SAMPLE
+            self.sample()
         with self._lock:
             if self._passes.wants():
                 self._passes.append(Pass(_now_s(), index, name))

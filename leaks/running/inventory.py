@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from textwrap import shorten
 from types import FrameType
 from typing import Final, final
 from weakref import ref
@@ -65,6 +66,7 @@ _UNTIL_THE_END: Final = 0.75
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
+_MESSAGE: Final = 200
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 _FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
@@ -274,12 +276,13 @@ class Growing:
         try:
             self.look_at(make())
         except Exception as error:
-            # The program goes on.
+            # The program goes on. Messages of PyTorch may have a whole tensor in them.
+            text = shorten(repr(error), _MESSAGE, placeholder=" ...")
             if self._failure is None:
                 with suppress(OSError, ValueError):
-                    print(f"leak-report: internal error: a look at what grows failed: {error!r}", file=sys.stderr)
+                    print(f"leak-report: internal error: a look at what grows failed: {text}", file=sys.stderr)
             # Not the exception, whose traceback holds what its frames have.
-            self._failure = repr(error)
+            self._failure = text
 
     def unwatched(self) -> list[str]:
         """Return what was not seen: growth, where a look has failed."""

@@ -64,7 +64,9 @@ class JaxFramework(Framework):
     packages = ("jaxlib",)
     caches = (
         LibraryCache(
-            r"module (?:jax|jaxlib)\b|<(?:PjitFunction|WeakrefLRUCache)", "a cache of JAX", "jax.clear_caches()"
+            r"module (?:jax|jaxlib)\b(?![\w.]*\.pytree\b)|<(?:PjitFunction|WeakrefLRUCache)",
+            "a cache of JAX",
+            "jax.clear_caches()",
         ),
     )
 

@@ -68,6 +68,8 @@ _OF_A_STORAGE: Final = 2
 """References to a buffer: a storage's own, and the one that is noted."""
 # Code whose tensors are PyTorch's or the model's own.
 _OWN_TENSORS: Final = ("torch.jit._trace", *HIDDEN_KEEPERS)
+# What the caller wants of it: it may keep each.
+_STATES: Final = ("get_rng_state", "get_rng_state_all")
 # Code that keeps what it makes in models and optimizers, where a detector finds it.
 _MODELS: Final = ("torch.nn.modules", "torch.optim")
 # Where our modes are, and what looks at storages.
@@ -190,9 +192,8 @@ class TorchFramework(TorchReferences):
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
         keeps = keeps_births(module, code) and not module.startswith(_MODELS)
-        if code.co_name == "flatten_parameters" or module.startswith(_OWN_TENSORS) or keeps:
-            return Role.KEEPER
-        return None
+        is_own = module.startswith(_OWN_TENSORS) and code.co_name not in _STATES
+        return Role.KEEPER if code.co_name == "flatten_parameters" or is_own or keeps else None
 
     def array_moved_out(self, array: object, /) -> None:
         """Take the memory for meant to be there, where the array is an alias of a tensor."""

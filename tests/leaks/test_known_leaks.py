@@ -265,6 +265,21 @@ def test_the_manual_lists_every_known_leak() -> None:
         assert f"[link]({row.link}) |" in manual
 
 
+def test_the_registry_of_pytrees_is_no_cache_of_jax_that_a_call_empties(jax: Any, detector: ds.LeakDetector) -> None:
+    for number in range(PASSES):
+
+        class Config:
+            table = np.full(5000, number)
+
+        jax.tree_util.register_pytree_node(Config, lambda _: ((), None), lambda _, __: None)
+        detector.mark("step")
+    del Config
+    [leak] = [leak for leak in detector.report(of_program=True).leaks if leak.nbytes >= PASSES * 40_000 / 2]
+    assert leak.known is None
+    assert "clear_caches" not in f"{leak.holders}{leak.remedy}"
+    assert "register a class as a pytree once" in leak.remedy
+
+
 @pytest.mark.parametrize("is_off", [False, True], ids=["the collector is on", "off"])
 def test_cycles_that_tracing_leaves_are_a_leak_where_nobody_collects_them(
     torch: Any, detector: ds.LeakDetector, is_off: bool

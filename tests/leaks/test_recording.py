@@ -26,7 +26,7 @@ def test_samples_passes_and_scopes_are_recorded() -> None:
                     kept.append(step.move_to_outer(ds.zeros(1000)))
         detector.mark("done")
     timeline = detector.report().timeline
-    first, last = timeline.samples
+    first, *_, last = timeline.samples
     assert first.t_s < last.t_s
     assert last.rss_nbytes > 1_000_000
     if sys.platform == "linux":
@@ -159,3 +159,15 @@ def test_own_pages_are_read_at_few_passes_and_what_a_system_does_not_report_is_s
     assert pages.leaks() == ()
     [said] = pages.unwatched()
     assert "this system does not report it" in said
+
+
+def test_passes_are_sampled_ever_more_rarely_however_fast_they_are() -> None:
+    with LeakDetector(timeline_s=3600) as detector:
+        counts = []
+        for _ in range(4):
+            for _ in range(200):
+                detector.mark("step")
+            counts.append(len(detector.report().timeline.samples))
+    # As many as are needed to see that native memory grows; one more is of each report.
+    assert counts[0] > 50
+    assert [after - before < 20 for before, after in itertools.pairwise(counts)] == [True] * 3

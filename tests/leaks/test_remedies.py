@@ -183,7 +183,8 @@ def test_models_that_their_optimizers_keep_go_with_these() -> None:
         leaks = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
     assert leaks
     assert {leak.remedy.partition(":")[0] for leak in leaks} == {
-        "let the optimizer go with its model, or make a new one where parameters are replaced"
+        "let optimizers go that are no longer used, also from their schedulers, and make a new one where parameters "
+        "are replaced"
     }
 
 

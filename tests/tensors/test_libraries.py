@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import disposescope as ds
+from disposescope.leaks import LeakDetector
 
 
 def moved(make):
@@ -184,3 +185,22 @@ class TestFlax:
         model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
         ds.dispose(model)
         assert model.kernel[...].shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["pandas", "scipy"])
+def test_what_a_library_computes_is_born_at_the_line_that_calls_it(name):
+    pytest.importorskip(name)
+    with LeakDetector() as detector:
+        rows = np.ones((ROWS, 8))
+        if name == "pandas":
+            import pandas as pd
+
+            kept = pd.DataFrame(rows).rolling(3).mean()
+        else:
+            from scipy import ndimage
+
+            kept = ndimage.gaussian_filter(rows, 2)
+        records = [record for record in detector.take_snapshot() if record.nbytes >= rows.nbytes]
+    assert kept is not None
+    assert len(records) >= 2
+    assert {record.site.file for record in records} == {__file__}

@@ -543,3 +543,9 @@ def test_what_has_gone_before_anybody_looks_counts_as_a_birth() -> None:
             rows.mean()
         detector.take_snapshot()
         assert LOG.counts()[0] == before
+
+
+def test_states_of_generators_are_seen() -> None:
+    with LeakDetector() as detector:
+        kept = [torch.get_rng_state(), torch.random.get_rng_state(), torch.default_generator.get_state()]
+        assert [record.nbytes for record in detector.take_snapshot()] == [state.nbytes for state in kept]

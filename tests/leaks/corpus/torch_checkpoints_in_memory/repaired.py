@@ -1,0 +1,27 @@
+"""The last one is kept."""
+
+import io
+
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Sequential(torch.nn.Linear(100, 400), torch.nn.ReLU(), torch.nn.Linear(400, 100))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        self.checkpoint = None
+
+    def step(self, number):
+        rows = torch.randn(16, 100)
+        self.optimizer.zero_grad()
+        (self.model(rows) - rows).square().mean().backward()
+        self.optimizer.step()
+        if number % 2 == 0:
+            file = io.BytesIO()
+            torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, file)
+            self.checkpoint = file
+
+
+trainer = Trainer()
+for number in range(160):
+    trainer.step(number)
