@@ -6,9 +6,11 @@ The rest is ``leak-report``.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -136,30 +138,56 @@ def doctor() -> int:
         with LeakDetector(), dispose_scope():
             pass
         if "torch" not in missing:
-            # Its guard is asked when a graph is looked at.
-            from .tensors.torch.graphs.walk import check_graphs
+            # Its guard is asked when a graph is looked at. Where PyTorch has too little for that,
+            # another row says so.
+            with suppress(AttributeError, ImportError):
+                from .tensors.torch.graphs.walk import check_graphs
 
-            check_graphs()
+                check_graphs()
     rows = sorted(PATCHES.rows(), key=lambda row: _LIBRARIES.index(row.patch.library))
     tested: dict[str, str] = {}
     for row in rows:
         tested.setdefault(row.patch.library, row.patch.tested)
+    import_module(".planner.plan", __package__)
+    ours = import_module(".", __package__).__version__
+    print(f"disposescope {ours} (compiled: {', '.join(_compiled_parts())})")
     for library, versions in tested.items():
-        print(f"{library} {missing.get(library) or version_of(library)} (tested: {versions})")
+        version = missing.get(library) or version_of(library)
+        newer = ", newer than what was tested" if _is_newer(version, versions) else ""
+        print(f"{library} {version} (tested: {versions}{newer})")
     failed = [row for row in rows if row.failures]
     for row in rows:
         patch = row.patch
-        state = "GUARD FAILS" if row.failures else "in place" if row.is_installed else "not in place"
+        state = "GUARD FAILS" if row.failures else "in place" if row.is_installed else "fits, nothing needs it now"
         print(f"\n{patch.library}: {patch.name}\n    state      {state}")
         for found in row.failures:
             print(f"    found      {found}")
         print(f"    why        {patch.why}\n    guard      {patch.guard}\n    otherwise  {patch.otherwise}")
     print()
+    for text in PATCHES.unseen({}):
+        print(f"not watched: {text}")
     for row in failed:
         print(f"guard fails: {row.patch.name}: {row.patch.otherwise}")
     if not failed:
         print("all guards hold")
     return 1 if failed else 0
+
+
+def _compiled_parts() -> list[str]:
+    """Return the names of the compiled modules that are loaded."""
+    start, end = f"{__package__}.", ".compiled"
+    return sorted(
+        name.removeprefix(start).removesuffix(end)
+        for name in sys.modules
+        if name.startswith(start) and name.endswith(end)
+    )
+
+
+def _is_newer(version: str, tested: str) -> bool:
+    """Return whether a version, ``"2.15.0+cpu"``, is above a range, ``"2.5 to 2.14"``."""
+    bound = [int(part) for part in tested.rpartition(" ")[2].split(".")]
+    numbers = [int(part) for part in re.findall(r"\d+", version.partition("+")[0])[: len(bound)]]
+    return len(numbers) == len(bound) and numbers > bound
 
 
 def _import_libraries() -> dict[str, str]:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from disposescope.__main__ import _is_newer
+
 
 def doctor(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
     program = f"import sys\n{before}\nfrom disposescope.__main__ import main\nsys.exit(main({list(arguments)!r}))"
@@ -30,7 +32,9 @@ def test_the_table_is_printed_where_no_library_but_numpy_is_installed() -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"python {sys.version.partition(' ')[0]} (tested: ")
+    assert lines[0].startswith("disposescope ")
+    assert lines[0].endswith(" (compiled: leaks.births, planner, scopes, tensors.arena)")
+    assert lines[1].startswith(f"python {sys.version.partition(' ')[0]} (tested: ")
     assert "torch not installed (tested: " in done.stdout
     assert "python: gc.callbacks" in lines
     assert "torch: torch.overrides.has_torch_function" in lines
@@ -75,3 +79,30 @@ def test_a_reader_that_closes_the_pipe_early_is_no_error() -> None:
         command.stdout.close()
         assert command.stderr.read() == ""
     assert command.returncode == 0
+
+
+def test_what_is_not_watched_is_said_and_newer_versions_are() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    done = doctor(
+        "doctor",
+        before="sys.modules['jax'] = None\nimport torch\ntorch.__version__ = '99.1.0'\ndel torch._C._swap_tensor_impl",
+    )
+    lines = done.stdout.splitlines()
+    [torch] = [line for line in lines if line.startswith("torch 99.1.0 (tested: ")]
+    assert torch.endswith(", newer than what was tested)")
+    assert [line for line in lines if line.startswith("not watched: torch 99.1.0 (tested: ")]
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "tested", "is_newer"),
+    [
+        ("2.15.0+cpu", "2.5 to 2.14", True),
+        ("2.14.1", "2.5 to 2.14", False),
+        ("3.0", "2.5 to 2.14", True),
+        ("not installed", "2.5 to 2.14", False),
+        ("3.11.7", "3.11 to 3.14", False),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(version: str, tested: str, is_newer: bool) -> None:
+    assert _is_newer(version, tested) is is_newer

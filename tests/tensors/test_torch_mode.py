@@ -302,6 +302,14 @@ for owner, name in names:
                 with ds.dispose_scope() as scope:
                     kept = scope.move_to_outer(torch.ones(3) + 1)
             assert kept.tolist() == [2.0] * 3
+            with ds.LeakDetector() as detector:
+                result = torch.ones(3, requires_grad=True) * 2
+                detector.report()
+            try:
+                assert ds.graph_nbytes(result) >= 0
+            except ImportError as error:
+                # In one line, whatever it is that is missing.
+                assert "is not known to disposescope" in str(error)
         except BaseException as error:
             print(name, type(error).__name__, error)
             sys.stdout.flush()

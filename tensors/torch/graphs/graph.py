@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, final
 
 from ....scopes.base.errors import GraphRetainedError
-from ....scopes.base.process import bytes_text
+from ....scopes.base.process import bytes_text, version_of
 from ....scopes.base.sites import Role, mark_of, rank_of, site_of
 from ....scopes.identity import check_alive
 from ....scopes.kinds import kind_of
@@ -252,8 +252,11 @@ def _walk(tensor: object, verb: str) -> Graph:
         if kind is not None:
             check_alive(root, kind)
     # PyTorch has been imported by the program: now it may be imported here.
-    from .walk import walk_graph
-
+    try:
+        from .walk import walk_graph
+    except (AttributeError, ImportError) as error:
+        found = f"PyTorch {version_of('torch')} is not known to disposescope ({error})"
+        raise ImportError(f"{verb}: {found}; python -m disposescope doctor tells more") from error
     return walk_graph(roots)
 
 

@@ -55,6 +55,7 @@ __all__ = [
 
 
 _C: Final[Any] = torch._C
+_NODE: Final[Any] = _C._FunctionBase
 _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
 _KEPT: Final = 4096
 _NODES: Final = 50_000
@@ -351,7 +352,7 @@ class TorchReferences(Framework):
         """
         if _is_tensor(cls):
             return None if cls is DisposedTorchTensor else "tensor"
-        if issubclass(cls, _C._FunctionBase):
+        if issubclass(cls, _NODE):
             return "node"
         if issubclass(cls, OWNERS):
             return "module"
