@@ -286,3 +286,11 @@ def test_prose_ends_at_column_100(page: Path) -> None:
     # A row of a table, a heading, a picture and a link stand in one line each.
     long = [line for line in lines if len(line) > 100 and not re.match(r"\||#|!\[| *\[.*\),?$|.*https?://\S{40}", line)]
     assert long == []
+
+
+def test_the_release_has_one_date() -> None:
+    released = re.search(r"^## \[([\d.]+)\] - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert released is not None
+    assert f"\nversion: {released[1]}\n" in citation
+    assert f"\ndate-released: {released[2]}\n" in citation
