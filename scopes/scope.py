@@ -140,7 +140,7 @@ def end(scope: DisposeScope, failures: list[BaseException], in_flight: BaseExcep
             if len(failures) == before + 2 and scope.escapes == "keep":
                 again(failures, keep_all, scope)
     finally:
-        # As below.
+        # It would be in a cycle with this frame, which its traceback leads to.
         del in_flight
     if scope._variables is not None or scope.escapes == "raise":
         again(failures, forget_block, scope)

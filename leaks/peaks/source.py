@@ -43,7 +43,7 @@ from .functions import (
     plain_module_call,
 )
 from .recording import namespace_of, role_of
-from .values import NUMBER, Kind, Values, argument_count, name_of
+from .values import NUMBER, ValueKind, Values, argument_count, name_of
 
 __all__ = ["Fate", "Source", "Sources"]
 
@@ -471,7 +471,7 @@ class Source:
         if isinstance(value, ast.Constant):
             return True
         if not isinstance(value, ast.Name):
-            return self._values.kind_of(value) in (NUMBER, Kind("inexact", 0)) and isinstance(value, ast.Attribute)
+            return self._values.kind_of(value) in (NUMBER, ValueKind("inexact", 0)) and isinstance(value, ast.Attribute)
         if value.id in self.code.co_varnames:
             is_argument = value.id in self.code.co_varnames[: argument_count(self.code)]
             return self._is_only_read(value.id) and (
@@ -618,7 +618,7 @@ def _worst(fates: set[Fate]) -> Fate:
     return "returned" if "returned" in fates else "changed" if "changed" in fates else "gone"
 
 
-def _fits(kind: Kind | None, other: Kind) -> bool:
+def _fits(kind: ValueKind | None, other: ValueKind) -> bool:
     """Return whether an operation with another operand has no more dimensions than that."""
     ndim = None if kind is None else kind.ndim
     return ndim == 0 or (ndim is not None and other.ndim is not None and ndim <= other.ndim)

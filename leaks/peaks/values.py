@@ -19,7 +19,7 @@ from .files import File, Position, position
 from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_of_library, makes_new
 from .recording import namespace_of
 
-__all__ = ["NUMBER", "Kind", "Values", "argument_count", "name_of"]
+__all__ = ["NUMBER", "ValueKind", "Values", "argument_count", "name_of"]
 
 _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torch": "torch", "F": "torch.nn.functional"}
 
@@ -27,7 +27,7 @@ _KNOWN_NAMES: Final[Mapping[str, str]] = {"np": "numpy", "numpy": "numpy", "torc
 Numbers: TypeAlias = Literal["python", "inexact", "unknown"]
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What is known of a value that is no container and has no operators of the program's.
 
     It has numbers as Python's, or is an array or a tensor of inexact numbers, or of unknown ones.
@@ -37,8 +37,8 @@ class Kind(NamedTuple):
     ndim: int | None
 
 
-NUMBER: Final = Kind("python", 0)
-UNKNOWN: Final = Kind("unknown", None)
+NUMBER: Final = ValueKind("python", 0)
+UNKNOWN: Final = ValueKind("unknown", None)
 
 
 @final
@@ -97,10 +97,10 @@ class Values:
         """Return whether what is assigned to a target is copied into an array."""
         return isinstance(target, ast.Subscript) and self.kind_of(target.value) is not None
 
-    def kind_of(self, value: ast.expr, pending: frozenset[str] = frozenset()) -> Kind | None:
+    def kind_of(self, value: ast.expr, pending: frozenset[str] = frozenset()) -> ValueKind | None:
         """Return what is known of a value; None where it may be a container or an object."""
         if isinstance(value, ast.Constant):
-            return Kind("inexact", 0) if isinstance(value.value, (float, complex)) else NUMBER
+            return ValueKind("inexact", 0) if isinstance(value.value, (float, complex)) else NUMBER
         if isinstance(value, ast.UnaryOp):
             return NUMBER if isinstance(value.op, ast.Not) else self.kind_of(value.operand, pending)
         if isinstance(value, ast.BinOp):
@@ -111,7 +111,7 @@ class Values:
         if isinstance(value, ast.Subscript):
             whole = self.kind_of(value.value, pending)
             is_fact = isinstance(value.value, ast.Attribute) and value.value.attr in FACTS
-            return None if whole is None else NUMBER if is_fact else Kind(whole.numbers, None)
+            return None if whole is None else NUMBER if is_fact else ValueKind(whole.numbers, None)
         if isinstance(value, ast.Call):
             return self._kind_of_call(value, pending)
         if isinstance(value, ast.Attribute):
@@ -121,10 +121,10 @@ class Values:
             if meant is not None:
                 return _kind_of_object(meant)
             whole = self.kind_of(value.value, pending) if value.attr in VIEWS else None
-            return None if whole is None else Kind(whole.numbers, None)
+            return None if whole is None else ValueKind(whole.numbers, None)
         return self._kind_of_name(value, pending) if isinstance(value, ast.Name) else None
 
-    def _kind_of_name(self, value: ast.Name, pending: frozenset[str]) -> Kind | None:
+    def _kind_of_name(self, value: ast.Name, pending: frozenset[str]) -> ValueKind | None:
         """Return what is known of a variable, of all that it is bound to."""
         if self.file is None or self._function is None or self.file.is_rebound_by_functions(value.id):
             return None
@@ -135,7 +135,7 @@ class Values:
             return _kind_of_object(namespace_of(self.code.co_filename).get(value.id)) if is_global else None
         if value.id in self.code.co_varnames[: argument_count(self.code)]:
             return None
-        kinds: list[Kind | None] = []
+        kinds: list[ValueKind | None] = []
         for store in stores:
             parent = self.file.parents.get(store)
             if self.file.scope(store) is not self._function:
@@ -150,24 +150,26 @@ class Values:
                 return None
         return _joined(kinds) if kinds else None
 
-    def _kind_of_operator(self, value: ast.BinOp, pending: frozenset[str]) -> Kind | None:
+    def _kind_of_operator(self, value: ast.BinOp, pending: frozenset[str]) -> ValueKind | None:
         kinds = [self.kind_of(value.left, pending), self.kind_of(value.right, pending)]
         if None in kinds:
             return UNKNOWN if self.is_born_at(value) else None
         joined = _combined([each for each in kinds if each is not None])
         if isinstance(value.op, ast.MatMult):
             is_of_matrices = all(each is not None and each.ndim == 2 for each in kinds)
-            return Kind(joined.numbers, 2 if is_of_matrices else None)
+            return ValueKind(joined.numbers, 2 if is_of_matrices else None)
         if joined == NUMBER and isinstance(value.op, ast.Div):
-            return Kind("inexact", 0)
+            return ValueKind("inexact", 0)
         return joined
 
-    def _kind_of_call(self, call: ast.Call, pending: frozenset[str]) -> Kind | None:
+    def _kind_of_call(self, call: ast.Call, pending: frozenset[str]) -> ValueKind | None:
         name, function = name_of(call), self.meant_by(call.func)
         if function is not None and getattr(builtins, name, None) is function:
             if name == "abs" and len(call.args) == 1:
                 return self.kind_of(call.args[0], pending)
-            return Kind("inexact", 0) if name == "float" else NUMBER if name in ("int", "len", "id", "hash") else None
+            return (
+                ValueKind("inexact", 0) if name == "float" else NUMBER if name in ("int", "len", "id", "hash") else None
+            )
         if isinstance(function, np.ufunc):
             kinds = [self.kind_of(each, pending) for each in call.args]
             if has_option(call) or len(kinds) > function.nin or (None in kinds and not self.is_born_at(call)):
@@ -182,7 +184,7 @@ class Values:
             return self._kind_of_method(call, call.func, pending)
         return None
 
-    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> Kind:
+    def _kind_of_library_call(self, call: ast.Call, function: object, pending: frozenset[str]) -> ValueKind:
         name = str(getattr(function, "__name__", ""))
         if name in INEXACT and not call.keywords:
             kinds = [self.kind_of(each, pending) for each in call.args]
@@ -190,7 +192,7 @@ class Values:
         is_inexact = name in ("ones", "zeros", "empty", "eye", "identity", "linspace", "rand", "randn")
         if name in ("full", "arange"):
             kinds = [self.kind_of(each, pending) for each in call.args]
-            is_inexact = Kind("inexact", 0) in kinds[name == "full" :]
+            is_inexact = ValueKind("inexact", 0) in kinds[name == "full" :]
         is_torch = vars(sys.modules.get("torch", builtins)).get(name) is function
         given = list(call.args) if is_torch or name in ("rand", "randn") else call.args[:1]
         types = [*([] if is_torch or name not in ("ones", "zeros", "empty") else call.args[1:2])]
@@ -198,7 +200,7 @@ class Values:
         if types:
             is_inexact = name in CREATING and all(_is_inexact_type(each) for each in types)
         is_inexact = is_inexact and all(each.arg == "dtype" for each in call.keywords)
-        return Kind("inexact", self._ndim_of(name, given, pending)) if is_inexact else UNKNOWN
+        return ValueKind("inexact", self._ndim_of(name, given, pending)) if is_inexact else UNKNOWN
 
     def _ndim_of(self, name: str, shape: list[ast.expr], pending: frozenset[str]) -> int | None:
         if name in ("linspace", "arange"):
@@ -210,21 +212,21 @@ class Values:
         kinds = [self.kind_of(each, pending) for each in shape]
         return len(kinds) if all(each == NUMBER for each in kinds) else None
 
-    def _kind_of_method(self, call: ast.Call, method: ast.Attribute, pending: frozenset[str]) -> Kind | None:
+    def _kind_of_method(self, call: ast.Call, method: ast.Attribute, pending: frozenset[str]) -> ValueKind | None:
         whole = self.kind_of(method.value, pending)
         if whole is None:
             return None
         if method.attr == "astype" and len(call.args) == 1 and _is_inexact_type(call.args[0]):
-            return Kind("inexact", whole.ndim)
+            return ValueKind("inexact", whole.ndim)
         if method.attr in ("copy", "clone"):
             return whole
         if method.attr in ("mean", "sum", "max", "min", "std", "var", "prod") and not call.args and not call.keywords:
-            return Kind(whole.numbers, 0)
+            return ValueKind(whole.numbers, 0)
         if makes_new(method.attr, call, is_method=True):
             return UNKNOWN
         # ``x.view(Sub)`` has the operators of another class.
         is_array = method.attr in VIEWS and None not in [self.kind_of(each, pending) for each in call.args]
-        return Kind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
+        return ValueKind(whole.numbers, None) if is_array and method.attr not in ("astype", "to") else None
 
 
 def argument_count(code: CodeType) -> int:
@@ -233,38 +235,38 @@ def argument_count(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount + stars
 
 
-def _kind_of_object(thing: object) -> Kind | None:
+def _kind_of_object(thing: object) -> ValueKind | None:
     """Return what is known of the value of a global variable."""
     if isinstance(thing, (float, complex)):
-        return Kind("inexact", 0)
+        return ValueKind("inexact", 0)
     if type(thing) in (int, bool, str):
         return NUMBER
     if type(thing) is np.ndarray:
-        return Kind("inexact" if thing.dtype.kind in "fc" else "unknown", thing.ndim)
+        return ValueKind("inexact" if thing.dtype.kind in "fc" else "unknown", thing.ndim)
     tensor: Any = getattr(sys.modules.get("torch"), "Tensor", None)
     if tensor is not None and type(thing) in (tensor, getattr(sys.modules["torch"].nn, "Parameter", None)):
         is_inexact = cast("Any", thing).is_floating_point() and not cast("Any", thing).requires_grad
-        return Kind("inexact" if is_inexact else "unknown", cast("Any", thing).ndim)
+        return ValueKind("inexact" if is_inexact else "unknown", cast("Any", thing).ndim)
     return None
 
 
-def _combined(kinds: list[Kind]) -> Kind:
+def _combined(kinds: list[ValueKind]) -> ValueKind:
     """Return what an operation makes of operands."""
     numbers = {each.numbers for each in kinds}
     dims = [each.ndim for each in kinds if each.ndim is not None]
     ndim = max(dims) if len(dims) == len(kinds) and dims else None
     if "unknown" in numbers:
-        return Kind("unknown", ndim)
-    return Kind("inexact" if "inexact" in numbers else "python", ndim)
+        return ValueKind("unknown", ndim)
+    return ValueKind("inexact" if "inexact" in numbers else "python", ndim)
 
 
-def _joined(kinds: list[Kind | None]) -> Kind | None:
+def _joined(kinds: list[ValueKind | None]) -> ValueKind | None:
     """Return what is known of something that is one of several."""
     if None in kinds or not kinds:
         return None
     numbers: set[Numbers] = {each.numbers for each in kinds if each is not None}
     dims = {each.ndim for each in kinds if each is not None}
-    return Kind(numbers.pop() if len(numbers) == 1 else "unknown", dims.pop() if len(dims) == 1 else None)
+    return ValueKind(numbers.pop() if len(numbers) == 1 else "unknown", dims.pop() if len(dims) == 1 else None)
 
 
 def _is_none(value: ast.expr) -> bool:

@@ -58,7 +58,7 @@ AFTER_EXIT: Final = "by exit functions"
 _OF_EXIT: Final = "not found: code of an extension, such as the arguments of atexit.register"
 _UNKNOWN_END: Final = "before the program ended"
 _NOT_FOUND: Final = "not found"
-_PASSING: Final = ("scope", "suspended")
+_LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 """Kinds of leak that are looked at again when more has run: a thread closes its scope."""
 
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
@@ -114,13 +114,15 @@ class Inventory:
             for row in self.report.retainers
         ]
         self.report = replace(self.report, leaks=tuple(leaks), kept=tuple(kept), retainers=tuple(retainers))
-        if births == self._births and not any(leak.kind in _PASSING for leak in leaks):
+        if births == self._births and not any(leak.kind in _LOOKED_AT_AGAIN for leak in leaks):
             return
         self._births = births
         later = self._make()
         # A look that ends lets the collector run, so a cycle may have gone by that alone.
         freed = [
-            leak for leak in leaks if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _PASSING)
+            leak
+            for leak in leaks
+            if leak.kind == "cycle" or (leak.freed is not None and leak.kind not in _LOOKED_AT_AGAIN)
         ]
         told = {(_line_of(leak), leak.kind == "cycle") for leak in freed}
         others = [leak for leak in later.leaks if (_line_of(leak), leak.kind == "cycle") not in told]
@@ -632,7 +634,7 @@ def _is_freed(row: Retainer, gone: set[_Line], stay: set[_Line]) -> bool:
 
 
 def _told_freed(leak: Leak, when: str) -> Leak:
-    if leak.freed is not None or leak.kind in (*_PASSING, "cycle") or leak.state == "disposed":
+    if leak.freed is not None or leak.kind in (*_LOOKED_AT_AGAIN, "cycle") or leak.state == "disposed":
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))

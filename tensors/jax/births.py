@@ -92,7 +92,7 @@ def pass_over(array: Any) -> None:
     SEEN[entry.key] = entry
 
 
-def _is_passed_over(key: int) -> bool:
+def _is_left_to_nobody(key: int) -> bool:
     """Return whether no scope shall own an array that a call of this thread returns.
 
     Between the birth and here another thread may have met it and not known whose it is.
@@ -442,7 +442,7 @@ def _see(results: Iterable[Any]) -> None:
         # A key of random numbers holds an array.
         array = getattr(result, "_base_array", None) if type(result).__name__ == "PRNGKeyArray" else result
         key = id(array)
-        if type(array) is not ARRAY or key in LIVE or key in DEAD or _is_passed_over(key):
+        if type(array) is not ARRAY or key in LIVE or key in DEAD or _is_left_to_nobody(key):
             continue
         codes = frames_of(array)[0]
         if not codes or is_constant(codes):

@@ -185,7 +185,7 @@ def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
 
 
 @final
-class NumPyFramework(Framework):
+class ObjectArrayFramework(Framework):
     """NumPy's arrays: they are no resources, and arrays of objects hold some."""
 
     module = "numpy"
@@ -195,4 +195,4 @@ class NumPyFramework(Framework):
         return children(node)
 
 
-register(NumPyFramework())
+register(ObjectArrayFramework())

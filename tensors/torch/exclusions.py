@@ -614,9 +614,9 @@ def keep_fast_paths() -> None:
 
 
 # Batches from the workers of a DataLoader: born where they are handed over, not where they happen
-# to install.
+# to arrive.
 #
-# While a program waits for the next batch, later ones may install first. The loader keeps them,
+# While a program waits for the next batch, later ones may arrive first. The loader keeps them,
 # beyond the scope.
 
 

@@ -8,8 +8,8 @@
  * for memory, such as a storage of PyTorch. The log has a reference to that entry, or to that weak
  * reference.
  *
- * Everything here is called with the GIL held. No function that says so runs Python code; the
- * others may run the garbage collector, and with it any of these functions again.
+ * Everything here is called with the GIL held. Functions whose comment says "runs no Python code"
+ * run none. The others may run the garbage collector, and with it any of these functions again.
  *
  * Read births.c first; then places.c and sites.c, where a birth happens and what a line made;
  * rows.c, what Python gets of births; names.c; and module.c, the type of the log and the functions
@@ -35,7 +35,7 @@ enum birth_flag {
     BIRTH_OF_ENTRY = 4,   /* its key is an entry */
     BIRTH_OF_MEMORY = 8,  /* its key is a weak reference to what stands for memory; else the address of a block */
     BIRTH_BACKED = 16,    /* its bytes are those of memory whose birth is known by itself */
-    BIRTH_ESCAPED = 32,   /* memory whose tensor was disposed: what still uses it was not to */
+    BIRTH_ESCAPED = 32,   /* memory whose tensor was disposed, which something still uses */
     BIRTH_MOVED_OUT = 64, /* memory that was moved out under another name than that of its tensor */
 };
 
@@ -44,7 +44,7 @@ enum birth_flag {
 #define SITE_BITS 22
 #define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
 #define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
-/* Of what is not to be recorded, or happened on one line too many. */
+/* Of what is not to be recorded, or happened on a line for which there is no place any more. */
 #define NO_SITE UINT32_MAX
 
 struct birth {
