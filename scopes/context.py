@@ -85,6 +85,10 @@ class Listener(Protocol):
     def stepped(self) -> None:
         """An optimizer has made a step."""
 
+    def line_of_birth(self, entry: Entry) -> str:
+        """Return the line where a resource was born; empty where unknown."""
+        ...
+
     def story(self, entry: Entry) -> str:
         """Return where a resource was born and disposed, for a message; empty where unknown."""
         ...

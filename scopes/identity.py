@@ -75,6 +75,7 @@ __all__ = [
     "share",
     "standing_of",
     "storages_of",
+    "line_of_birth",
     "story_of",
     "name_lines_with",
     "track",
@@ -630,6 +631,12 @@ def _releaser_of(entry: Entry) -> Origin | None:
             return node.released_by
         node = node.unit
     return None
+
+
+def line_of_birth(entry: Entry | None) -> str:
+    """Return the line where a resource was born; empty where no listener knows it."""
+    lines = ("" if entry is None else listener.line_of_birth(entry) for listener in HOOKS.listeners)
+    return next((line for line in lines if line), "")
 
 
 def story_of(entry: Entry | None) -> str:

@@ -262,15 +262,19 @@ class _Listener:
         """Count a step of an optimizer, as the end of a pass."""
         mark(STEP)
 
+    def line_of_birth(self, entry: Entry) -> str:
+        """Return the line where a resource was born; empty where that is not known."""
+        row = recall(entry)
+        places = () if row is None else LOG.site(row.site)[3]
+        return str(site_of(places[0])) if places else ""
+
     def story(self, entry: Entry) -> str:
         """Return where a resource was born and disposed, for an error message."""
-        row = recall(entry)
-        if row is None:
+        if recall(entry) is None:
             return ""
-        places = LOG.site(row.site)[3]
         disposed = DISPOSALS.get(entry)
         released = "" if disposed is None else f", disposed at {site_of(disposed[0].mark)}"
-        return f" (born at {site_of(places[0] if places else None)}{released})"
+        return f" (born at {self.line_of_birth(entry) or 'an unknown site'}{released})"
 
 
 _LISTENER: Final = _Listener()

@@ -17,7 +17,7 @@ from torch.nn.parameter import Parameter
 from ...scopes.base.errors import GraphRetainedError
 from ...scopes.base.process import PATCHES, bytes_text
 from ...scopes.base.sites import mark_of, site_of
-from ...scopes.identity import LIVE, story_of
+from ...scopes.identity import LIVE, line_of_birth, story_of
 from ...scopes.kinds import Kind, Layout, kind_of, mro_of, space_of
 from ...scopes.ownership import compose_of
 from ..patches import TORCH_NESTED_TENSORS
@@ -89,8 +89,8 @@ class TorchGraphs:
         graph = walk_graph([resource])
         summary = summarise(graph, with_modules=False)
         born = next((site for node in graph.ends if (site := site_of_node(node)) is not None), None)
-        story = story_of(entry) or ("" if born is None else f" (born at {born})")
-        born_at = story.partition("born at ")[2].partition(", disposed")[0].removesuffix(")")
+        born_at = line_of_birth(entry) or ("" if born is None else str(born))
+        story = story_of(entry) or (f" (born at {born_at})" if born_at else "")
         here = str(site_of(mark_of(_getframe(1))))
         return GraphRetainedError(
             f'{leaving} with graph="{option}": {described}{story}, moved out at {here}, carries an autograd graph of '

@@ -203,6 +203,9 @@ class Recorder:
     def stepped(self) -> None:
         self.events.append(("stepped",))
 
+    def line_of_birth(self, entry) -> str:
+        return ""
+
     def story(self, entry) -> str:
         return ""
 
