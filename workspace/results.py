@@ -28,11 +28,14 @@ class Replan:
         The key of that pass.
     reason : str
         What did not fit, with its line.
+    line : str
+        That line: ``"train.py:41"``.
     """
 
     number: int
     key: object
     reason: str
+    line: str
 
 
 @final

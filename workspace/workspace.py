@@ -759,7 +759,13 @@ class Workspace:
         births = course.read(served)
         if noted:
             course.observe(Recording(births), noted)
-        missed = [_reason(birth, course) for birth in births if birth.is_miss]
+        # Of each reason, in their order, the line.
+        lines: dict[str, str] = {}
+        missed: list[str] = []
+        for birth in births:
+            if birth.is_miss:
+                missed.append(_reason(birth, course))
+                lines[missed[-1]] = str(line_of_birth(birth.places))
         with _LOCK:
             self._count(missed)
         escaped = [birth for birth in births if birth.outcome is Service.SERVED and birth.died is None]
@@ -769,15 +775,17 @@ class Workspace:
             # What an exception keeps is planned again for the next pass.
             return missed
         course.exclude([birth.slot for birth in escaped if birth.slot is not None])
-        reasons = [*missed, *(f"{line_of_birth(birth.places)}: escaped" for birth in escaped)]
-        fresh = [reason for reason in dict.fromkeys(reasons) if reason not in course.reasons]
+        for birth in escaped:
+            line = str(line_of_birth(birth.places))
+            lines[f"{line}: escaped"] = line
+        fresh = [reason for reason in lines if reason not in course.reasons]
         if fresh and course.plans < _PLANS_AT_MOST:
             is_planned = self._plan_for(course, births, noted)
             # Not before: an interrupt leaves them for the next pass.
             course.reasons.update(fresh)
             if is_planned:
                 with _LOCK:
-                    self._replans.append(Replan(number, course.key, fresh[0]))
+                    self._replans.append(Replan(number, course.key, fresh[0], lines[fresh[0]]))
         return missed
 
     @_in_no_scope

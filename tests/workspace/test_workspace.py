@@ -74,6 +74,8 @@ def test_a_smaller_input_fits_without_a_new_plan_and_a_larger_one_is_planned_for
     assert len(after.replans) == 1
     assert after.replans[0].number == 5
     assert f"{120 * 120 * 8} > {100 * 100 * 8} bytes" in after.replans[0].reason
+    assert after.replans[0].reason.startswith(f"{after.replans[0].line}: ")
+    assert after.replans[0].line.rpartition(":")[0].endswith("test_workspace.py")
     run_passes(workspace, 3, rows=120)
     run_passes(workspace, 3, rows=100)
     assert workspace.statistics().misses == after.misses
@@ -177,7 +179,7 @@ def test_what_outlives_its_pass_keeps_its_memory_and_is_planned_as_an_escape() -
     found = workspace.statistics()
     assert found.escapes == 2
     assert len(found.replans) == 1
-    assert found.replans[0].reason.endswith("escaped")
+    assert found.replans[0].reason == f"{found.replans[0].line}: escaped"
     assert found.misses == 0
 
 
