@@ -64,7 +64,7 @@ class JaxFramework(Framework):
     packages = ("jaxlib",)
     caches = (
         LibraryCache(
-            r"module (?:jax|jaxlib)\b(?![\w.]*\.pytree\b)|<(?:PjitFunction|WeakrefLRUCache)",
+            r"module (?:jax|jaxlib)\b(?![\w.]*\.(?:pytree|tree_util)\b)|<(?:PjitFunction|WeakrefLRUCache)",
             "a cache of JAX",
             "jax.clear_caches()",
         ),
