@@ -277,7 +277,7 @@ def test_the_registry_of_pytrees_is_no_cache_of_jax_that_a_call_empties(jax: Any
     [leak] = [leak for leak in detector.report(of_program=True).leaks if leak.nbytes >= PASSES * 40_000 / 2]
     assert leak.known is None
     assert "clear_caches" not in f"{leak.holders}{leak.remedy}"
-    assert "register a class as a pytree once" in leak.remedy
+    assert "register a class as a pytree once" in leak.remedy, leak.holders
 
 
 @pytest.mark.parametrize("is_off", [False, True], ids=["the collector is on", "off"])
