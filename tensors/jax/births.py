@@ -170,20 +170,17 @@ class _Births:
         The kind of JAX's arrays; set before any birth is seen.
     record : callable or None
         What records the arrays that are born outside of all scopes, while a leak detector is open.
-    record_lent : callable or None
-        What records a NumPy array that shows the memory of an array, while a leak detector is open.
     is_forked : bool
         Whether this is a forked child, where JAX cannot be used: a thread of the parent may have
         held its locks.
     """
 
-    __slots__ = ("is_forked", "kind", "record", "record_lent")
+    __slots__ = ("is_forked", "kind", "record")
 
     kind: Kind
 
     def __init__(self) -> None:
         self.record: Callable[[Any], None] | None = None
-        self.record_lent: Callable[[Any], None] | None = None
         self.is_forked = False
 
 

@@ -16,6 +16,7 @@ from ...scopes.identity import dead_entry_of, disposed_error
 from ...scopes.kinds import kind_of
 from ..arena.budgets import BUDGETS
 from ..patches import JAX_METHODS
+from ..tensor.buffers import BUFFERS
 from .births import ARRAY, BIRTHS, look, pass_over_aliases
 
 __all__ = [
@@ -86,10 +87,9 @@ def _showing_memory(method: Any) -> Any:
     @recording
     def showing_memory(self: Any, *args: Any, **options: Any) -> Any:
         shown = method(self, *args, **options)
-        record = BIRTHS.record_lent
-        if record is not None:
-            # It keeps the memory, which the array need not outlive.
-            record(shown)
+        if BIRTHS.record is not None:
+            # It keeps the memory, also when the array has gone.
+            BUFFERS.record(shown)
         return shown
 
     return showing_memory

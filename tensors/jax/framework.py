@@ -26,7 +26,6 @@ from ...scopes.framework import (
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 from ...scopes.scope import DisposeScope
-from ..numpy.storage import Address, storage_of
 from .adapter import KIND, array_in_key, install
 from .births import ARRAY, BIRTHS, entered, left, look, uncover
 
@@ -104,11 +103,10 @@ class JaxFramework(Framework):
         self._log = log
         uncover()
         BIRTHS.record = self._see
-        BIRTHS.record_lent = self._see_lent
 
     def stop_watching(self) -> None:
         """See none any more."""
-        BIRTHS.record = BIRTHS.record_lent = None
+        BIRTHS.record = None
 
     def record_pending(self) -> None:
         """Have JAX let go of NumPy arrays that it has copied.
@@ -157,12 +155,6 @@ class JaxFramework(Framework):
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
         """Return the memory of an array."""
         return [] if thing.is_deleted() else [HeldMemory("", ("jax", id(thing)), thing.nbytes)]
-
-    @recording
-    def _see_lent(self, array: Any) -> None:
-        """Record a NumPy array that shows the memory of a JAX array, and may outlive it."""
-        if array.base is not None and type(storage_of(array)[0]) is Address:
-            self._log.record_memory(array, None, array.nbytes, "numpy.ndarray", "cpu:0")
 
     @recording
     def _see(self, array: Any) -> None:

@@ -28,13 +28,13 @@ from typing import Any, Final, final
 import numpy as np
 
 from ...scopes.base.process import PATCHES
-from ...scopes.framework import FRAMEWORKS, Framework, LiveMemory, MemoryByAddress, MemoryFacts, register
+from ...scopes.framework import FRAMEWORKS, Framework, LiveMemory, MemoryByAddress, MemoryFacts, recording, register
 from ...scopes.kinds import MAPPED
 from ..arena.extension import ARENA
 from ..numpy.storage import OWN_REFERENCES, Address, buffer_behind, count_references, storage_of
 from ..patches import NUMPY_BUFFERS
 
-__all__: list[str] = []
+__all__ = ["BUFFERS"]
 
 _ARRAY: Final[Any] = np.ndarray
 _NAME: Final = "numpy.ndarray"
@@ -90,10 +90,12 @@ class BufferFramework(Framework):
         return None if array is None else storage_of(array)[0]
 
     def _begin(self) -> bool:
-        is_installed: bool = ARENA.record_buffers(self._record)
+        is_installed: bool = ARENA.record_buffers(self.record)
         return is_installed
 
-    def _record(self, array: Any) -> None:
+    @recording
+    def record(self, array: Any) -> None:
+        """Record the birth of an array over memory of others, while a detector is open."""
         owner = buffer_behind(array)
         nbytes: int = _nbytes(array)
         if nbytes and (owner is not None or type(storage_of(array)[0]) is Address):
@@ -137,4 +139,5 @@ def _is_there(reference: Callable[[], Any], _number: int) -> bool:
     return reference() is not None
 
 
-register(BufferFramework())
+BUFFERS: Final = BufferFramework()
+register(BUFFERS)

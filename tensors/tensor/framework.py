@@ -144,8 +144,7 @@ class NumpyFramework(Framework):
 
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
         """Return the storage of an array."""
-        found: tuple[Hashable, int] = storage_of(thing)
-        identity = found[0]
+        identity: Hashable = storage_of(thing)[0]
         if type(identity) is Address:
             known = FRAMEWORKS.identity_at(identity, None)
             identity = identity if known is None else known

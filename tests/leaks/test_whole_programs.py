@@ -317,8 +317,10 @@ main()
     [
         ("double = torch.compile(lambda rows: rows * 2, backend='eager')", "double(torch.randn(8, 5000))"),
         ("", "torch.frombuffer(bytearray(160_000), dtype=torch.float32)"),
+        ("import numpy as np", "np.frombuffer(bytes(160_000), np.uint8)"),
+        ("import numpy as np", "np.asarray(memoryview(bytearray(160_000)))"),
     ],
-    ids=["compile", "frombuffer"],
+    ids=["compile", "torch.frombuffer", "np.frombuffer", "np.asarray"],
 )
 def test_results_that_are_seen_by_way_of_a_wrapper_are_reported_where_a_function_keeps_them(
     tmp_path: Path, setup: str, made: str
