@@ -276,12 +276,11 @@ def _at_once(rows: Sequence[tuple[_Life, _Row]]) -> list[_Row]:
 
     A `DataLoader` starts new workers in each epoch: what those before had kept went with them.
     """
-    best: list[_Row] = []
-    for (moment, _), _row in rows:
-        there = [row for (began, ended), row in rows if began == moment or began < moment < ended]
-        if sum(row.nbytes for row in there) > sum(row.nbytes for row in best) or len(best) == 0:
-            best = there
-    return best
+    there = (
+        [row for (began, ended), row in rows if began == moment or began < moment < ended]
+        for moment in dict.fromkeys(began for (began, _), _ in rows)
+    )
+    return max(there, key=lambda those: sum(row.nbytes for row in those))
 
 
 def _sum_of_retainers(rows: Sequence[Retainer]) -> Retainer:

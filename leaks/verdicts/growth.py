@@ -480,8 +480,7 @@ class Evidence:
         mark = births.mark
         if not births.function.endswith(COMPREHENSIONS) and (mark is None or not is_in_comprehension(*mark)):
             return False
-        is_in_another = births.function.endswith(_IN_ANOTHER)
-        if not is_in_another and are_apart():
+        if not births.function.endswith(_IN_ANOTHER) and are_apart():
             return False
         gaps = [after - before for before, after in pairwise(sorted(births.numbers()))]
         return not gaps or sum(gap > _GAP * median(gaps) for gap in gaps) < _TABLES
