@@ -45,9 +45,21 @@ static PyObject *made(PyObject *result)
 
 /* ------------------------------------------------------------------ the functions of the module */
 
-enum { ARRAY, ASARRAY, ASANYARRAY, ASCONTIGUOUSARRAY, ASFORTRANARRAY, FROM_DLPACK, FROMBUFFER, SETSTATE, REPLACED };
+enum {
+    ARRAY,
+    ASARRAY,
+    ASANYARRAY,
+    ASCONTIGUOUSARRAY,
+    ASFORTRANARRAY,
+    FROM_DLPACK,
+    FROM_DLPACK_OF_ONE, /* of NumPy 2.0, without options */
+    FROMBUFFER,
+    SETSTATE,
+    REPLACED
+};
 
-/* The entries of NumPy's tables, and what stood there. NULL until they have been found. */
+/* The entries of NumPy's tables, and what stood there. NULL until they have been found, and for
+ * that of the two kinds of from_dlpack which this NumPy does not have. */
 static PyMethodDef *entries[REPLACED];
 static PyCFunction originals[REPLACED];
 
@@ -63,6 +75,11 @@ FAST_WITH_NAMES(asanyarray, ASANYARRAY)
 FAST_WITH_NAMES(ascontiguousarray, ASCONTIGUOUSARRAY)
 FAST_WITH_NAMES(asfortranarray, ASFORTRANARRAY)
 FAST_WITH_NAMES(from_dlpack, FROM_DLPACK)
+
+static PyObject *from_dlpack_of_one(PyObject *self, PyObject *given)
+{
+    return made(originals[FROM_DLPACK_OF_ONE](self, given));
+}
 
 static PyObject *frombuffer(PyObject *self, PyObject *arguments, PyObject *names)
 {
@@ -92,6 +109,7 @@ static const struct replacement {
     [ASCONTIGUOUSARRAY] = {"ascontiguousarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(ascontiguousarray)},
     [ASFORTRANARRAY] = {"asfortranarray", METH_FASTCALL | METH_KEYWORDS, PLAIN(asfortranarray)},
     [FROM_DLPACK] = {"from_dlpack", METH_FASTCALL | METH_KEYWORDS, PLAIN(from_dlpack)},
+    [FROM_DLPACK_OF_ONE] = {"from_dlpack", METH_O, from_dlpack_of_one},
     [FROMBUFFER] = {"frombuffer", METH_VARARGS | METH_KEYWORDS, PLAIN(frombuffer)},
     [SETSTATE] = {"__setstate__", METH_VARARGS, set_state},
 };
@@ -125,13 +143,13 @@ static int find_entries(void)
     int is_found = module != NULL;
     for (int i = 0; i < REPLACED && is_found; i++) {
         found[i] = find_entry(module, &replacements[i]);
-        is_found = found[i] != NULL;
+        is_found = found[i] != NULL || i == FROM_DLPACK || (i == FROM_DLPACK_OF_ONE && found[FROM_DLPACK] != NULL);
     }
     Py_XDECREF(module);
     PyErr_Clear();
     for (int i = 0; i < REPLACED && is_found; i++) {
         entries[i] = found[i];
-        originals[i] = found[i]->ml_meth;
+        originals[i] = found[i] == NULL ? NULL : found[i]->ml_meth;
     }
     return is_found;
 }
@@ -178,7 +196,9 @@ PyObject *arena_record_buffers(PyObject *module, PyObject *function)
         return NULL;
     }
     for (int i = 0; i < REPLACED; i++) {
-        entries[i]->ml_meth = begins ? replacements[i].function : originals[i];
+        if (entries[i] != NULL) {
+            entries[i]->ml_meth = begins ? replacements[i].function : originals[i];
+        }
     }
     Py_XSETREF(recorder, begins ? Py_NewRef(function) : NULL);
     Py_RETURN_TRUE;
