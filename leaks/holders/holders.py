@@ -268,10 +268,11 @@ _REASONS: Final[dict[int, Reason]] = {
     IN_EXCEPTION: "exception",
     IN_GRAPH: "graph",
 }
-_KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+")
+_KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')")
 _ANY_KEY: Final = re.compile(r"\[[^\[\]]+\]")
-_AGAIN: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1)+(?![\w<>])")
-_MANY_TIMES: Final = re.compile(r"(\.[\w<>]+)(?:(?: … )?\1){3,}(?![\w<>])")
+_STEP: Final = r"(\.[\w<>]+|, closure of [^,]+, cell '\w+')"
+_AGAIN: Final = re.compile(rf"{_STEP}(?:(?: … )?\1)+(?![\w<>])")
+_MANY_TIMES: Final = re.compile(rf"{_STEP}(?:(?: … )?\1){{3,}}(?![\w<>])")
 
 
 @final
@@ -427,7 +428,7 @@ class Holders:
             chains = [chain for text, chain in texts.items() if reached[text] >= enough]
             told += _without_keys(chains or [*texts.values()])
         told = told[:_CHAINS]
-        return tuple(_MANY_TIMES.sub(r"\1 … \1", chain) for chain in told)
+        return tuple(_MANY_TIMES.sub(lambda step: f"{step[1]} … {step[1].removeprefix(', ')}", chain) for chain in told)
 
     def known_of(self, subjects: Sequence[Subject]) -> KnownLeak | None:
         """Return the known leak of a library that holds some subjects; None where it is not theirs.

@@ -81,7 +81,9 @@ def user_roots() -> Iterator[Root]:
             yield f"sys.{name}", value
             break
     yield from _signal_handlers()
-    tasks = list(_tasks())
+    tasks = sorted(_tasks(), key=_age_of)
+    for name, task in tasks:
+        yield from _waiting_in(f"{TASK}{name!r}", task)
     for name, task in tasks:
         for context in gc.get_referents(task):
             if type(context) is contextvars.Context:
@@ -258,6 +260,23 @@ def _tasks() -> Iterator[Root]:
     for task in () if task_type is None else _may_be_tasks(namespace, task_type):
         if _is_of(task, task_type) and not task.done():
             yield task.get_name(), task
+
+
+def _age_of(named: Root) -> tuple[int, str]:
+    # Of names with a number, the first is the oldest task.
+    return len(named[0]), named[0]
+
+
+def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
+    """Yield the variables of the user's functions that a task will go on with, the outermost first."""
+    waiting = task.get_coro()
+    while class_of(waiting) is types.CoroutineType:
+        frame = waiting.cr_frame
+        if frame is not None and waiting.cr_suspended and not is_of_library(frame.f_globals.get("__name__")):
+            where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+            for name, value in locals_of(frame).items():
+                yield f"{whose}, suspended {where}: local {name!r}", value
+        waiting = waiting.cr_await
 
 
 def _may_be_tasks(namespace: Mapping[str, Any], task_type: type) -> Iterator[object]:

@@ -262,9 +262,50 @@ def test_thread_locals_context_variables_and_tasks_hold() -> None:
         reference().cancel()
         return told
 
-    reason, chains = asyncio.run(main())
-    assert reason == "suspended"
-    assert any("worker(): local 'batch'" in chain for chain in chains)
+    reason, [chain] = asyncio.run(main())
+    assert reason == "held"
+    assert re.fullmatch(r"task 'reader', suspended frame .*test_search.py:\d+ .*worker\(\): local 'batch'", chain)
+
+
+def test_what_many_tasks_wait_with_is_told_once_and_where_the_oldest_has_it() -> None:
+    async def worker(app: dict[str, Any]) -> None:
+        await asyncio.sleep(60)
+        app.clear()
+
+    async def main() -> list[tuple[str, ...]]:
+        app: dict[str, Any] = {}
+        server = asyncio.create_task(worker({"app": app}), name="Task-90")
+        await asyncio.sleep(0)
+        entry = tensor_in(lambda tensor: app.setdefault("cache", [tensor]))
+        own = [tensor_in(lambda tensor: BOX.setdefault("own", []).append(tensor)) for _ in range(9)]
+        tasks = [
+            asyncio.create_task(worker({"batch": batch, "app": app}), name=f"Task-{100 + index}")
+            for index, batch in enumerate(BOX.pop("own"))
+        ]
+        tasks.append(server)
+        del app
+        await asyncio.sleep(0)
+        told = [asked(entry)[1], asked(*own)[1]]
+        for task in tasks:
+            task.cancel()
+        return told
+
+    [[oldest, *_], batches] = asyncio.run(main())
+    assert re.fullmatch(r"task 'Task-90', suspended frame .* local 'app'\['app'\]\['cache'\]\[0\]", oldest)
+    [batch] = batches
+    assert re.fullmatch(r"task 'Task-100', suspended frame .* local 'app'\['batch'\]", batch)
+
+
+def test_a_chain_of_closures_of_one_function_is_told_in_short() -> None:
+    def chained(previous: object, tensor: object) -> Callable[[], object]:
+        return lambda: (previous, tensor)
+
+    with LeakDetector() as detector:
+        BOX["handlers"] = None
+        for _ in range(9):
+            BOX["handlers"] = chained(BOX["handlers"], ds.zeros(3))
+        [leak] = detector.take_snapshot().report().leaks
+    assert 0 < leak.holder.count("cell 'previous'") <= 2, leak.holder
 
 
 def test_a_context_variable_of_a_task_holds_also_for_another_thread_that_looks() -> None:
