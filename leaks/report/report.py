@@ -60,7 +60,9 @@ OBJECTS_WHILE_RUNNING: Final = 20_000
 TENSOR_KINDS: Final = ("Tensor", "PackedSequence", "numpy.ndarray", "torch.Tensor", "jax.Array")
 """The kinds of tensor that programs have without registering any."""
 
-Ending = Literal["exit", "exception", "interrupt", "killed", "os._exit", "running", "unfinished", "not run"]
+Ending = Literal[
+    "exit", "exception", "interrupt", "terminated", "killed", "os._exit", "running", "unfinished", "not run"
+]
 """How a program ended; ``"running"`` where it asked for the report itself, ``"unfinished"`` where
 ``leak-report`` made the report before the program ended, ``"not run"`` where none of it ran.
 """
@@ -724,6 +726,8 @@ def _ending_lines(report: Report) -> list[str]:
     program = report.program
     if program.ended == "interrupt":
         return ["the program was ended by Ctrl-C"]
+    if program.ended == "terminated":
+        return ["the program was ended by SIGTERM"]
     if program.ended != "exception":
         return []
     lines = [f"the program ended by {program.error or 'an exception'}"]

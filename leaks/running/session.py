@@ -8,16 +8,13 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
-from _thread import start_new_thread
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
 from multiprocessing import spawn
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast, final
 
 from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch, at_forks
@@ -43,6 +40,7 @@ from ..saved.settings_file import Suppression, suppressed_by
 from .children import ChildProcesses, session_of, watch_children, without_report
 from .inventory import AFTER_EXIT, AFTER_THREADS, Growing, Inventory
 from .last_request import Answers, LastRequest
+from .signals import ReportAtTermination, SignalAnswer
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -126,6 +124,7 @@ class Session:
         self._stop_looking: Callable[[], None] | None = None
         self._own_pages: OwnPages | None = None
         self._answer = SignalAnswer(self._report_now)
+        self._at_termination = ReportAtTermination(self._finish_terminated)
 
     def __enter__(self) -> Self:
         if self._folder is None:
@@ -140,6 +139,8 @@ class Session:
             self._lives.start()
         LOG.look_at_births(lambda: self._growing.born())
         self._answer.install()
+        if self._is_program:
+            self._at_termination.install()
         self._begin()
         return self
 
@@ -152,6 +153,7 @@ class Session:
             self._stop_looking = None
             LOG.look_at_births(None)
         self._answer.remove()
+        self._at_termination.remove()
         self.detector.__exit__(exc_type, exc, traceback)
         _SESSIONS.remove(self)
         self.remove_folder()
@@ -324,6 +326,7 @@ class Session:
 
     def go_on_in_child(self) -> None:
         """Continue in a forked process; what the parent knows is reported by the parent."""
+        self._at_termination.remove()
         self.become_worker()
         self._own_pages = OwnPages()
         self.detector.__exit__(None, None, None)
@@ -345,6 +348,16 @@ class Session:
         if self._is_over:
             return
         report = self.finish("os._exit" if not self.is_worker else "exit", status)
+        if self._at_exit is not None:
+            self._at_exit(report)
+        self.remove_folder()
+
+    def _finish_terminated(self) -> None:
+        if self._is_over:
+            return
+        if not self.is_worker and self._folder is not None:
+            LastRequest(self._folder).wait()
+        report = self.finish("terminated", -signal.SIGTERM)
         if self._at_exit is not None:
             self._at_exit(report)
         self.remove_folder()
@@ -656,65 +669,3 @@ def _user_of(pid: int) -> int:
         return Path(f"/proc/{pid}").stat().st_uid
     except OSError:
         return os.getuid()
-
-
-# Print the current report to the standard error when the process gets ``SIGUSR1``.
-
-
-@final
-class SignalAnswer:
-    """Prints the result of a function whenever the process gets ``SIGUSR1``.
-
-    The handler that was there is called as well. Where there is no such signal, or from another
-    thread than the main one, nothing is installed.
-
-    Parameters
-    ----------
-    tell : callable
-        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
-        Where it returns None there is nothing to print.
-    """
-
-    __slots__ = ("_before", "_is_installed", "_tell")
-
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self._tell = tell
-        self._before: Any = None
-        self._is_installed = False
-
-    @property
-    def is_installed(self) -> bool:
-        """Return whether the process answers the signal."""
-        return self._is_installed
-
-    def install(self) -> None:
-        """Install the handler of the signal."""
-        if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGUSR1, self._answer)
-            self._is_installed = True
-
-    def remove(self) -> None:
-        """Restore the former handler, unless another handler has been installed since."""
-        if not self._is_installed or threading.current_thread() is not threading.main_thread():
-            return
-        self._is_installed = False
-        if signal.getsignal(signal.SIGUSR1) == self._answer:
-            # None stands for a handler that was not installed from Python.
-            signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
-
-    def _answer(self, number: int, frame: FrameType | None) -> None:
-        # Do not use threading.Thread: starting one takes a lock that the interrupted code may hold.
-        start_new_thread(self._print, ())
-        if callable(self._before):
-            self._before(number, frame)
-
-    def _print(self) -> None:
-        try:
-            told = self._tell()
-            if told is None:
-                return
-            text = f"leak-report: {told}"
-        except Exception as error:
-            text = f"leak-report: there is no report: {error!r}"
-        with suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)

@@ -125,6 +125,70 @@ def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: 
     assert told(written(tmp_path)) == [("view", 1)]
 
 
+def terminated(tmp_path: Path, code: str) -> tuple[int, str]:
+    """The status of a program that gets SIGTERM when it is ready, and what it printed to stderr."""
+    process = subprocess.Popen(
+        [*COMMANDS, "run", "-o", "leaks.json", program(tmp_path, code)],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        _, stderr = process.communicate(timeout=500)
+    return process.returncode, stderr
+
+
+WAITS_FOR_IT = "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
+
+
+@POSIX
+def test_a_program_that_is_told_to_end_leaves_a_whole_report_and_ends_by_the_signal(tmp_path: Path) -> None:
+    status, stderr = terminated(tmp_path, f"{VIEW}import time\n{WAITS_FOR_IT}")
+    assert status == -signal.SIGTERM
+    assert stderr.startswith("leak-report: the program was ended by SIGTERM\n1 leak, 1 tensor"), stderr
+    content = written(tmp_path)
+    assert (content["program"]["ended"], content["program"]["status"]) == ("terminated", -signal.SIGTERM)
+    assert told(content) == [("view", 1)]
+
+
+@POSIX
+def test_a_program_that_handles_sigterm_is_left_to_it(tmp_path: Path) -> None:
+    handles = """\
+import signal, sys, time
+def end(number, frame):
+    if callable(BEFORE): BEFORE(number, frame)
+    print("cleaned up", file=sys.stderr, flush=True)
+    sys.exit(7)
+BEFORE = signal.signal(signal.SIGTERM, end)
+"""
+    status, stderr = terminated(tmp_path, VIEW + handles + WAITS_FOR_IT)
+    assert status == 7
+    assert stderr.startswith("cleaned up\nleak-report: 1 leak"), stderr
+    assert written(tmp_path)["program"]["ended"] == "exit"
+
+
+@POSIX
+def test_a_forked_process_ends_at_once_by_sigterm(tmp_path: Path) -> None:
+    forks = """\
+import os, signal, time
+pid = os.fork()
+if not pid:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    print(signal.getsignal(signal.SIGTERM), flush=True)
+    time.sleep(600)
+time.sleep(1)
+os.kill(pid, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+    done = report(tmp_path, "run", program(tmp_path, forks))
+    assert done.stdout.splitlines() == [str(signal.SIG_DFL), "-15"]
+
+
 CHILDREN = """\
 import json, multiprocessing, os, pathlib, signal, sys, time
 import disposescope as ds

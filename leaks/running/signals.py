@@ -1,0 +1,141 @@
+"""What a watched process does at signals: print its current report, or the last one and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from _thread import start_new_thread
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final, final
+
+__all__ = ["ReportAtTermination", "SignalAnswer"]
+
+
+@final
+class SignalAnswer:
+    """Prints the result of a function whenever the process gets ``SIGUSR1``.
+
+    The handler that was there is called as well. Where there is no such signal, or from another
+    thread than the main one, nothing is installed.
+
+    Parameters
+    ----------
+    tell : callable
+        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
+        Where it returns None there is nothing to print.
+    """
+
+    __slots__ = ("_before", "_is_installed", "_tell")
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+        self._before: Any = None
+        self._is_installed = False
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether the process answers the signal."""
+        return self._is_installed
+
+    def install(self) -> None:
+        """Install the handler of the signal."""
+        if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGUSR1, self._answer)
+            self._is_installed = True
+
+    def remove(self) -> None:
+        """Restore the former handler, unless another handler has been installed since."""
+        if not self._is_installed or threading.current_thread() is not threading.main_thread():
+            return
+        self._is_installed = False
+        if signal.getsignal(signal.SIGUSR1) == self._answer:
+            # None stands for a handler that was not installed from Python.
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        # Do not use threading.Thread: starting one takes a lock that the interrupted code may hold.
+        start_new_thread(self._print, ())
+        if callable(self._before):
+            self._before(number, frame)
+
+    def _print(self) -> None:
+        try:
+            told = self._tell()
+            if told is None:
+                return
+            text = f"leak-report: {told}"
+        except Exception as error:
+            text = f"leak-report: there is no report: {error!r}"
+        with suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
+
+
+_WAIT_S: Final = 2.0
+
+
+@final
+class ReportAtTermination:
+    """Has a process that gets ``SIGTERM`` write its last report, and then end by the signal.
+
+    Services and containers are ended so, and a program that has no handler of its own ends at
+    once. Where it has one, also one that it installs later, nothing is done. A second signal ends
+    the process without a report. Where there is no such signal, or from another thread than the
+    main one, nothing is installed.
+
+    Parameters
+    ----------
+    finish : callable
+        Called on a thread of its own, so that it may wait for a lock that the interrupted code has.
+    """
+
+    __slots__ = ("_finish", "_is_done", "_is_installed", "_is_told")
+
+    def __init__(self, finish: Callable[[], object]) -> None:
+        self._finish = finish
+        self._is_installed = False
+        self._is_told = False
+        self._is_done = threading.Event()
+
+    def install(self) -> None:
+        """Install the handler, where the program would end by the signal."""
+        if (
+            os.name == "posix"
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        ):
+            signal.signal(signal.SIGTERM, self._answer)
+            self._is_installed = True
+
+    def remove(self) -> None:
+        """Have the signal end the process as before, unless another handler has been installed."""
+        if self._is_installed and threading.current_thread() is threading.main_thread():
+            self._is_installed = False
+            if signal.getsignal(signal.SIGTERM) == self._answer:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _answer(self, number: int, _frame: FrameType | None) -> None:
+        if signal.getsignal(number) != self._answer:
+            # A handler of the program calls the one before: without us there was none.
+            return
+        if not self._is_told:
+            self._is_told = True
+            start_new_thread(self._tell, (number,))
+            # What the interrupted code has locked may be needed: it goes on then, until all is
+            # told, and the thread sends the signal again.
+            if not self._is_done.wait(_WAIT_S):
+                return
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _tell(self, number: int) -> None:
+        try:
+            self._finish()
+        except Exception as error:
+            with suppress(OSError, ValueError):
+                print(f"leak-report: there is no report: {error!r}", file=sys.stderr, flush=True)
+        self._is_done.set()
+        os.kill(os.getpid(), number)
