@@ -89,7 +89,7 @@ class Check:
                 write_baseline(baseline, leaks)
             except OSError as error:
                 parser.error(f"cannot write {options.baseline!r}: {error.strerror}")
-            return printed(f"{options.baseline}: {len(leaks)} known leaks", 0)
+            return printed(f"{options.baseline}: {len(leaks):,} known leak{'' if len(leaks) == 1 else 's'}", 0)
         rest = _only(report, leaks)
         difference = beyond_baseline(rest, known)
         for row in difference.gone:

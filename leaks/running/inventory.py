@@ -56,6 +56,9 @@ __all__ = [
 AFTER_THREADS: Final = "when its threads had ended"
 AFTER_EXIT: Final = "by exit functions"
 _OF_EXIT: Final = "not found: code of an extension, such as the arguments of atexit.register"
+_OF_AN_EXIT_FUNCTION: Final = (
+    "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
+)
 _UNKNOWN_END: Final = "before the program ended"
 _NOT_FOUND: Final = "not found"
 _LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -638,4 +641,7 @@ def _told_freed(leak: Leak, when: str) -> Leak:
         return leak
     if when == AFTER_EXIT and leak.holders == (NOT_FOUND,):
         leak = replace(leak, holders=(_OF_EXIT,))
+    elif when == AFTER_EXIT and leak.holder.startswith("<"):
+        # Only code of an extension refers to such an object or function.
+        leak = replace(leak, remedy=_OF_AN_EXIT_FUNCTION)
     return replace(leak, freed=when, explanation=f"{leak.explanation} (It was freed at the end, {when}.)")

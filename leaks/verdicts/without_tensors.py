@@ -151,6 +151,7 @@ def _running() -> set[tuple[int, CodeType]]:
 
 
 _WORTH_NBYTES: Final = 16_000_000
+"""What grows by less is not reported; said in docs/leak-report.md."""
 _SHARE: Final = 0.05
 _SAMPLES: Final = 24
 _LARGE_STEPS: Final = 2

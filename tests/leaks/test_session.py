@@ -463,6 +463,26 @@ def test_what_exit_functions_free_is_reported_and_said_to_be_freed(tmp_path: Pat
     assert "such as the arguments of atexit.register" in shown
 
 
+def test_what_an_exit_function_holds_is_told_how_to_be_let_go(tmp_path: Path) -> None:
+    text = """import atexit
+import numpy as np
+
+class Writer:
+    def __init__(self):
+        self.buffer = np.ones(2000)
+        atexit.register(self.flush)
+    def flush(self):
+        pass
+
+for _ in range(80):
+    Writer()
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["freed"], leak["holders"]) == ("by exit functions", ["<Writer>.buffer"])
+    assert leak["remedy"].startswith("call atexit.unregister() when it has done its work")
+
+
 def test_what_is_kept_is_not_said_to_be_freed_where_another_kind_of_its_line_is(tmp_path: Path) -> None:
     text = """import weakref
 import numpy as np
