@@ -157,7 +157,7 @@ class LeakDetector:
                 object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on
             )
         timeline = self.timeline()
-        native = native_growth(timeline)
+        native = native_growth(timeline, sum(leak.graph_nbytes for leak in report.leaks))
         return replace(
             report,
             settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),

@@ -585,14 +585,20 @@ class Holders:
         return any(ways.is_of_evaluation(self._anchors.get(subject, subject)) for subject in subjects[-_CHAINS:])
 
     def carriers_of(self, subjects: Sequence[Subject]) -> tuple[str, ...]:
-        """Return the tensors whose graphs hold some subjects: at most three."""
+        """Return the tensors whose graphs hold some subjects: at most three.
+
+        One whose graph holds few of many, as that of a left-over variable does, is left out.
+        """
         carriers: dict[str, str] = {}
-        for subject in _spread(subjects):
+        reached: Counter[str] = Counter()
+        asked = _spread(subjects)
+        for subject in asked:
             for carrier in self._search.ways.carriers_of(self._anchors.get(subject, subject)):
-                carriers.setdefault(_KEYS.sub("[]", carrier), carrier)
-            if len(carriers) >= _CHAINS:
-                break
-        return tuple(carriers.values())[:_CHAINS]
+                text = _KEYS.sub("[]", carrier)
+                reached[text] += 1
+                carriers.setdefault(text, carrier)
+        enough = [carrier for text, carrier in carriers.items() if reached[text] >= _FEW * len(asked)]
+        return tuple(enough or carriers.values())[:_CHAINS]
 
     def _chains_of_one(self, subject: Subject) -> list[str]:
         answer = self._held_by.get(subject)

@@ -817,6 +817,8 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
     lines += [
         f"{_INDENT}holder {text}" if text.startswith("not found") else f"{_INDENT}held by {text}"
         for text in leak.holders
+        # The nodes of a graph that was named say nothing more.
+        if not any(text.startswith(f"{carrier.removesuffix('.grad_fn')}.grad_fn.") for carrier in leak.carriers)
     ]
     if leak.known is not None:
         lines.append(f"{_INDENT}{leak.known}")

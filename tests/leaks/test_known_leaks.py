@@ -132,6 +132,21 @@ def test_a_graph_that_gradients_keep_is_told_as_a_leak_of_pytorch(torch: Any, de
     model.zero_grad(set_to_none=True)
 
 
+def test_a_left_over_variable_whose_graph_has_the_last_of_many_is_no_holder(
+    torch: Any, detector: ds.LeakDetector
+) -> None:
+    model, history = torch.nn.Linear(100, 100), []
+    for _ in range(PASSES):
+        x = torch.ones(10, 100, requires_grad=True)
+        (gradient,) = torch.autograd.grad(model(x).tanh().sum(), x, create_graph=True)
+        history.append((gradient**2).sum())
+        detector.mark("step")
+    rows = [leak for leak in detector.report().leaks if leak.kind == "graph" and leak.count >= PASSES]
+    assert rows
+    assert {carrier.partition(": ")[2] for leak in rows for carrier in leak.carriers} == {"local 'history'[0].grad_fn"}
+    del gradient
+
+
 def test_models_that_their_gradients_keep_are_told_as_a_leak_of_pytorch(torch: Any, detector: ds.LeakDetector) -> None:
     for _ in range(PASSES):
         model = torch.nn.Linear(30, 30)

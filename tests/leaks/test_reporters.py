@@ -210,6 +210,16 @@ def test_the_text_counts_steps_only_where_there_were_some() -> None:
     assert "held by the graph of module __main__.total\n" in text_of(replace(Report(), leaks=tuple(rows), count=30))
 
 
+def test_the_text_names_a_graph_once_and_not_its_nodes() -> None:
+    holders = ("module __main__.losses[0].grad_fn.next_functions[0][0]._saved_self", "module __main__.ctx.saved[0]")
+    rows = [examples.leak(kind="graph", carriers=("module __main__.losses[0]",), holders=holders)]
+    text = text_of(replace(Report(), leaks=tuple(rows), count=30))
+    assert [line.strip() for line in text.splitlines() if "held by" in line] == [
+        "held by the graph of module __main__.losses[0]",
+        "held by module __main__.ctx.saved[0]",
+    ]
+
+
 def test_the_text_of_a_report_without_leaks_is_two_words() -> None:
     assert text_of(Report()) == "no leaks"
 
