@@ -17,7 +17,7 @@ from ...scopes.identity import DEAD, LIVE, Entry, catch_up
 from ..births.lines import Beginning, with_totals
 from ..births.log import DISPOSALS, LOG, BirthRows, RecordedMemory, Row, find_recorded_memory
 from ..holders.references import hide_types
-from ..report.report import OBJECT_LIMIT, Report
+from ..report.report import OBJECT_LIMIT, Report, without_growth_of_graphs
 from ..report.timeline import Timeline
 from ..verdicts.without_tensors import native_growth
 from .collection import collection_paused
@@ -157,8 +157,8 @@ class LeakDetector:
                 object_limit=object_limit, of_program=of_program, died=died, goes_on=goes_on
             )
         timeline = self.timeline()
-        native = native_growth(timeline, sum(leak.graph_nbytes for leak in report.leaks))
-        return replace(
+        native = native_growth(timeline)
+        whole = replace(
             report,
             settings=replace(report.settings, frames=self._frames, sample_nbytes=self._sample_nbytes),
             count=report.count + len(native),
@@ -166,6 +166,7 @@ class LeakDetector:
             sites=with_totals(report.sites, Beginning() if self._window is None else self._window.beginning),
             timeline=timeline,
         )
+        return without_growth_of_graphs(whole)
 
     def timeline(self) -> Timeline:
         """Return the memory, passes and scopes of the run over time; empty without `timeline_s`."""

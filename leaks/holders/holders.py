@@ -343,7 +343,7 @@ class Holders:
 
     def _find(self) -> None:
         search = self._search
-        search.from_roots(user_roots(), libraries=False)
+        search.from_roots(*user_roots(), libraries=False)
         if not search.stopped and search.left:
             search.from_roots(library_frames(), libraries=False)
         if not search.stopped and search.left:
@@ -571,13 +571,22 @@ class Holders:
         return sorted(steps)
 
     def graph_nbytes_behind(self, tensors: Sequence[object]) -> int:
-        """Return the bytes that the graphs of some tensors saved, each storage once."""
+        """Return about how many bytes the graphs of some tensors have.
+
+        They are what these saved, each storage once, and nodes, as many for each tensor as for one
+        in the middle.
+        """
         by_framework: dict[Framework, list[object]] = {}
         for tensor in tensors:
             known = framework_of(class_of(tensor))
             if known is not None:
                 by_framework.setdefault(known[0], []).append(tensor)
-        return sum(framework.graph_nbytes_behind(those) for framework, those in by_framework.items())
+        nbytes = 0
+        for framework, those in by_framework.items():
+            middle = len(those) // 2
+            nodes_nbytes = framework.node_nbytes_behind(those[max(0, middle - 1) : middle + 1])
+            nbytes += framework.graph_nbytes_behind(those) + nodes_nbytes * len(those)
+        return nbytes
 
     def is_of_evaluation(self, subjects: Sequence[Subject]) -> bool:
         """Return whether the graph that holds some subjects is that of a model in eval mode."""

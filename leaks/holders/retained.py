@@ -94,7 +94,7 @@ class _Graph:
             numbers[key] = len(objects)
             objects.append(thing)
         self.successors: list[Sequence[int]] = [()] * len(objects)
-        roots = {numbers[id(thing)] for _, thing in user_roots() if id(thing) in numbers}
+        roots = {numbers[id(thing)] for group in user_roots() for _, thing in group if id(thing) in numbers}
         roots |= {numbers[key] for key in search.ways.roots() if key in numbers}
         self.successors[0] = list(roots)
         self.add_roots(search.of_libraries)

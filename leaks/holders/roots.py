@@ -11,10 +11,10 @@ import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any, Final, cast
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from ...scopes.base.sites import is_inside, shown
 from ...scopes.compiled import tracked_objects
@@ -32,6 +32,7 @@ from .references import (
 )
 
 __all__ = [
+    "FINALIZERS",
     "OF_A_COROUTINE",
     "OF_A_TASK",
     "TASK",
@@ -52,6 +53,8 @@ OF_A_COROUTINE: Final = " of a coroutine"
 
 _OF_COROUTINES: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
+FINALIZERS: Final = "module weakref.finalize._registry"
+
 TASK: Final = "task "
 OF_A_TASK: Final = f" of {TASK}"
 """What follows the name of a context variable that holds something for one task."""
@@ -65,15 +68,47 @@ _LIBRARY_FOLDERS: Final = tuple(
 _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
-def user_roots() -> Iterator[Root]:
-    """Yield the roots in the user's code.
+def user_roots() -> Iterator[Iterable[Root]]:
+    """Yield the roots in the user's code, in groups: the first that reaches a thing holds it longest.
 
-    ``__main__`` comes first, then other modules, running functions, and exceptions.
+    ``__main__`` comes first, with other modules. Running functions follow, the outermost first, of
+    which each is a group, and exceptions, signal handlers and tasks.
     """
-    for name, namespace in _namespaces():
-        if not is_of_library(name):
-            yield from _variables(name, namespace)
-    yield from _locals(of_libraries=False)
+    yield (
+        root
+        for name, namespace in _namespaces()
+        if not is_of_library(name)
+        for root in _variables(name, namespace)
+    )
+    for thread, frame in _frames():
+        if not _is_of_library_code(frame):
+            yield _locals(thread, frame)
+    yield _others()
+
+
+def library_frames() -> Iterator[Root]:
+    """Yield what running functions of libraries have: a loop of PyTorch's that runs a worker."""
+    return (root for thread, frame in _frames() if _is_of_library_code(frame) for root in _locals(thread, frame))
+
+
+def _is_of_library_code(frame: FrameType) -> bool:
+    # Code that is executed in a dictionary of its own may have no name.
+    return is_of_library(frame.f_globals.get("__name__", "__main__"))
+
+
+def _locals(thread: int, frame: FrameType) -> Iterator[Root]:
+    """Yield the variables of a running function."""
+    where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+    if frame.f_code.co_flags & _OF_COROUTINES:
+        where += OF_A_COROUTINE
+    if thread not in (threading.get_ident(), threading.main_thread().ident):
+        where += f" on thread {_name_of_thread(thread)}"
+    for name, value in locals_of(frame).items():
+        yield f"{where}: local {name!r}", value
+
+
+def _others() -> Iterator[Root]:
+    """Yield what is neither a module's nor a running function's."""
     yield from _exceptions_in_flight()
     for name in ("last_exc", "last_value", "last_traceback"):
         value = vars(sys).get(name)
@@ -81,6 +116,8 @@ def user_roots() -> Iterator[Root]:
             yield f"sys.{name}", value
             break
     yield from _signal_handlers()
+    # Of the standard library, but filled by the program.
+    yield FINALIZERS, namespace_of(finalize).get("_registry")
     tasks = sorted(_tasks(), key=_age_of)
     for name, task in tasks:
         yield from _waiting_in(f"{TASK}{name!r}", task)
@@ -92,26 +129,6 @@ def user_roots() -> Iterator[Root]:
         yield from _in_context(contextvars.copy_context(), "")
     for name, task in tasks:
         yield f"{TASK}{name!r}", task
-
-
-def library_frames() -> Iterator[Root]:
-    """Yield what running functions of libraries have: a loop of PyTorch's that runs a worker."""
-    return _locals(of_libraries=True)
-
-
-def _locals(*, of_libraries: bool) -> Iterator[Root]:
-    """Yield the variables of running functions, of the user's code or of libraries."""
-    for thread, frame in _frames():
-        # Code that is executed in a dictionary of its own may have no name.
-        if is_of_library(frame.f_globals.get("__name__", "__main__")) is not of_libraries:
-            continue
-        where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
-        if frame.f_code.co_flags & _OF_COROUTINES:
-            where += OF_A_COROUTINE
-        if thread not in (threading.get_ident(), threading.main_thread().ident):
-            where += f" on thread {_name_of_thread(thread)}"
-        for name, value in locals_of(frame).items():
-            yield f"{where}: local {name!r}", value
 
 
 def library_roots() -> Iterator[Root]:

@@ -199,10 +199,29 @@ class Search:
 
     # ------------------------------------------------------------------ the walk
 
-    def from_roots(self, roots: Iterable[Root], *, libraries: bool) -> None:
-        """Search everything that some roots reach, until all is found or a limit is met."""
+    def from_roots(self, *groups: Iterable[Root], libraries: bool) -> None:
+        """Search everything that some roots reach, until all is found or a limit is met.
+
+        Of what several groups of roots reach by plain references, the first has the name.
+        """
         self.has_asked_libraries = self.has_asked_libraries or libraries
         left = len(self._wanted) + len(self._wanted_memory)
+        plain = self._pending[EDGES_PLAIN]
+        for roots in groups:
+            self._add_roots(roots, libraries)
+            self._settle_only_names()
+            self._walk(EDGES_PLAIN, plain, libraries)
+        for stage, pending in enumerate(self._pending):
+            if stage == IN_GRAPH and pending:
+                self._want_what_graphs_saved()
+            self._walk(stage, pending, libraries)
+            if stage == EDGES_PLAIN and self._named:
+                self._settle_names()
+                self._walk(stage, pending, libraries)
+        if len(self._wanted) + len(self._wanted_memory) < left:
+            self.reach = len(self._met)
+
+    def _add_roots(self, roots: Iterable[Root], libraries: bool) -> None:
         thing: object = None
         for name, thing in roots:
             key = id(thing)
@@ -218,17 +237,9 @@ class Search:
                 self._met[key] = thing
                 self._links[key] = name
                 self._pending[max(action, EDGES_PLAIN)].append(thing)
-        thing = None
-        self._settle_only_names()
-        for stage, pending in enumerate(self._pending):
-            if stage == IN_GRAPH and pending:
-                self._want_what_graphs_saved()
-            self._walk(stage, pending, libraries)
-            if stage == EDGES_PLAIN and self._named:
-                self._settle_names()
-                self._walk(stage, pending, libraries)
-        if len(self._wanted) + len(self._wanted_memory) < left:
-            self.reach = len(self._met)
+            elif key in self._bases:
+                self._bases.discard(key)
+                self._count_use(thing)
 
     def _walk(self, stage: int, pending: deque[object], libraries: bool) -> None:
         met, links, wanted, found, kinds = self._met, self._links, self._wanted, self._found, self._kinds
@@ -438,6 +449,7 @@ class Search:
 REPEATED: Final = 3
 """So many times is again and again."""
 _ANCESTOR_LIMIT: Final = 2_000
+_MEMBERS_SHOWN: Final = 8
 _SILENT: Final = frozenset({dict, tuple, list, set, types.CellType, types.MethodType})
 
 
@@ -710,12 +722,15 @@ def _path(
 
 
 def _spelled_loop(loop: list[object]) -> str:
-    text = called(loop[0])
+    pieces = [called(loop[0])]
     for step, thing in zip(steps(loop), loop[1:], strict=True):
         if step.startswith(" frame "):
             # The step says which frame it is.
-            text = text.removesuffix("frame").removesuffix(" ")
-        text += step
+            pieces[-1] = pieces[-1].removesuffix("frame").removesuffix(" ")
+        pieces[-1] += step
         if type(thing) not in _SILENT or thing is loop[0]:
-            text += f" -> {called(thing)}"
-    return text.removeprefix(" ")
+            pieces.append(called(thing))
+    if len(pieces) > _MEMBERS_SHOWN:
+        half = _MEMBERS_SHOWN // 2
+        pieces = [*pieces[:half], f"… {len(pieces) - 2 * half} more …", *pieces[-half:]]
+    return " -> ".join(pieces).removeprefix(" ")

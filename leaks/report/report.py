@@ -46,6 +46,7 @@ __all__ = [
     "undecided_of",
     "utc_of",
     "with_freed",
+    "without_growth_of_graphs",
 ]
 
 # The program, the settings, and the processes.
@@ -492,7 +493,7 @@ def with_freed(
     ]
     kept, leftovers = apart(leaks, kept, report.leftovers)
     kept_out = sum(leak.nbytes for leak in report.kept) - sum(leak.nbytes for leak in kept)
-    return replace(
+    whole = replace(
         report,
         leaks=tuple(leaks),
         count=report.count + sum(leak.count for leak in freed) - sum(leak.count for leak in left_out),
@@ -502,6 +503,18 @@ def with_freed(
         leftovers=tuple(leftovers),
         retainers=tuple(sorted((*report.retainers, *retainers), key=lambda row: (-row.nbytes, row.holder))),
     )
+    return without_growth_of_graphs(whole)
+
+
+def without_growth_of_graphs(report: Report) -> Report:
+    """Return the report without native growth of which graphs that are leaks explain half and more.
+
+    Their nodes are no tensors. A library also computes some of what they save without a birth that
+    could be seen, such as what a second ``backward()`` needs.
+    """
+    in_graphs_nbytes = sum(leak.graph_nbytes for leak in report.leaks)
+    leaks = [leak for leak in report.leaks if leak.kind != "native" or leak.nbytes > 2 * in_graphs_nbytes]
+    return replace(report, leaks=tuple(leaks), count=report.count - len(report.leaks) + len(leaks))
 
 
 def of_kinds(report: Report, kinds: tuple[str, ...] | None) -> Report:

@@ -24,7 +24,7 @@ from ..births.log import LOG, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
-from ..holders.roots import OF_A_COROUTINE, OF_A_TASK, TASK
+from ..holders.roots import FINALIZERS, OF_A_COROUTINE, OF_A_TASK, TASK
 from ..report.leaks import Leak, Sureness, Trend
 from ..report.report import Report
 from ..report.retainer import Retainer, noun_of
@@ -504,6 +504,11 @@ def _end_of(holder: str) -> str | None:
         return "when its thread ended"
     if OF_ITS_KEY in holder:
         return "when its keys went"
+    if holder.startswith(FINALIZERS):
+        return "when the objects of the finalizers went"
+    if holder.startswith(TASK) and "[" in holder:
+        # What a container has may be shared by many tasks.
+        return _UNKNOWN_END
     if holder.startswith(TASK) or _OF_A_TASK.match(holder):
         return "when its task ended"
     function = _FRAME.match(holder)

@@ -158,24 +158,12 @@ _LARGE_STEPS: Final = 2
 _PARTS: Final = 4
 
 
-def native_growth(timeline: Timeline, in_graphs_nbytes: int = 0) -> tuple[Leak, ...]:
-    """Return growth of the process's memory that neither tracked memory nor caches explain.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        The run over time.
-    in_graphs_nbytes : int, default 0
-        The bytes of graphs that are reported. A library computes a part of them without a birth
-        that could be seen, such as what a second ``backward()`` needs. They explain growth of which
-        they are the larger part.
-    """
+def native_growth(timeline: Timeline) -> tuple[Leak, ...]:
+    """Return growth of the process's memory that neither tracked memory nor caches explain."""
     trend = native_trend(timeline.samples, timeline.passes)
     if trend is None:
         return ()
     nbytes = trend.series[-1][2] - trend.series[0][2]
-    if 2 * in_graphs_nbytes >= nbytes:
-        return ()
     memory = (
         "anonymous memory of the process, swap included,"
         if _is_anonymous_known(timeline.samples)

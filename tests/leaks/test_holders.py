@@ -413,6 +413,24 @@ def test_a_cycle_of_two_is_reported_with_what_hangs_on_it() -> None:
     )
 
 
+def test_a_cycle_of_many_is_told_by_its_first_and_last_members() -> None:
+    class Node:
+        def __init__(self, batch: ds.Tensor | None = None) -> None:
+            self.batch, self.next = batch, self
+
+    def make() -> None:
+        first = node = Node(tensor())
+        for _ in range(30):
+            node.next = Node()
+            node = node.next
+        node.next = first
+
+    name = Node.__qualname__
+    step = f"{name}.next -> "
+    told = holder_of(make)
+    assert told == f"cycle: {step * 4}… 24 more … -> {step * 3}{name}, holds .batch, until the next gc.collect()"
+
+
 def test_a_cycle_that_a_variable_leads_to_is_reported_by_the_variable() -> None:
     class Node:
         def __init__(self) -> None:

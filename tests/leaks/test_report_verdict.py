@@ -20,13 +20,15 @@ import disposescope as ds
 from disposescope.leaks import Leak, LeakDetector, Report, Site, assert_no_leaks
 from disposescope.leaks.commands.parser import main
 from disposescope.leaks.report.difference import difference_of
-from disposescope.leaks.report.report import apart, of_kinds, text_of, with_freed
+from disposescope.leaks.report.report import apart, of_kinds, text_of, with_freed, without_growth_of_graphs
 from disposescope.leaks.reporters.html_page import html_of, packed
 from disposescope.leaks.reporters.json_report import json_of, report_from_json
 from disposescope.leaks.running.inventory import AFTER_EXIT, Inventory
 from disposescope.leaks.saved.files import merged
 from disposescope.scopes.base.errors import LeakWarning
 from disposescope.scopes.base.process import PATCHES, Patch
+
+from . import example_reports as examples
 
 from .example_reports import leak
 from .test_commands import COMMANDS, environment, program, report
@@ -486,3 +488,14 @@ def test_an_old_report_that_is_different_is_undecided_too() -> None:
     difference = difference_of(reported(held), reported(clean))
     assert (difference.old_verdict, difference.new_verdict) == ("undecided", "clean")
     assert [line.startswith("old: ") for line in difference.undecided] == [True]
+
+
+def test_native_growth_is_no_row_of_its_own_where_graphs_that_are_leaks_explain_it() -> None:
+    native = examples.leak(kind="native", sure="possible", tensor=None, nbytes=30_000_000, site=None, count=1)
+    graph = examples.leak(kind="graph", nbytes=1_000, count=5)
+    told = [
+        [leak.kind for leak in without_growth_of_graphs(Report(leaks=(replace(graph, graph_nbytes=n), native))).leaks]
+        for n in (14_000_000, 16_000_000)
+    ]
+    assert told == [["graph", "native"], ["graph"]]
+    assert without_growth_of_graphs(Report(leaks=(replace(graph, graph_nbytes=10**8), native), count=6)).count == 5

@@ -463,6 +463,27 @@ def test_what_exit_functions_free_is_reported_and_said_to_be_freed(tmp_path: Pat
     assert "such as the arguments of atexit.register" in shown
 
 
+def test_what_finalizers_hold_is_found_by_the_short_search_of_a_running_program(tmp_path: Path) -> None:
+    text = """import weakref
+import numpy as np
+
+class Session: pass
+
+def drop(table): table.fill(0)
+
+def main():
+    session = Session()
+    for index in range(80):
+        weakref.finalize(session, drop, np.random.default_rng(index).random(5000))
+
+main()
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert leak["holders"] == ["module weakref.finalize._registry[<finalize>].args[0]"]
+    assert leak["freed"] == "when the objects of the finalizers went"
+
+
 def test_what_an_exit_function_holds_is_told_how_to_be_let_go(tmp_path: Path) -> None:
     text = """import atexit
 import numpy as np
@@ -602,6 +623,28 @@ def test_what_grew_in_the_context_of_a_task_is_reported_although_it_was_freed_wi
     # The collector may have run since, or not.
     assert leak["freed"] in ("when its task ended", "when its task ended, but for a cycle")
     assert leak["holders"][0].startswith("context variable 'requests' of task 'Task-1'[")
+
+
+def test_what_tasks_share_is_no_tasks_own(tmp_path: Path) -> None:
+    text = """import asyncio
+import numpy as np
+
+async def client(table, number):
+    for index in range(40):
+        table[number, index] = np.ones(2000)
+        await asyncio.sleep(0)
+
+async def main():
+    table = {}
+    await asyncio.gather(*(client(table, number) for number in range(4)))
+
+asyncio.run(main())
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert "local 'table'[" in leak["holders"][0]
+    assert leak["freed"] == "before the program ended"
+    assert "semaphore" not in leak["remedy"]
 
 
 def test_what_grew_in_a_program_without_marks_is_reported_with_the_function_that_had_it(tmp_path: Path) -> None:
