@@ -326,10 +326,7 @@ def _explain(entry: _Object, parts: Sequence[_Part], object_limit: int) -> WhyAl
             # The search takes no variable for a holder of what something else holds. Those of
             # pytest's assertions, ``@py_assert1``, are none of the program's.
             chains = dict.fromkeys(
-                name
-                for group in user_roots()
-                for name, thing in group
-                if id(thing) == entry.key and "'@" not in name
+                name for group in user_roots() for name, thing in group if id(thing) == entry.key and "'@" not in name
             )
             search.from_roots(*user_roots(), libraries=False)
             if not search.stopped:

@@ -69,17 +69,12 @@ _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packag
 
 
 def user_roots() -> Iterator[Iterable[Root]]:
-    """Yield the roots in the user's code, in groups: the first that reaches a thing holds it longest.
+    """Yield the roots in the user's code, in groups: the first that reaches a thing names it.
 
     ``__main__`` comes first, with other modules. Running functions follow, the outermost first, of
     which each is a group, and exceptions, signal handlers and tasks.
     """
-    yield (
-        root
-        for name, namespace in _namespaces()
-        if not is_of_library(name)
-        for root in _variables(name, namespace)
-    )
+    yield (root for name, namespace in _namespaces() if not is_of_library(name) for root in _variables(name, namespace))
     for thread, frame in _frames():
         if not _is_of_library_code(frame):
             yield _locals(thread, frame)
@@ -285,7 +280,7 @@ def _age_of(named: Root) -> tuple[int, str]:
 
 
 def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
-    """Yield the variables of the user's functions that a task will go on with, the outermost first."""
+    """Yield the variables of the user's functions that wait in a task, the outermost first."""
     waiting = task.get_coro()
     while class_of(waiting) is types.CoroutineType:
         frame = waiting.cr_frame

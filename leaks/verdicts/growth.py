@@ -90,6 +90,8 @@ _GATHERING: Final = _JOINING | {"array", "asarray", "stack"}
 _GATHERED_AT_MOST: Final = 4
 _NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
 
+_NEARLY_NONE: Final = 0.05
+_LIFE: Final = 0.1
 _QUARTERS: Final = (0.25, 0.5, 0.75)
 _UNEVEN: Final = 0.3
 
@@ -287,10 +289,11 @@ def trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> 
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
-    """Return whether what stays of a line rises evenly from the first that it makes to the last.
+    """Return whether what stays of a line rises evenly from the first that stays to the last.
 
     What counts at a point is how much is there at every later one: a cache that is full, and what
-    each epoch begins anew, do not rise.
+    each epoch begins anew, do not rise. The line may have made many before that it released at
+    once, as those of which an error keeps each from some time on.
 
     Parameters
     ----------
@@ -304,8 +307,16 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
     if floors[-1] < at_least:
         return False
-    first = next(number for number, count, _ in course if count)
+    # An expression makes one or two on the way.
+    low = max(2, _NEARLY_NONE * floors[-1])
+    until = max((place for place, (_, count, _) in enumerate(course) if count <= low), default=-1)
+    if all(count <= low for _, count, _ in course[:until]) and until >= 0:
+        first = course[until][0]
+    else:
+        first = next(number for number, count, _ in course if count)
     life = course[-1][0] - first
+    if life < _LIFE * (course[-1][0] - course[0][0]):
+        return False
     at_quarters = [floors[bisect_left(course, (first + part * life,))] for part in _QUARTERS]
     # A cache fills ever more slowly, and is full in the end. Where a quarter ends is known to a
     # point.

@@ -39,6 +39,7 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
     assert rises(course(popped))
     assert rises(course(list(range(100))))
     assert rises(course([0] * 80 + list(range(1, 21))))
+    assert rises(course([1, 2] * 35 + list(range(1, 31)))), "what was released at once stays from some time on"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,8 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
         [round(100 * (1 - 0.99**index)) for index in range(150)],  # one that is read at random
         [index % 25 for index in range(100)],  # what each epoch begins anew
         [0] * 50 + [index % 25 for index in range(50)],  # the same, after a long preparation
+        [*range(50), *range(50)],  # the same, of two epochs
+        [0, 1] * 46 + list(range(10, 50, 5)),  # what was made at the very end
         [50] * 100,  # what was there before
         list(range(10)),  # too few to say
         [index // 10 for index in range(100)],  # too little to say

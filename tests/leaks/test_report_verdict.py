@@ -28,8 +28,6 @@ from disposescope.leaks.saved.files import merged
 from disposescope.scopes.base.errors import LeakWarning
 from disposescope.scopes.base.process import PATCHES, Patch
 
-from . import example_reports as examples
-
 from .example_reports import leak
 from .test_commands import COMMANDS, environment, program, report
 
@@ -491,10 +489,10 @@ def test_an_old_report_that_is_different_is_undecided_too() -> None:
 
 
 def test_native_growth_is_no_row_of_its_own_where_graphs_that_are_leaks_explain_it() -> None:
-    native = examples.leak(kind="native", sure="possible", tensor=None, nbytes=30_000_000, site=None, count=1)
-    graph = examples.leak(kind="graph", nbytes=1_000, count=5)
+    native = leak(kind="native", sure="possible", tensor=None, nbytes=30_000_000, site=None, count=1)
+    graph = leak(kind="graph", nbytes=1_000, count=5)
     told = [
-        [leak.kind for leak in without_growth_of_graphs(Report(leaks=(replace(graph, graph_nbytes=n), native))).leaks]
+        [row.kind for row in without_growth_of_graphs(Report(leaks=(replace(graph, graph_nbytes=n), native))).leaks]
         for n in (14_000_000, 16_000_000)
     ]
     assert told == [["graph", "native"], ["graph"]]

@@ -273,10 +273,10 @@ def test_what_many_tasks_wait_with_is_told_once_and_where_the_oldest_has_it() ->
         app.clear()
 
     async def main() -> list[tuple[str, ...]]:
-        app: dict[str, Any] = {}
+        entry = tensor_in(lambda tensor: BOX.update(app={"cache": [tensor]}))
+        app = BOX.pop("app")
         server = asyncio.create_task(worker({"app": app}), name="Task-90")
         await asyncio.sleep(0)
-        entry = tensor_in(lambda tensor: app.setdefault("cache", [tensor]))
         own = [tensor_in(lambda tensor: BOX.setdefault("own", []).append(tensor)) for _ in range(9)]
         tasks = [
             asyncio.create_task(worker({"batch": batch, "app": app}), name=f"Task-{100 + index}")
