@@ -1,7 +1,7 @@
 """Each step gives the trainer a finalizer that holds the batch until main() and the trainer end.
 
 kind: growth
-holder: not found
+holder: module weakref.finalize._registry
 """
 
 import weakref
