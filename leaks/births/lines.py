@@ -85,9 +85,8 @@ class Births:
     @property
     def made(self) -> int:
         """Return how many births the line had under the detector when the snapshot was taken."""
-        if self.site_number is None:
-            return 0
-        return self._sites(self.site_number).made - self._beginning.births.get(self.site_number, 0)
+        before = self._beginning.births
+        return sum(self._sites(number).made - before.get(number, 0) for number in self._numbers_of_sites())
 
     @property
     def function(self) -> str:
@@ -104,7 +103,7 @@ class Births:
     @property
     def live(self) -> float:
         """Return how many of the line were alive when the snapshot was taken."""
-        return 0.0 if self.site_number is None else self._sites(self.site_number).live
+        return sum((self._sites(number).live for number in self._numbers_of_sites()), 0.0)
 
     @property
     def is_known_still(self) -> bool:
@@ -124,6 +123,15 @@ class Births:
     def numbers(self) -> list[int]:
         """Return the numbers of the births, in order, counted from the beginning."""
         return [row.number - self._beginning.after for row in self._rows]
+
+    @property
+    def are_of_several_sites(self) -> bool:
+        """Return whether the log has several numbers for the line."""
+        return len(self._numbers_of_sites()) > 1
+
+    def _numbers_of_sites(self) -> set[int]:
+        # What is compiled anew each time, such as the code of a template, has a number each time.
+        return {row.site for row in self._rows}
 
     def scopes(self) -> set[str | None]:
         """Return the names of the scopes of the births."""

@@ -270,7 +270,7 @@ _REASONS: Final[dict[int, Reason]] = {
 }
 _KEYS: Final = re.compile(r"(?:(?: … )?\.next_functions\[[^\[\]]*\]\[0\])+|\[-?\d+\]|:\d+|(?<=^task ')Task-\d+(?=')")
 _ANY_KEY: Final = re.compile(r"\[[^\[\]]+\]")
-_STEP: Final = r"(\.[\w<>]+|, closure of [^,]+, cell '\w+')"
+_STEP: Final = r"(\.[\w<>]+|\['[^'\]]*'\]|, closure of [^,]+, cell '\w+')"
 _AGAIN: Final = re.compile(rf"{_STEP}(?:(?: … )?\1)+(?![\w<>])")
 _MANY_TIMES: Final = re.compile(rf"{_STEP}(?:(?: … )?\1){{3,}}(?![\w<>])")
 

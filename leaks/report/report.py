@@ -816,7 +816,8 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
         lines.append(f"{_INDENT}{of_line} are alive" if leak.freed is None else f"{_INDENT}{grown}")
     elif leak.trend is not None:
         trend = leak.trend
-        tensors = "" if leak.tensor is None else f"{_rate(trend.count_per_pass)} and "
+        rate = _rate(trend.count_per_pass)
+        tensors = "" if leak.tensor is None or rate == "0" else f"{rate} and "
         lines.append(
             f"{_INDENT}grows by {tensors}{bytes_text(round(trend.nbytes_per_pass))} per pass, "
             f"over {trend.passes} passes"

@@ -32,6 +32,7 @@ from ..verdicts.growth import (
     BIRTHS_AT_LEAST,
     COMPREHENSIONS,
     EPOCHS,
+    MADE_FOR_ONE,
     MODELS,
     NEVER_RELEASED,
     PASSES_AT_LEAST,
@@ -40,8 +41,10 @@ from ..verdicts.growth import (
     UNASKED,
     are_few_and_large,
     joins,
+    keeps_since_lately,
     rises,
     trend_of,
+    trend_over_births,
     was_gathered,
 )
 from ..verdicts.verdicts import WORTH_NBYTES
@@ -59,6 +62,8 @@ _OF_EXIT: Final = "not found: code of an extension, such as the arguments of ate
 _OF_AN_EXIT_FUNCTION: Final = (
     "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
 )
+_MORE_NBYTES: Final = 8 << 20
+"""So many bytes, and a quarter, more than at the last look are worth one: as in births.c."""
 _UNKNOWN_END: Final = "before the program ended"
 _NOT_FOUND: Final = "not found"
 _LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -179,7 +184,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_next", "_open")
+    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_most_nbytes", "_next", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -191,6 +196,8 @@ class Growing:
         self._last: dict[str, int] = {}
         # Of each name, at which pass it is looked next.
         self._next: dict[str, int] = {}
+        # The most memory that there was at a look.
+        self._most_nbytes = 0
         self._look: Callable[[], _Look | None] = _no_look
         self._failure: str | None = None
 
@@ -205,9 +212,16 @@ class Growing:
         # Code of this package may have a lock.
         if self._look() is not None or _is_in_our_code():
             return False
-        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows():
+        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
             return True
-        return self.look()
+        nbytes = max(LOG.live_nbytes().values(), default=0)
+        has_more = nbytes >= self._most_nbytes + self._most_nbytes // 4 + _MORE_NBYTES
+        if not _grows(has_more=has_more):
+            return True
+        if not self.look():
+            return False
+        self._most_nbytes = max(self._most_nbytes, nbytes)
+        return True
 
     def look_at(self, report: Report) -> None:
         """Take what grows from a report of what is there now, also from one written now and then.
@@ -396,14 +410,22 @@ def _fills_a_comprehension() -> bool:
     return False
 
 
-def _grows() -> bool:
-    """Return whether a line grows, or may: what began late has too few points yet for a trend."""
+def _grows(*, has_more: bool) -> bool:
+    """Return whether a line grows, or may: what began late has too few points yet for a trend.
+
+    Parameters
+    ----------
+    has_more : bool
+        Whether there is much more memory than at the last look: what came has few points then.
+    """
     for number in range(LOG.site_count()):
         *_, made, live, nbytes, _ = LOG.site(number)
         worth = max(nbytes, live * _NBYTES_AT_LEAST)
         if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
             course = LOG.series(number, None)
-            if rises(course) or trend_of(course):
+            if rises(course) or trend_over_births(course):
+                return True
+            if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
         elif made >= BIRTHS_AT_LEAST and nbytes >= WORTH_NBYTES and joins(number):
             if trend_of(LOG.series(number, None)):
@@ -427,7 +449,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
     series = LOG.series(number, name)
     if len(series) > 1 and 2 * series[-1][1] < series[-2][1]:
         series.pop()
-    trend = trend_of(series)
+    trend = trend_over_births(series) if name is None else trend_of(series)
     if trend is None or 2 * live > series[-1][1]:
         return None
     if name is not None:
@@ -451,7 +473,7 @@ def _undecided_at_the_end(
     """Yield what a line had, where what it made stayed until the end, and was then freed."""
     count = nbytes = made = most = latest = 0
     first = births
-    stays = False
+    stays = is_late = False
     for number in _numbers_of(line):
         series = LOG.series(number, None)
         # The last of them: what is full has been for some time.
@@ -463,7 +485,9 @@ def _undecided_at_the_end(
         if not passes:
             if _were_gathered(number, *highest[1:]):
                 return
-            stays = stays or rises([point for point in series if point[0] <= highest[0]])
+            until = [point for point in series if point[0] <= highest[0]]
+            stays = stays or rises(until)
+            is_late = is_late or keeps_since_lately(until, 1, 1)
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
@@ -471,9 +495,12 @@ def _undecided_at_the_end(
         *_, of_it, _, _, at_once = LOG.site(number)
         made, most = made + of_it, most + at_once
     is_model = not nbytes
-    if not is_model and count == made - 1 and most > nbytes:
-        # The last was born after the last point.
-        count, nbytes = made, most
+    if not is_model and count and most > nbytes:
+        at_most = min(made, round(most * count / nbytes))
+        if is_late or at_most >= NEVER_RELEASED * made:
+            # The last were born after the last point.
+            count, nbytes = at_most, most
+    stays = stays or (is_late and count * MADE_FOR_ONE >= made)
     enough = leak.count >= MODELS if is_model else count >= EPOCHS
     if passes and not (enough and latest - first >= STOPPED * births):
         # The same holds of what is there in the end: see `_Group` of `classify`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,6 +50,7 @@ _DYING: Final = (_IN_FLIGHT, "sys.last_")
 _PARTS: Final = 4
 _OUTLIVED: Final = 3
 _MUCH_MORE: Final = 2.0
+_VERSION: Final = re.compile(r"\d+")
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
 
 
@@ -318,12 +320,22 @@ def _grouped(found: Census, left: set[Entry]) -> dict[_Line, list[int]]:
                 those.append(index)
     groups: dict[_Line, list[int]] = {}
     for (_, state, kind, op, is_view, is_left), indices in by_identity.items():
-        line = found.records[indices[0]].site, state, kind, op, is_view, is_left
+        line = _without_versions(found.records[indices[0]].site), state, kind, op, is_view, is_left
         if line in groups:
             groups[line] = sorted([*groups[line], *indices])
         else:
             groups[line] = indices
     return groups
+
+
+def _without_versions(site: Site | None) -> Site | None:
+    """Return a line of generated code as that of all versions of it.
+
+    A program that compiles a text again and again may number the names: ``<rules-7>``.
+    """
+    if site is None or not site.file.startswith("<") or not _VERSION.search(site.file):
+        return site
+    return replace(site, file=_VERSION.sub("", site.file))
 
 
 def _is_of_an_import(found: Census, line: _Line, places: Sequence[int]) -> bool:
@@ -449,6 +461,7 @@ class _Group:
                 is_of_evaluation=self.reason == "graph" and holders.is_of_evaluation(subjects),
                 graph_passes=holders.passes_of(subjects) if self.reason == "held" else 0,
                 nodes_nbytes=nodes_nbytes,
+                is_in_traceback=any("__traceback__" in chain for chain in chains),
                 program_died=all(chain.startswith(_DYING if died else _IN_FLIGHT) for chain in chains),
                 is_model=is_model,
                 is_added=is_added,

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations, count, pairwise
 from statistics import median
 from types import CodeType
 from typing import Final, final
@@ -24,6 +24,7 @@ __all__ = [
     "EPOCHS",
     "MODELS",
     "HANDED_OVER",
+    "MADE_FOR_ONE",
     "NEVER_RELEASED",
     "PASSES_AT_LEAST",
     "STEP",
@@ -33,10 +34,12 @@ __all__ = [
     "are_few_and_large",
     "doubt_of",
     "joins",
+    "keeps_since_lately",
     "rises",
     "trend_of",
     "trend_of_births",
     "trend_of_one",
+    "trend_over_births",
     "was_gathered",
 ]
 
@@ -71,7 +74,8 @@ _DEVIATIONS: Final = 2.0
 
 BIRTHS_AT_LEAST: Final = 16
 _ALONE_AT_LEAST: Final = 32
-_MADE_FOR_ONE: Final = 3
+MADE_FOR_ONE: Final = 3
+"""An expression makes one or two others on the way to its result."""
 _MADE_OF_ONE: Final = 2
 _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
@@ -93,6 +97,10 @@ _NAMING: Final = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
 _NEARLY_NONE: Final = 0.05
 _LIFE: Final = 0.1
 _QUARTERS: Final = (0.25, 0.5, 0.75)
+_PARTS_OF_A_ROOT: Final = ((0.0625, 0.06), (0.125, 0.05), (0.25, 0.05), (0.5, 0.04), (0.75, 0.04))
+"""At these parts of its life a line has the root of the part, give or take so much."""
+_FINE: Final = 1_000_000
+"""By how much births are multiplied before their root is rounded."""
 _UNEVEN: Final = 0.3
 
 EPOCHS: Final = 6
@@ -198,7 +206,7 @@ def trend_of_births(
     # Where many are made, one gap that is many times the mean is still a small part of the run.
     if max(gaps[warm_up:]) > spread * max(_GAP / (count - 1 - warm_up), _SMALL_PART):
         return None
-    if count * _MADE_FOR_ONE < births and trend_of(course()) is None:
+    if count * MADE_FOR_ONE < births and trend_over_births(course()) is None:
         return None
     total = 0
     series: list[Point] = []
@@ -325,6 +333,51 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
 
+def keeps_since_lately(course: Sequence[Point], count: int, made: float) -> bool:
+    """Return whether a line keeps what it makes since so lately that there are few points of it.
+
+    Parameters
+    ----------
+    course : sequence of (int, int, int)
+        Births of the program, live count and live bytes of the line, in order.
+    count, made : int
+        How many are there, and how many the line made.
+    """
+    return sum(live > 0 for _, live, _ in course) < PASSES_AT_LEAST and count * MADE_FOR_ONE >= made
+
+
+def trend_over_births(course: Sequence[Point]) -> Trend | None:
+    """Return the steady growth of a line over the births of a program without passes, or None.
+
+    A loop that looks at all it has kept makes more in each turn than in the one before: what stays
+    rises with the root of all births then. A cache that fills does not, as it slows down ever more.
+
+    Parameters
+    ----------
+    course : sequence of (int, int, int)
+        Births of the program, live count and live bytes of the line, in order.
+    """
+    trend = trend_of(course)
+    if trend is None and _rises_by_a_root(course):
+        first = course[0][0]
+        return trend_of([(math.isqrt((number - first) * _FINE), live, nbytes) for number, live, nbytes in course])
+    return trend
+
+
+def _rises_by_a_root(course: Sequence[Point]) -> bool:
+    if len(course) < PASSES_AT_LEAST:
+        return False
+    floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
+    if floors[-1] < _ALONE_AT_LEAST:
+        return False
+    first = next(number for number, count, _ in course if count)
+    life = course[-1][0] - first
+    return all(
+        abs(floors[bisect_left(course, (first + part * life,))] / floors[-1] - math.sqrt(part)) <= beside
+        for part, beside in _PARTS_OF_A_ROOT
+    )
+
+
 def doubt_of(kept: int) -> float:
     """Return the `doubt` about a growth of which a sample of so many births was kept.
 
@@ -380,7 +433,9 @@ def _speed(points: Sequence[Point], values: Sequence[int]) -> float:
 def _rise(points: Sequence[Point], values: Sequence[int]) -> float:
     """Return the slope from the first level to the last, which also counts rare steps."""
     some = max(1, len(values) // 4)
-    span = points[-1][0] - points[0][0]
+    places = [point[0] for point in points]
+    # Points need not be at even distances.
+    span = median(places[-some:]) - median(places[:some])
     return (median(values[-some:]) - median(values[:some])) / max(1, span)
 
 
@@ -530,12 +585,19 @@ class Evidence:
                 return trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None
+
+            def course() -> Sequence[Point]:
+                if births.are_of_several_sites:
+                    # There were as many at least, as these are alive.
+                    return [*zip(numbers, count(1), accumulate(sizes), strict=False)]
+                return LOG.series(site, None) if births.has_series else ()
+
             return trend_of_births(
                 numbers,
                 sizes,
                 births.made,
                 self.last,
-                lambda: LOG.series(site, None) if births.has_series else (),
+                course,
                 in_a_row=self.is_in_a_row(births, are_apart),
                 have_parts=have_parts,
             )
@@ -571,7 +633,8 @@ class Evidence:
         if site is None or not births.has_series:
             return False
         if not self._names:
-            return rises(LOG.series(site, None))
+            course = LOG.series(site, None)
+            return rises(course) or keeps_since_lately(course, len(births.numbers()), births.made * share)
         # What was made before the passes began does not rise over them; after the last it may have.
         now = round(births.live)
         return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)

@@ -78,6 +78,8 @@ class Facts:
         Whether the program did other work between the births of one and the next.
     nodes_nbytes : int
         About how many bytes the nodes of their graphs take.
+    is_in_traceback : bool
+        Whether an exception has them in the frames of its traceback, and not as a value of its own.
     remedy : str
         What ends what holds them, where that is known of its kind; empty where it is not.
     """
@@ -102,6 +104,7 @@ class Facts:
     is_added: bool = False
     is_apart: bool = False
     nodes_nbytes: int = 0
+    is_in_traceback: bool = True
     remedy: str = ""
 
     @property
@@ -328,8 +331,11 @@ def _in_an_exception(facts: Facts) -> Judgement:
         "exception",
         # The program may have the last error on purpose, and not know what it keeps.
         "certain" if collects else "likely",
-        "A kept exception keeps the frames of its traceback with all their variables",
-        facts.remedy or "keep its text, or set its __traceback__ to None",
+        "A kept exception keeps the frames of its traceback with all their variables"
+        if facts.is_in_traceback
+        else "A kept exception keeps what it was made with",
+        facts.remedy
+        or ("keep its text, or set its __traceback__ to None" if facts.is_in_traceback else "keep its text"),
     )
 
 

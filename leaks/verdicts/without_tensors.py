@@ -155,6 +155,8 @@ _WORTH_NBYTES: Final = 16_000_000
 _SHARE: Final = 0.05
 _SAMPLES: Final = 24
 _LARGE_STEPS: Final = 2
+_IN_STEPS: Final = 0.2
+"""An allocator takes a few megabytes at once, as for a new thread, which bends a steady growth."""
 _PARTS: Final = 4
 
 
@@ -214,7 +216,7 @@ def native_trend(samples: Sequence[Sample], passes: Sequence[Pass]) -> Trend | N
         place = bisect_left(times, sample.t_s)
         if place < len(ends):
             by_pass[ends[place].index] = nbytes
-    return trend_of([(index, 0, nbytes) for index, nbytes in by_pass.items()])
+    return trend_of([(index, 0, nbytes) for index, nbytes in by_pass.items()], doubt=_IN_STEPS)
 
 
 def _is_anonymous_known(samples: Sequence[Sample]) -> bool:

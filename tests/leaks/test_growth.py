@@ -6,7 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from disposescope.leaks.verdicts.growth import doubt_of, rises, trend_of, trend_of_births
+from disposescope.leaks.verdicts.growth import (
+    doubt_of,
+    rises,
+    trend_of,
+    trend_of_births,
+    trend_over_births,
+)
 
 seeds = st.integers(0, 2**32)
 
@@ -59,6 +65,29 @@ def test_a_line_rises_where_each_later_floor_is_higher() -> None:
 )
 def test_what_is_full_begins_anew_or_is_little_does_not_rise(counts: list[int]) -> None:
     assert not rises(course(counts))
+
+
+@settings(deadline=None, max_examples=50)
+@given(turns=st.integers(40, 400), own=st.integers(1, 4), each=st.integers(1, 3))
+def test_what_each_turn_compares_with_all_before_grows_over_births(turns: int, own: int, each: int) -> None:
+    births, points = 0, []
+    for turn in range(1, turns + 1):
+        births += own + each * turn
+        points.append((births, turn, turn * 1024))
+    assert trend_over_births(points) is not None
+
+
+@pytest.mark.parametrize("places", [60, 120, 250])
+@pytest.mark.parametrize("times", [1.5, 2.0, 2.5, 3.0, 4.0])
+def test_a_cache_that_is_read_at_random_does_not_grow_by_a_root(places: int, times: float) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        known: set[int] = set()
+        points = []
+        for read in range(1, round(places * times)):
+            known.add(chance.randrange(places))
+            points.append((read, len(known), len(known) * 1024))
+        assert trend_over_births(points) is None or trend_of(points) is not None, seed
 
 
 def test_a_steady_growth_is_reported_with_its_figures() -> None:

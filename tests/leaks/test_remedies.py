@@ -214,6 +214,19 @@ def test_a_frame_that_keeps_its_own_exception_lets_it_go_at_the_end_of_the_handl
     assert "  " not in holder
 
 
+def test_an_exception_that_has_an_array_itself_is_not_told_to_lose_its_traceback() -> None:
+    class BadFrameError(Exception):
+        pass
+
+    with ds.LeakDetector() as detector:
+        for _ in range(PASSES):
+            KEPT.append(BadFrameError(np.zeros(5000)))
+            detector.mark("step")
+        [leak] = detector.report().leaks
+    assert (leak.kind, leak.remedy) == ("exception", "keep its text")
+    assert leak.explanation.startswith("A kept exception keeps what it was made with")
+
+
 async def wait_for(event: asyncio.Event, _array: Any) -> None:
     await event.wait()
 

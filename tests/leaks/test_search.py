@@ -308,6 +308,15 @@ def test_a_chain_of_closures_of_one_function_is_told_in_short() -> None:
     assert 0 < leak.holder.count("cell 'previous'") <= 2, leak.holder
 
 
+def test_a_chain_of_one_key_is_told_in_short() -> None:
+    with LeakDetector() as detector:
+        BOX["last"] = None
+        for _ in range(9):
+            BOX["last"] = {"before": BOX["last"], "frame": ds.zeros(3)}
+        [leak] = detector.take_snapshot().report().leaks
+    assert 0 < leak.holder.count("['before']") <= 2, leak.holder
+
+
 def test_a_context_variable_of_a_task_holds_also_for_another_thread_that_looks() -> None:
     variable: contextvars.ContextVar[Any] = contextvars.ContextVar("batches")
 

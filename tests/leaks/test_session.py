@@ -625,6 +625,53 @@ def test_what_grew_in_the_context_of_a_task_is_reported_although_it_was_freed_wi
     assert leak["holders"][0].startswith("context variable 'requests' of task 'Task-1'[")
 
 
+def test_what_grows_after_a_long_preparation_is_looked_at_for_its_bytes(tmp_path: Path) -> None:
+    text = """import numpy as np
+
+class Service:
+    def __init__(self):
+        self.audit = []
+
+    def query(self, number):
+        self.audit.append(np.full(10_000, number))
+
+def main():
+    table = np.zeros((20_000, 4))
+    for number in range(20_000):
+        table[number] = np.arange(4) * 2
+    service = Service()
+    for number in range(400):
+        service.query(number)
+
+main()
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    content = written(tmp_path)
+    [row] = [row for row in content["kept"] if row["nbytes"] > 10_000_000]
+    assert (content["verdict"], row["unjudged"]) == ("undecided", "growth")
+    assert 400 <= row["count"] <= 404
+    assert row["holders"][0].endswith("local 'service'.audit[0]")
+
+
+def test_the_versions_of_code_that_is_compiled_anew_are_one_line(tmp_path: Path) -> None:
+    text = """import sys, types
+import numpy as np
+
+SOURCE = "import numpy as np\\nLOOKUP = np.linspace(0, SCALE, 10_000)"
+
+for number in range(60):
+    module = types.ModuleType(f"rules_{number}")
+    module.SCALE = number
+    exec(compile(SOURCE, f"<rules-{number}>", "exec"), vars(module))
+    sys.modules[module.__name__] = module
+    np.ones(100)
+"""
+    report(tmp_path, "run", "-o", "leaks.json", program(tmp_path, text))
+    [leak] = written(tmp_path)["leaks"]
+    assert (leak["kind"], leak["count"], leak["site"]["file"]) == ("growth", 60, "<rules-0>")
+    assert leak["trend"]["passes"] >= 60
+
+
 def test_what_tasks_share_is_no_tasks_own(tmp_path: Path) -> None:
     text = """import asyncio
 import numpy as np

@@ -59,7 +59,7 @@ def test_a_history_that_grows_from_pass_to_pass_is_growth_within_50_passes() -> 
     assert leak.trend is not None
     assert (leak.trend.count_per_pass, leak.trend.nbytes_per_pass) == (1.0, 1024.0)
     assert (leak.trend.passes, leak.trend.fit) == (50, 1.0)
-    assert leak.holder.endswith("local 'history'[0]")
+    assert leak.holder.endswith(".BOX['history'][0]")
 
 
 def test_marks_make_passes_too() -> None:

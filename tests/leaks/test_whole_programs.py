@@ -576,10 +576,12 @@ def test_a_kept_exception_holds_the_frames_of_the_callers_of_its_handler(tmp_pat
 
 
 def test_kept_exceptions_that_main_had_are_reported(tmp_path: Path) -> None:
-    source = CALLERS.replace("errors = []\n", "").replace("errors.append", "main.errors.append")
+    source = (
+        CALLERS.replace("errors = []\n", "").replace("(text)", "(text, errors)", 1).replace("(n)", "(n, errors)", 1)
+    )
+    source = source.replace('parse("x")', 'parse("x", errors)')
     source = source.replace("for n in range(40):\n    handle(n)", "")
-    source += "def main():\n    main.errors = errors = []\n    for n in range(40):\n        handle(n)\n"
-    source += "    main.errors = None\nmain()\n"
+    source += "def main():\n    errors = []\n    for n in range(40):\n        handle(n, errors)\nmain()\n"
     [leak] = [leak for leak in report_on(tmp_path, source).leaks if leak.kind != "cycle"]
     assert leak.kind == "exception"
     assert leak.freed is not None

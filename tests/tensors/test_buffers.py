@@ -118,7 +118,7 @@ def test_a_growing_list_of_them_is_found(name: str) -> None:
         report = detector.report(of_program=True)
     [leak] = report.leaks
     assert (leak.kind, leak.count, leak.nbytes, leak.device) == ("growth", 40, 40 * 400_000, "cpu:0")
-    assert leak.holder.endswith("local 'kept'[0]")
+    assert leak.holder.endswith(".BOX['kept'][0]")
 
 
 @pytest.mark.parametrize("name", MADE)

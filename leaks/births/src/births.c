@@ -132,9 +132,21 @@ static void resize(Log *log, struct birth *birth, size_t nbytes)
 
 /* ------------------------------------------------------------------ looks while the program runs */
 
-enum { FIRST_LOOK = 6, MANY_BIRTHS = 16384 };
+enum { FIRST_LOOK = 6, MANY_BIRTHS = 16384, NBYTES_BETWEEN_LOOKS = 8 << 20 };
 
 static void ask_for_look(Log *log);
+
+/* From how many live bytes on the next look is due. */
+static void wait_for_bytes(Log *log)
+{
+    int64_t most = 0;
+    for (int i = 0; i < DEVICES; i++) {
+        most = log->sites.live_nbytes[i] > most ? log->sites.live_nbytes[i] : most;
+    }
+    int64_t next = most + most / 4 + NBYTES_BETWEEN_LOOKS;
+    log->looks.next_nbytes = next > log->looks.next_nbytes ? next : log->looks.next_nbytes;
+    log->looks.has_grown = false;
+}
 
 /* Called by the interpreter between two instructions of the main thread. */
 static int look_now(void *given)
@@ -162,6 +174,7 @@ static int look_now(void *given)
     log->looks.is_due = false;
     Py_XDECREF(looked);
     if (has_looked) {
+        wait_for_bytes(log);
         /* Other threads have gone on meanwhile, and there may be no other birth. */
         ask_for_look(log);
     }
@@ -171,7 +184,8 @@ static int look_now(void *given)
 /* Ask for a look at the log where one is due. Runs no Python code. */
 static void ask_for_look(Log *log)
 {
-    if (log->looks.look != NULL && !log->looks.is_due && log->last_birth - log->looks.after >= log->looks.next) {
+    bool is_wanted = log->looks.has_grown || log->last_birth - log->looks.after >= log->looks.next;
+    if (log->looks.look != NULL && !log->looks.is_due && is_wanted) {
         log->looks.is_due = Py_AddPendingCall(look_now, log) == 0;
     }
 }
@@ -180,6 +194,8 @@ void births_look(Log *log, PyObject *look)
 {
     log->looks.after = log->last_birth;
     log->looks.next = FIRST_LOOK;
+    log->looks.next_nbytes = 0;
+    wait_for_bytes(log);
     /* A forked process has lost what its parent had asked for. */
     log->looks.is_due = false;
     Py_XINCREF(look);

@@ -149,13 +149,16 @@ struct sites {
 /* ------------------------------------------------------------------ the log */
 
 /* When somebody looks at what lives: at births 6, 7, 8, 10 and so on from now, each a quarter
- * further on, from some 16,000 on at twice as many, as a look takes longer then; where the main
- * thread runs Python code. */
+ * further on, from some 16,000 on at twice as many, as a look takes longer then; and where a device
+ * has a quarter more bytes than at any look before, and some megabytes, as a program may load much
+ * first and begin then. The main thread looks as soon as it runs Python code. */
 struct looks {
-    PyObject *look; /* called without arguments, returns whether it looked; NULL for nobody */
-    uint64_t after; /* the number of the last birth before */
-    uint64_t next;  /* at which birth since then it is called */
-    bool is_due;    /* the interpreter has been asked to call it */
+    PyObject *look;      /* called without arguments, returns whether it looked; NULL for nobody */
+    uint64_t after;      /* the number of the last birth before */
+    uint64_t next;       /* at which birth since then it is called */
+    int64_t next_nbytes; /* at how many bytes that live */
+    bool has_grown;      /* a device had so many since the last look */
+    bool is_due;         /* the interpreter has been asked to call it */
 };
 
 typedef struct {

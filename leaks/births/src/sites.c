@@ -306,6 +306,9 @@ void site_count(Log *log, const struct birth *birth, int sign)
     }
     if (site->device < DEVICES && !(birth->flags & BIRTH_BACKED)) {
         log->sites.live_nbytes[site->device] += nbytes;
+        if (log->sites.live_nbytes[site->device] >= log->looks.next_nbytes) {
+            log->looks.has_grown = true;
+        }
     }
 }
 
