@@ -74,6 +74,54 @@ def test_advice_for_tensors_is_what_following_it_brings() -> None:
     assert advice.peak_nbytes == pytest.approx(peak_of(after).nbytes, rel=0.02)
 
 
+def copied() -> float:
+    b = torch.ones(N)
+    b = torch.sqrt(b)
+    return float(b.sum())
+
+
+def written_in_place() -> float:
+    b = torch.ones(N)
+    b.sqrt_()
+    return float(b.sum())
+
+
+def held_for_later() -> float:
+    gate = torch.ones(N)
+    total = float(gate.sum())
+    a = torch.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+def made_again() -> float:
+    gate = torch.ones(N)
+    total = float(gate.sum())
+    del gate
+    a = torch.ones(2 * N)
+    b = a * 2.0
+    total += float(b.sum())
+    del a, b
+    gate = torch.ones(N)
+    c = gate * 3.0
+    return total + float(c.sum())
+
+
+@pytest.mark.parametrize(
+    ("before", "advised", "after"),
+    [(copied, "in place at", written_in_place), (held_for_later, "recompute gate before", made_again)],
+)
+def test_tensors_are_written_over_or_made_again_with_the_peak_that_was_said(
+    before: Callable[[], float], advised: str, after: Callable[[], float]
+) -> None:
+    assert before() == pytest.approx(after())
+    [advice] = [each for each in peak_of(before).advice if each.text.startswith(advised)]
+    assert advice.peak_nbytes == pytest.approx(peak_of(after).nbytes, rel=0.02)
+
+
 def test_a_training_loop_learns_what_it_learns_without() -> None:
     def train(run: Callable[[Callable[[], float]], float]) -> list[float]:
         torch.manual_seed(0)

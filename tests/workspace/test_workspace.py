@@ -81,6 +81,24 @@ def test_a_smaller_input_fits_without_a_new_plan_and_a_larger_one_is_planned_for
     assert workspace.statistics().misses == after.misses
 
 
+@pytest.mark.parametrize(("left_out", "is_found"), [(1, True), (15, True), (70, False)])
+def test_a_pass_that_leaves_some_out_looks_ahead_for_the_next_that_fits(left_out: int, is_found: bool) -> None:
+    def work(times: int) -> float:
+        total = 0.0
+        for _ in range(times):
+            total += float(ds.zeros(1000).sum())
+        return total + float(ds.ones(2000).sum())
+
+    workspace = ds.Workspace("step", verify=True)
+    for times in (100, 100):
+        with workspace.run():
+            work(times)
+    before = workspace.statistics().misses
+    with workspace.run():
+        work(100 - left_out)
+    assert (workspace.statistics().misses == before) is is_found
+
+
 def test_keys_have_plans_of_their_own_and_one_slab() -> None:
     workspace = ds.Workspace("step", verify=True)
     for rows in (50, 100, 75):
