@@ -12,7 +12,27 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, final
 
+from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
+
 __all__ = ["ReportAtTermination", "SignalAnswer"]
+
+_ASKED: Final = Patch(
+    library="python",
+    name="the handler of SIGUSR1",
+    why="a program under leak-report prints its report, or answers leak-report attach; its own handler is called too",
+    tested=TESTED_PYTHON,
+    guard="there is such a signal, and the main thread begins to watch",
+    otherwise="the program cannot be asked",
+)
+_ENDED: Final = Patch(
+    library="python",
+    name="the handler of SIGTERM",
+    why="a program under leak-report that would end by it writes its report before",
+    tested=TESTED_PYTHON,
+    guard="the program has no handler of its own, and the main thread begins to watch",
+    otherwise="a program that is told to end leaves the report that was written last",
+)
+PATCHES.declare(_ASKED, _ENDED)
 
 
 @final
@@ -44,14 +64,18 @@ class SignalAnswer:
     def install(self) -> None:
         """Install the handler of the signal."""
         if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGUSR1, self._answer)
-            self._is_installed = True
+            self._is_installed = PATCHES.change(_ASKED, self._begin, self._end)
 
     def remove(self) -> None:
         """Restore the former handler, unless another handler has been installed since."""
-        if not self._is_installed or threading.current_thread() is not threading.main_thread():
-            return
-        self._is_installed = False
+        if self._is_installed and threading.current_thread() is threading.main_thread():
+            self._is_installed = False
+            PATCHES.restore(_ASKED)
+
+    def _begin(self) -> None:
+        self._before = signal.signal(signal.SIGUSR1, self._answer)
+
+    def _end(self) -> None:
         if signal.getsignal(signal.SIGUSR1) == self._answer:
             # None stands for a handler that was not installed from Python.
             signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
@@ -107,15 +131,20 @@ class ReportAtTermination:
             and threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         ):
-            signal.signal(signal.SIGTERM, self._answer)
-            self._is_installed = True
+            self._is_installed = PATCHES.change(_ENDED, self._begin, self._end)
 
     def remove(self) -> None:
         """Have the signal end the process as before, unless another handler has been installed."""
         if self._is_installed and threading.current_thread() is threading.main_thread():
             self._is_installed = False
-            if signal.getsignal(signal.SIGTERM) == self._answer:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            PATCHES.restore(_ENDED)
+
+    def _begin(self) -> None:
+        signal.signal(signal.SIGTERM, self._answer)
+
+    def _end(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._answer:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _answer(self, number: int, _frame: FrameType | None) -> None:
         if signal.getsignal(number) != self._answer:

@@ -38,7 +38,6 @@ __all__ = [
     "rises",
     "trend_of",
     "trend_of_births",
-    "trend_of_one",
     "trend_over_births",
     "was_gathered",
 ]
@@ -272,7 +271,7 @@ def _names(functions: frozenset[str], code: CodeType, offset: int) -> bool:
     )
 
 
-def trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
+def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
     """Return the growth of one array, in a program without passes, to which a line joins ever more.
 
     Each of them replaces the one before, from early on in the run to its end, and their bytes grow
@@ -582,7 +581,7 @@ class Evidence:
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
             if len(numbers) <= _MADE_OF_ONE and births.has_series and joins(site):
-                return trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
+                return _trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None
 

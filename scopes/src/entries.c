@@ -533,19 +533,10 @@ static Entry *make_strong_entry(PyObject *resource, PyObject *kind)
 /* A type whose instances have no room for weak references. */
 static bool refuses_references(PyObject *resource) { return Py_TYPE(resource)->tp_weaklistoffset == 0; }
 
-/* Whether an attribute of a kind is true; -1 with an error set. */
-static int kind_says(PyObject *kind, PyObject *name)
-{
-    PyObject *value = PyObject_GetAttr(kind, name);
-    int is_true = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return is_true;
-}
-
 Entry *make_any_entry(PyObject *resource, PyObject *kind)
 {
-    int is_anchored = kind_says(kind, name_is_anchored);
-    int is_held = is_anchored != 0 ? is_anchored : kind_says(kind, name_is_held);
+    int is_anchored = take_truth(PyObject_GetAttr(kind, name_is_anchored));
+    int is_held = is_anchored != 0 ? is_anchored : take_truth(PyObject_GetAttr(kind, name_is_held));
     if (is_held < 0) {
         return NULL;
     }

@@ -36,7 +36,6 @@ __all__ = [
     "pass_over_aliases",
     "see_births",
     "uncover",
-    "unknown_arrays",
 ]
 
 # The live arrays of JAX: those of the process, those that are known, and their addresses.

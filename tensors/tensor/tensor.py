@@ -270,13 +270,6 @@ def exported_storages() -> tuple[ExportedStorage, ...]:
     return tuple(found.values())
 
 
-# The operators: Python's on the arrays themselves, which is shorter than the way through the ufunc
-# protocol.
-
-
-# The augmented assignments, which compute into the memory that a Tensor has.
-
-
 _python: Final[Any] = operator
 _numpy: Final[Any] = np
 

@@ -15,6 +15,7 @@ import pytest
 
 from disposescope.leaks import Settings
 from disposescope.leaks.running import last_request, session
+from disposescope.scopes.base.process import PATCHES
 
 from .test_commands import COMMANDS, environment, program, report
 
@@ -187,6 +188,26 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
     done = report(tmp_path, "run", program(tmp_path, forks))
     assert done.stdout.splitlines() == [str(signal.SIG_DFL), "-15"]
+
+
+@POSIX
+def test_handlers_of_signals_are_in_the_table_of_patches_and_are_put_back(tmp_path: Path) -> None:
+    def state() -> tuple[list[Any], set[str]]:
+        rows = {
+            row.patch.name for row in PATCHES.rows() if row.is_installed and row.patch.name.startswith("the handler")
+        }
+        return [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)], rows
+
+    given = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        before = state()
+        with session.Session(("program.py",), False, Settings(), tmp_path / "leaks.json"):
+            handlers, rows = state()
+            assert rows == {"the handler of SIGUSR1", "the handler of SIGTERM"}
+            assert all(callable(handler) for handler in handlers)
+        assert state() == before == ([before[0][0], signal.SIG_DFL], set())
+    finally:
+        signal.signal(signal.SIGTERM, given)
 
 
 CHILDREN = """\

@@ -162,4 +162,13 @@ static inline bool is_scope_of(const struct scopes_api *api, PyObject *object)
     return PyObject_TypeCheck(object, api->scope_state);
 }
 
+/* Whether what a call returned is true; the reference is taken over. -1 with an error set, also
+ * where the call returned NULL. */
+static inline int take_truth(PyObject *returned)
+{
+    int answer = returned == NULL ? -1 : PyObject_IsTrue(returned);
+    Py_XDECREF(returned);
+    return answer;
+}
+
 #endif

@@ -79,10 +79,7 @@ static enum verdict verdict_on(const struct walk *walk)
 /* Whether calls make births where the code alone does not decide it. -1 with an error set. */
 static int asked(void)
 {
-    PyObject *returned = PyObject_CallNoArgs(birth_watch->judge_frames);
-    int answer = returned == NULL ? -1 : PyObject_IsTrue(returned);
-    Py_XDECREF(returned);
-    return answer;
+    return take_truth(PyObject_CallNoArgs(birth_watch->judge_frames));
 }
 
 /* The verdict on the innermost code that is more than passed through. */
@@ -226,9 +223,7 @@ static int is_born(PyTypeObject *type)
     if (type->tp_alloc == allocate_born) {
         return 1;
     }
-    PyObject *returned = PyObject_CallOneArg(birth_watch->is_born, (PyObject *)type);
-    int answer = returned == NULL ? -1 : PyObject_IsTrue(returned);
-    Py_XDECREF(returned);
+    int answer = take_truth(PyObject_CallOneArg(birth_watch->is_born, (PyObject *)type));
     if (answer >= 0 && type->tp_alloc == allocate) {
         type->tp_alloc = answer ? allocate_born : allocate_other;
     }

@@ -123,9 +123,6 @@ void memory_begin_backward(MemoryRecorder *recorder);
 /* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is
  * known. */
 PyObject *memory_place_of_gradient(const MemoryRecorder *recorder);
-/* Whether a method of an object returns, or an attribute has, a true value: 1, 0, or -1 with an
- * error set. */
-int is_true(PyObject *object, PyObject *name, bool is_method);
 /* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an
  * array's, or somebody else's; it is reported in any case. */
 enum manner { LOOK_KNOWN, LOOK_UNOWNED, LOOK_WHOLE };

@@ -68,8 +68,8 @@ static int may_be_read(PyObject *tensor)
     Py_XDECREF(those);
     int answer = overridden == NULL ? -1 : overridden == Py_False;
     Py_XDECREF(overridden);
-    if (answer > 0 && (answer = is_true(tensor, name_is_leaf, false)) == 0) {
-        answer = is_true(tensor, name_retains_grad, false);
+    if (answer > 0 && (answer = take_truth(PyObject_GetAttr(tensor, name_is_leaf))) == 0) {
+        answer = take_truth(PyObject_GetAttr(tensor, name_retains_grad));
     }
     return answer;
 }

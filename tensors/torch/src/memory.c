@@ -82,14 +82,6 @@ static PyObject *referent(PyObject *reference)
 #endif
 }
 
-int is_true(PyObject *object, PyObject *name, bool is_method)
-{
-    PyObject *value = is_method ? PyObject_CallMethodNoArgs(object, name) : PyObject_GetAttr(object, name);
-    int answer = value == NULL ? -1 : PyObject_IsTrue(value);
-    Py_XDECREF(value);
-    return answer;
-}
-
 /* The size that a call returned or an attribute has, whose reference is stolen; -1 with an error
  * set. */
 static size_t size_of(PyObject *number)
@@ -103,8 +95,8 @@ static size_t size_of(PyObject *number)
  * processes. -1 with an error set. */
 static int is_foreign(PyObject *storage)
 {
-    int resizable = is_true(storage, name_resizable, true);
-    int shared = resizable != 0 ? 1 : is_true(storage, name_is_shared, true);
+    int resizable = take_truth(PyObject_CallMethodNoArgs(storage, name_resizable));
+    int shared = resizable != 0 ? 1 : take_truth(PyObject_CallMethodNoArgs(storage, name_is_shared));
     return resizable < 0 || shared < 0 ? -1 : !shared;
 }
 
@@ -115,7 +107,7 @@ static int record_storage(const MemoryRecorder *recorder, PyObject *tensor, PyOb
     if (nbytes == 0 || nbytes == (size_t)-1) {
         return nbytes == 0 ? 0 : -1;
     }
-    int is_cpu = is_true(tensor, name_is_cpu, false);
+    int is_cpu = take_truth(PyObject_GetAttr(tensor, name_is_cpu));
     if (is_cpu < 0) {
         return -1;
     }
@@ -468,7 +460,7 @@ static PyObject *lone_storage(PyObject *self, PyObject *tensor)
     if (type != recorder->tensor || type->tp_traverse == NULL || type->tp_traverse(tensor, is_no_class, type) != 0) {
         Py_RETURN_NONE;
     }
-    int can_have_gradient = is_true(tensor, name_requires_grad, false);
+    int can_have_gradient = take_truth(PyObject_GetAttr(tensor, name_requires_grad));
     if (can_have_gradient != 0) {
         return can_have_gradient < 0 ? NULL : Py_NewRef(Py_None);
     }
