@@ -131,6 +131,7 @@ def doctor() -> int:
 
     # What declares patches and is imported by nothing above.
     import_module(".leaks.running.session", __package__)
+    import_module(".leaks.running.environment", __package__)
     import_module(".leaks.running.program", __package__)
     with warnings.catch_warnings():
         # What they say is in the table.

@@ -184,7 +184,7 @@ TORCH_GRAPH_BREAKS: Final = _of_torch(
 )
 TORCH_FAST_PATHS: Final = _of_torch(
     name="torch.overrides.has_torch_function",
-    why="attention takes its fused path in a scope as outside of it",
+    why="attention takes its fused path in a scope as outside of it; torch.jit keeps an entry for what replaces it",
     otherwise="it takes the other path in a scope with a budget",
 )
 TORCH_BUFFERS: Final = _of_torch(

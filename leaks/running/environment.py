@@ -9,14 +9,26 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Final
 
+from ...scopes.base.process import PATCHES, TESTED_PYTHON, Patch
 from ..report.report import Ending, Report, Settings
 from .children import JOIN, VARIABLE, watches_itself
 from .program import error_text
 from .session import Session, in_session, join
 
 __all__ = ["obey_environment"]
+
+_BEFORE_THREADS_END: Final = Patch(
+    library="python",
+    name="threading._register_atexit, which is called and not changed",
+    why="PYTHONDISPOSESCOPE=leaks looks at what there is before threads are joined",
+    tested=TESTED_PYTHON,
+    guard="it is there",
+    otherwise="it looks when the exit functions run: what threads held until then is not reported",
+    unseen="what threads held until the end of the program",
+)
+PATCHES.declare(_BEFORE_THREADS_END)
 
 _OURS: Final = ("leak-report", "disposescope.leaks.commands")
 
@@ -65,8 +77,12 @@ def _finish_at_exit(session: Session, show: Callable[[Report], object]) -> None:
 
     # Called before threads are joined, as in concurrent.futures. It is too late for that in an exit
     # function.
-    with suppress(RuntimeError):
-        cast("Any", threading)._register_atexit(take_inventory)
+    register: Callable[[Callable[[], object]], object] | None = getattr(threading, "_register_atexit", None)
+    if register is None:
+        PATCHES.fail(_BEFORE_THREADS_END, "threading has no _register_atexit")
+    else:
+        with suppress(RuntimeError):
+            register(take_inventory)
     atexit.register(finish)
 
 

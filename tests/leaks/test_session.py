@@ -505,6 +505,23 @@ main()
     assert leak["freed"] == "when the objects of the finalizers went"
 
 
+@pytest.mark.parametrize("name", ["atexit._run_exitfuncs", "threading._shutdown"])
+def test_a_report_is_made_also_where_an_interpreter_lacks_a_private_function(tmp_path: Path, name: str) -> None:
+    code = f"""import atexit, sys, threading
+import disposescope.leaks.running.program as running
+running.{name.partition(".")[0]} = type(sys)({name.partition(".")[0]!r})
+from disposescope.leaks.commands.parser import main
+sys.argv = ["leak-report", "run", "-o", "leaks.json", {program(tmp_path, VIEW)!r}]
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{name.replace('.', ' has no ')}" in done.stderr
+    assert told(written(tmp_path)) == [("view", 1)]
+
+
 def test_what_an_exit_function_holds_is_told_how_to_be_let_go(tmp_path: Path) -> None:
     text = """import atexit
 import numpy as np
