@@ -618,6 +618,12 @@ def text_of(report: Report, *, everything: bool = False) -> str:
             if len(rows) > len(shown_rows):
                 more = _counted(len(rows) - len(shown_rows), "row")
                 lines.append(f"{_INDENT}and {more} more, {bytes_text(rest_nbytes)} (--all lists them)")
+    killed = {process.pid for process in report.processes if process.ended == "killed"}
+    if any(leak.pid in killed for leak in report.leaks):
+        what = (
+            "1 process was killed: what it" if len(killed) == 1 else f"{len(killed):,} processes were killed: what they"
+        )
+        lines += ["", f"{what} had is told as it was last known"]
     own = [sample for sample in report.timeline.samples if sample.pid in (None, report.program.pid)]
     if report.leaks and own:
         last = own[-1]

@@ -78,6 +78,8 @@ _MESSAGE: Final = 200
 _LEAKS: Final = __name__.removesuffix(".running.inventory")
 _RUNNING: Final = (f"{_LEAKS}.running.", f"{_LEAKS}.commands.")
 _FRAME: Final = re.compile(rf"frame .*?:\d+ (\S+\(\))({OF_A_COROUTINE})?(?: on thread .*?)?: local ")
+_BEING_MADE: Final = re.compile(r"\.__init__\(\): local 'self'$")
+"""The holder of an object whose class makes it: who asked for it has it next."""
 _OF_A_TASK: Final = re.compile(rf"context variable '[^']*'{OF_A_TASK}")
 _LINE_OF_FRAME: Final = re.compile(r"(?<=^frame ).*?:\d+ ")
 
@@ -244,7 +246,7 @@ class Growing:
         # What a graph saved at a line may be more than its results that are kept.
         most: dict[_Line, Leak] = {}
         for leak in report.leaks:
-            if leak.kind not in _GROWING or is_given_back(leak):
+            if leak.kind not in _GROWING or is_given_back(leak) or _BEING_MADE.search(leak.holder):
                 continue
             if leak.holder.startswith(_NOT_FOUND):
                 # Where a function returns meanwhile, who holds it was met before, or will be. A

@@ -430,6 +430,8 @@ class _Group:
             sizes = [record.nbytes for record in records]
             trend = evidence.trend_of(births, sizes, have_parts=True, are_apart=are_apart)
             trend = _of_models(trend, births.live, records)
+            if not is_added:
+                trend = evidence.trend_of_wrapped(births, nbytes) or trend
             if trend is not None and trend.over == "births" and is_added and not _is_spread(births.numbers(), subjects):
                 trend = None
         elif not self.is_left:

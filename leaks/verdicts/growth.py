@@ -76,6 +76,7 @@ _ALONE_AT_LEAST: Final = 32
 MADE_FOR_ONE: Final = 3
 """An expression makes one or two others on the way to its result."""
 _MADE_OF_ONE: Final = 2
+_PARTS_IN_ONE: Final = 8
 _OTHERS: Final = 3
 _UNTIL_THE_END: Final = 0.9
 _FROM_THE_START: Final = 0.5
@@ -604,6 +605,35 @@ class Evidence:
             found = [trend for series in self._series_of(births, site) if (trend := trend_of(series)) is not None]
             self._known[site] = max(found, key=lambda trend: trend.fit, default=None)
         return self._known[site]
+
+    def trend_of_wrapped(self, births: Births, nbytes: int) -> Trend | None:
+        """Return the growth of one model of a line, which has all earlier ones in it; or None.
+
+        Parameters
+        ----------
+        births : Births
+            The births of the line.
+        nbytes : int
+            The bytes of the model.
+        """
+        site = births.site_number
+        if site is None or not births.has_series or len(births.numbers()) * _PARTS_IN_ONE > births.live:
+            return None
+        if births.live < max(BIRTHS_AT_LEAST, NEVER_RELEASED * births.made):
+            return None
+        trend = trend_over_births(LOG.series(site, None))
+        if trend is None or LOG.latest(site)[0] < _UNTIL_THE_END * self.last:
+            return None
+        made = births.made
+        return replace(
+            trend,
+            over="births",
+            passes=made,
+            count_per_pass=1 / made,
+            nbytes_per_pass=nbytes / made,
+            # There is one at any time, with what was in it then.
+            series=tuple((number, 1, round(nbytes * count / births.live)) for number, count, _ in trend.series),
+        )
 
     def were_gathered(self, births: Births, sizes: Sequence[int]) -> bool:
         """Return whether the program put them together in the end: see `was_gathered`."""

@@ -226,6 +226,9 @@ def _model(facts: Facts) -> Judgement:
     if trend is not None and trend.over == "passes":
         what = f"More models stay from pass to pass: {trend.count_per_pass:.3g} each over {trend.passes} passes"
         return Judgement("model", "certain" if _are_many(facts) else "possible", what, todo)
+    if trend is not None and trend.is_of_one:
+        what = f"Each of {trend.passes:,} that this line made has the one before in it, and takes its place"
+        return Judgement("model", "possible", what, "keep the model that was there first, and wrap that")
     if _are_several(facts):
         what = f"{facts.count} models were made one after another, and none has gone"
         return Judgement("model", "likely" if _are_many(facts) else "possible", what, todo)

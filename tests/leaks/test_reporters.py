@@ -204,6 +204,14 @@ def test_the_text_of_native_growth_in_several_processes_has_the_bytes_of_all() -
     assert "native (possible), 4 processes, 120.0 MB: It is there" in text
 
 
+def test_the_text_says_that_what_a_killed_process_had_is_as_last_known() -> None:
+    processes = (Process(1, None, "main", "exit", 0, 1), Process(2, 1, "worker", "killed", None, 1))
+    whole = replace(Report(), leaks=(replace(examples.leak(kind="worker"), pid=2),), count=30, processes=processes)
+    assert "\n\n1 process was killed: what it had is told as it was last known" in text_of(whole)
+    own = replace(whole, leaks=(replace(whole.leaks[0], pid=1),))
+    assert "killed" not in text_of(own)
+
+
 def test_the_text_counts_steps_only_where_there_were_some() -> None:
     trend = replace(examples.trend(), over="births")
     rows = [examples.leak(kind="graph", carriers=("module __main__.total",), trend=trend)]
