@@ -245,6 +245,23 @@ def test_tasks_that_were_cancelled_are_to_leave_their_collection() -> None:
     assert leak.remedy.startswith("take a task out of its collection"), leak.holders
 
 
+def test_tasks_that_are_done_are_to_leave_their_collection_with_their_results() -> None:
+    async def render() -> Any:
+        return np.zeros(5000)
+
+    async def serve(detector: ds.LeakDetector) -> None:
+        for _ in range(PASSES):
+            KEPT.append(asyncio.create_task(render()))
+            await asyncio.sleep(0)
+            detector.mark("step")
+
+    with ds.LeakDetector() as detector:
+        asyncio.run(serve(detector))
+        [leak] = [leak for leak in detector.report().leaks if leak.nbytes >= PASSES * 40_000]
+    assert leak.holder.endswith("[0].result()")
+    assert leak.remedy.startswith("take a task out of its collection")
+
+
 def test_tasks_that_wait_are_to_be_ended_and_bounded() -> None:
     async def serve(detector: ds.LeakDetector) -> ds.Report:
         event = asyncio.Event()
