@@ -53,7 +53,7 @@ __all__ = [
     "anchor_entry_of",
     "arrays_of",
     "catch_up",
-    "check_alive",
+    "refuse_disposed",
     "dead_entry_of",
     "device_of_entry",
     "disposed_error",
@@ -590,7 +590,7 @@ def is_released(resource: object, kind: Kind) -> bool:
     return any(dead_entry_of(member) is not None for _, member in named_members(resource, kind))
 
 
-def check_alive(resource: object, kind: Kind) -> None:
+def refuse_disposed(resource: object, kind: Kind) -> None:
     """Raise `DisposedError` where a resource has been released."""
     if is_released(resource, kind):
         raise disposed_error(resource, kind)

@@ -19,7 +19,6 @@ from .identity import (
     AnchoredEntry,
     Entry,
     arrays_of,
-    check_alive,
     device_of_entry,
     disposed_error,
     entry_of,
@@ -31,6 +30,7 @@ from .identity import (
     named_members,
     owner_of_entry,
     parts_of,
+    refuse_disposed,
     settle,
     share,
     standing_of,
@@ -97,7 +97,7 @@ def plan_members(resource: object, kind: Kind) -> MemberPlan:
             member_kind = kind_of(member)
             if member_kind is None:
                 continue
-            check_alive(member, member_kind)
+            refuse_disposed(member, member_kind)
             rows.append((name, member, member_kind))
             if id(member) not in met:
                 met.add(id(member))
@@ -527,7 +527,7 @@ def _refuse_foreign(scope: ScopeState, resource: object, entry: Entry | None, un
     owner = "nobody" if unit is None or unit.owner is None else repr(unit.owner)
     if kind is not None and entry is None:
         with suppress(ReferenceError):
-            check_alive(resource, kind)
+            refuse_disposed(resource, kind)
         owner = "nobody, for it was never attached or has been disposed"
     if unit is not None and unit is not entry:
         raise NotOwnedError(
@@ -680,7 +680,7 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
         kind = kind_of(resource)
         if kind is None:
             continue
-        check_alive(resource, kind)
+        refuse_disposed(resource, kind)
         if kind.is_anchored:
             standing = standing_of(resource)
             if standing is not None and standing.owner is not None:

@@ -23,7 +23,7 @@ __all__ = [
     "Block",
     "Integers",
     "TensorLike",
-    "array_of",
+    "as_numpy",
     "has_torch",
     "is_tensor_like",
     "is_torch",
@@ -45,7 +45,7 @@ def is_tensor_like(thing: object) -> bool:
     return isinstance(thing, (Tensor, np.ndarray, np.generic))
 
 
-def array_of(thing: object, what: str) -> Array:
+def as_numpy(thing: object, what: str) -> Array:
     """Return the array behind a Tensor or a plain array, without a copy.
 
     Parameters

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..tensors.numpy.alignment import served
 from ..tensors.tensor.tensor import wrap
-from .adapter import Array, Block, Integers, array_of, is_tensor_like
+from .adapter import Array, Block, Integers, as_numpy, is_tensor_like
 from .packed import PackedSequence, arrays_in
 
 __all__ = [
@@ -40,7 +40,7 @@ class ArrayAdapter:
 
     def block(self, given: Any, what: str) -> Block:
         """Return the block behind what a user gave; `what` is its name."""
-        return array_of(given, what)
+        return as_numpy(given, what)
 
     def blocks(self, sequences: Any, what: str, not_iterable: type[Exception]) -> list[Block]:
         """Return the blocks of a list of sequences, or of the rows of a single one.
@@ -51,11 +51,11 @@ class ArrayAdapter:
             It is neither.
         """
         if is_tensor_like(sequences):
-            return [np.asarray(row) for row in array_of(sequences, what)]
+            return [np.asarray(row) for row in as_numpy(sequences, what)]
         if not isinstance(sequences, Iterable):
             raise not_iterable(f"{what}: expected an iterable of sequences, but got {sequences!r}")
         given = cast("Iterable[Any]", cast(object, sequences))
-        return [array_of(sequence, f"{what}: sequence {index}") for index, sequence in enumerate(given)]
+        return [as_numpy(sequence, f"{what}: sequence {index}") for index, sequence in enumerate(given)]
 
     def fields(self, packed: Any, what: str) -> tuple[Block, Array, Array | None]:
         """Return data, batch sizes and unsorted indices of a packed sequence."""
@@ -72,7 +72,7 @@ class ArrayAdapter:
             return _array_of_numbers(list(cast("Sequence[Any]", given)), what)
         if isinstance(given, (int, float)):
             return np.asarray(given)
-        array = array_of(given, f"{what}: lengths")
+        array = as_numpy(given, f"{what}: lengths")
         if array.dtype.kind == "c":
             raise TypeError(f"{what}: lengths must be real numbers, not {array.dtype}")
         return array
@@ -119,7 +119,7 @@ class ArrayAdapter:
         `as_float` says whether the value is taken for a float first, as ``pad_sequence`` does.
         """
         if is_tensor_like(value):
-            array = array_of(value, f"{what}: padding_value")
+            array = as_numpy(value, f"{what}: padding_value")
             if array.ndim:
                 raise TypeError(f"{what}: padding_value must be a number, not an array of shape {array.shape}")
             value = array.item()
@@ -157,7 +157,7 @@ class ArrayAdapter:
 def _array_of_numbers(lengths: list[Any], what: str) -> Array:
     for at, length in enumerate(lengths):
         if is_tensor_like(length):
-            lengths[at] = array_of(length, f"{what}: lengths")
+            lengths[at] = as_numpy(length, f"{what}: lengths")
         elif isinstance(length, str):
             raise ValueError(f"{what}: lengths must be numbers, but one of them is {length!r}")
         elif not isinstance(length, (int, float, list, tuple)):

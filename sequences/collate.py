@@ -16,7 +16,7 @@ from ..scopes.kinds import kind_of
 from ..scopes.scope import DisposeScope
 from ..scopes.tree_walk import resources_in
 from ..tensors.numpy.alignment import served
-from .adapter import Array, Block, array_of, has_torch, is_tensor_like, is_torch, is_torch_packed
+from .adapter import Array, Block, as_numpy, has_torch, is_tensor_like, is_torch, is_torch_packed
 from .array_adapter import ArrayAdapter
 from .pack import adapter_of, check_flag, check_lengths, pack_sequence
 from .packed import PackedSequence
@@ -414,7 +414,7 @@ def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
 
 def _not_understood(path: FieldPath, value: Any) -> TypeError:
     try:
-        array_of(value, _where(path, 0))
+        as_numpy(value, _where(path, 0))
     except TypeError as error:
         return TypeError(
             f"{error}; samples are arrays, numbers, str, bytes, None, or tuples, lists, dicts, dataclasses "

@@ -26,7 +26,7 @@ from ..scopes.kinds import Kind, add_kind
 from ..scopes.ownership import born_together
 from ..tensors.numpy.alignment import aligned
 from ..tensors.tensor.tensor import TENSOR, device_of_numpy, unborn
-from .adapter import Array, array_of, is_tensor_like
+from .adapter import Array, as_numpy, is_tensor_like
 
 if TYPE_CHECKING:
     from ..tensors.tensor.tensor import Tensor
@@ -119,12 +119,12 @@ class PackedSequence(Sequence["Tensor | None"]):
             if is_tensor_like(data) or not isinstance(data, (list, tuple)) or len(data) != 2:
                 raise TypeError("PackedSequence: without batch_sizes, data must be a pair (data, batch_sizes)")
             data, batch_sizes = data
-        unordered = None if sorted_indices is None else array_of(sorted_indices, "PackedSequence: sorted_indices")
-        ordered = None if unsorted_indices is None else array_of(unsorted_indices, "PackedSequence: unsorted_indices")
+        unordered = None if sorted_indices is None else as_numpy(sorted_indices, "PackedSequence: sorted_indices")
+        ordered = None if unsorted_indices is None else as_numpy(unsorted_indices, "PackedSequence: unsorted_indices")
         if ordered is None and unordered is not None:
             ordered = _checked_inverse(unordered)
-        rows = array_of(data, "PackedSequence: data")
-        self._adopt((rows, array_of(batch_sizes, "PackedSequence: batch_sizes"), unordered, ordered))
+        rows = as_numpy(data, "PackedSequence: data")
+        self._adopt((rows, as_numpy(batch_sizes, "PackedSequence: batch_sizes"), unordered, ordered))
 
     def _adopt(self, arrays: Iterable[Array | None]) -> None:
         fields: Any = [None if array is None else unborn(array) for array in arrays]
@@ -504,7 +504,7 @@ def _parse_to(
     if other is not None:
         dtype = other
     if is_tensor_like(dtype):
-        dtype = array_of(dtype, "to: other").dtype
+        dtype = as_numpy(dtype, "to: other").dtype
     if device is not None:
         try:
             device_of_numpy(device)

@@ -32,7 +32,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..leaks.peaks.advice import advise
 from ..leaks.peaks.program import pass_of_workspace
-from ..leaks.peaks.recording import Birth, Recording, Service, line_of_birth, line_text, living_rows
+from ..leaks.peaks.recording import Birth, Recording, ServedBy, line_of_birth, line_text, living_rows
 from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
@@ -156,7 +156,7 @@ class _Course:
         for nbytes, died, outcome, slot, places in rows:
             known = self.slots[slot].places if slot >= 0 and not places else places
             births.append(
-                Birth(nbytes, None if died < 0 else died, Service(outcome), None if slot < 0 else slot, known)
+                Birth(nbytes, None if died < 0 else died, ServedBy(outcome), None if slot < 0 else slot, known)
             )
         return births
 
@@ -169,7 +169,7 @@ class _Course:
         for number, birth in enumerate(births):
             if not birth.is_planned:
                 continue
-            before = None if birth.slot is None or birth.outcome is Service.LARGER else self.slots[birth.slot]
+            before = None if birth.slot is None or birth.outcome is ServedBy.LARGER else self.slots[birth.slot]
             nbytes = birth.nbytes if before is None else max(before.nbytes, birth.nbytes)
             escapes = birth.died is None or (before is not None and before.escapes)
             slots.append(_Slot(number, nbytes, birth.places, escapes))
@@ -768,7 +768,7 @@ class Workspace:
                 lines[missed[-1]] = str(line_of_birth(birth.places))
         with _LOCK:
             self._count(missed)
-        escaped = [birth for birth in births if birth.outcome is Service.SERVED and birth.died is None]
+        escaped = [birth for birth in births if birth.outcome is ServedBy.SERVED and birth.died is None]
         if escaped:
             thread.give_up_slab()
         if not is_whole:
@@ -856,9 +856,9 @@ def _room_of(nbytes: int, verified: bool) -> int:
 
 def _reason(birth: Birth, course: _Course) -> str:
     line = line_of_birth(birth.places)
-    if birth.outcome is Service.LARGER and birth.slot is not None:
+    if birth.outcome is ServedBy.LARGER and birth.slot is not None:
         return f"{line}: {birth.nbytes} > {course.slots[birth.slot].nbytes} bytes"
-    if birth.outcome is Service.IN_USE:
+    if birth.outcome is ServedBy.IN_USE:
         return f"{line}: what is alive has its bytes of the slab"
     return f"{line}: {birth.nbytes} bytes that the plan does not have"
 

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from ...scopes.base.sites import Mark, line_of, shown
 from ..report.peak import Advice
 from .functions import plain_module_call, without_notes
-from .recording import Recording, Service, user_place
+from .recording import Recording, ServedBy, user_place
 from .source import Fate, Source, Sources
 
 __all__ = ["advise"]
@@ -321,7 +321,7 @@ class _Replay:
 
     def _are_saved(self, births: NDArray[np.int64]) -> bool:
         """Return whether a graph may have saved one of some births."""
-        return any(self.recording.births[int(number)].outcome is Service.SAVED for number in births)
+        return any(self.recording.births[int(number)].outcome is ServedBy.SAVED for number in births)
 
     def _lines_in(self, code: CodeType) -> NDArray[np.int64]:
         """Return the line of a function at each birth; -1 where the function was not running."""

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from ...scopes.base.sites import Mark
-from .recording import namespace_of
+from .recording import globals_of_file
 
 __all__ = [
     "BUILTINS_THAT_MAKE_NEW",
@@ -28,7 +28,7 @@ __all__ = [
     "VIEWS",
     "has_option",
     "is_library_code",
-    "is_of_library",
+    "is_library_function",
     "makes_new",
     "plain_module_call",
     "without_notes",
@@ -191,7 +191,7 @@ def has_option(call: ast.Call) -> bool:
     return any(each.arg in ("inplace", "out", None) and not _is_none(each.value) for each in call.keywords)
 
 
-def is_of_library(function: object) -> bool:
+def is_library_function(function: object) -> bool:
     """Return whether something is a function of NumPy or PyTorch, and no class nor module."""
     name: object = getattr(function, "__name__", None)
     if not isinstance(name, str) or inspect.isclass(function) or inspect.ismodule(function):
@@ -236,7 +236,7 @@ def plain_module_call(code: CodeType) -> str | None:
 
 
 def _module_of(code: CodeType) -> str:
-    return str(namespace_of(code.co_filename).get("__name__", ""))
+    return str(globals_of_file(code.co_filename).get("__name__", ""))
 
 
 def _is_number_type(keyword: ast.keyword) -> bool:

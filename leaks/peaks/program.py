@@ -18,7 +18,7 @@ from ...scopes.base.process import bytes_text
 from ...scopes.framework import FRAMEWORKS, Framework, LifeRecording
 from ..report.peak import Life, ProgramPeak
 from .advice import advise
-from .recording import Birth, Recording, Service, line_text, living_rows
+from .recording import Birth, Recording, ServedBy, line_text, living_rows
 
 __all__ = ["LifeRecorder", "pass_of_workspace"]
 
@@ -89,7 +89,7 @@ class LifeRecorder:
         rows, self._recording = self._recording.births(), None
         self._leave()
         self._births = [
-            Birth(nbytes, None if died < 0 else died, Service(outcome), None, places)
+            Birth(nbytes, None if died < 0 else died, ServedBy(outcome), None, places)
             for nbytes, died, outcome, _, places in rows
         ]
 

@@ -18,18 +18,18 @@ from ..report.peak import LinePeak
 __all__ = [
     "Birth",
     "Recording",
-    "Service",
+    "ServedBy",
     "line_of_birth",
     "line_text",
     "living_rows",
-    "namespace_of",
+    "globals_of_file",
     "role_of",
     "user_place",
 ]
 
 
 @final
-class Service(IntEnum):
+class ServedBy(IntEnum):
     """How a birth was served. The numbers are those of ``tensors/arena/src/passes.c``.
 
     Attributes
@@ -65,7 +65,7 @@ class Service(IntEnum):
     SAVED = 9
 
 
-_MISSES: Final = (Service.UNKNOWN, Service.LARGER, Service.IN_USE)
+_MISSES: Final = (ServedBy.UNKNOWN, ServedBy.LARGER, ServedBy.IN_USE)
 
 
 @final
@@ -79,7 +79,7 @@ class Birth:
         What was asked for; 0 where it was refused.
     died : int or None
         How many births there were before its death; None where it outlived the pass.
-    outcome : Service
+    outcome : ServedBy
         How it was served.
     slot : int or None
         Its slot in the plan.
@@ -89,7 +89,7 @@ class Birth:
 
     nbytes: int
     died: int | None
-    outcome: Service
+    outcome: ServedBy
     slot: int | None
     places: tuple[Mark, ...]
 
@@ -101,18 +101,18 @@ class Birth:
     @property
     def is_planned(self) -> bool:
         """Return whether a plan has a slot for it."""
-        is_elsewhere = self.is_noted or self.outcome in (Service.RESIZED, Service.ELSEWHERE)
+        is_elsewhere = self.is_noted or self.outcome in (ServedBy.RESIZED, ServedBy.ELSEWHERE)
         return self.nbytes > 0 and not is_elsewhere
 
     @property
     def is_elsewhere(self) -> bool:
         """Return whether another thread has made it than the one that entered the pass."""
-        return self.outcome is Service.ELSEWHERE
+        return self.outcome is ServedBy.ELSEWHERE
 
     @property
     def is_noted(self) -> bool:
         """Return whether it is memory of another library."""
-        return self.outcome in (Service.NOTED, Service.SAVED)
+        return self.outcome in (ServedBy.NOTED, ServedBy.SAVED)
 
 
 @final
@@ -201,7 +201,7 @@ _namespaces: Final[dict[str, dict[str, Any]]] = {}
 """The globals of modules by their file: the role of code depends on the name of its module."""
 
 
-def namespace_of(file: str) -> dict[str, Any]:
+def globals_of_file(file: str) -> dict[str, Any]:
     """Return the globals of the module that a file is of; empty where there is none."""
     namespace = _namespaces.get(file)
     if namespace is None:
@@ -215,7 +215,7 @@ def namespace_of(file: str) -> dict[str, Any]:
 
 def role_of(code: CodeType) -> Role:
     """Return what code is to a person who looks for a line."""
-    return rank_of(code, namespace_of(code.co_filename))
+    return rank_of(code, globals_of_file(code.co_filename))
 
 
 def user_place(places: tuple[Mark, ...]) -> int:

@@ -38,11 +38,11 @@ from .functions import (
     VIEWS,
     has_option,
     is_library_code,
-    is_of_library,
+    is_library_function,
     makes_new,
     plain_module_call,
 )
-from .recording import namespace_of, role_of
+from .recording import globals_of_file, role_of
 from .values import NUMBER, ValueKind, Values, argument_count, name_of
 
 __all__ = ["Fate", "Source", "Sources"]
@@ -159,7 +159,7 @@ class Source:
         function = self._values.meant_by(node.func)
         if inside and plain_module_call(inside[-1][0]) == "calls":
             return True
-        if function is not None and not is_of_library(function) and not isinstance(function, np.ufunc):
+        if function is not None and not is_library_function(function) and not isinstance(function, np.ufunc):
             return False
         if isinstance(function, np.ufunc):
             return not has_option(node) and len(node.args) <= function.nin
@@ -306,7 +306,7 @@ class Source:
             return "gone" if is_done else "kept"
         if isinstance(function, np.ufunc) or isinstance(getattr(function, "__self__", None), np.ufunc):
             return self._step_in_ufunc(call, argument, function, is_statement=is_statement)
-        if is_of_library(function):
+        if is_library_function(function):
             name = str(getattr(function, "__name__", name))
             if name in CHANGING_FUNCTIONS and is_statement:
                 return "changed" if argument is call.args[0] else "gone"
@@ -394,7 +394,7 @@ class Source:
         file, function = self.file, self._function
         if file is None or function is None or file.reads_by_text(function):
             return False
-        if function is file.tree and namespace_of(self.code.co_filename).get("__name__") != "__main__":
+        if function is file.tree and globals_of_file(self.code.co_filename).get("__name__") != "__main__":
             # Others may import it.
             return False
         return all(
@@ -455,7 +455,7 @@ class Source:
         elif isinstance(value, ast.Call):
             function = self._values.meant_by(value.func)
             called = str(getattr(function, "__name__", ""))
-            is_creating = is_of_library(function) and called in CREATING and called != "empty"
+            is_creating = is_library_function(function) and called in CREATING and called != "empty"
             is_pure = is_creating or (isinstance(function, np.ufunc) and function.signature is None)
             if not is_pure or has_option(value):
                 return False
@@ -482,7 +482,7 @@ class Source:
         stores = [each for each in self.file.names(value.id, self.file.tree) if isinstance(each.ctx, ast.Store)]
         if len(stores) != 1 or self.file.is_rebound_by_functions(value.id):
             return False
-        return type(namespace_of(self.code.co_filename).get(value.id)) in (int, float, complex, bool)
+        return type(globals_of_file(self.code.co_filename).get(value.id)) in (int, float, complex, bool)
 
     def _is_only_read(self, name: str) -> bool:
         """Return whether a variable is bound once in this function, and its value only read."""
@@ -510,7 +510,7 @@ class Source:
             operands = [node.left, node.right]
         elif isinstance(node, ast.Call) and not node.keywords and not has_option(node):
             function = self._values.meant_by(node.func)
-            is_known = isinstance(function, np.ufunc) or is_of_library(function)
+            is_known = isinstance(function, np.ufunc) or is_library_function(function)
             if not is_known or getattr(function, "__name__", "") not in {*INEXACT, "divide"}:
                 return []
             if isinstance(function, np.ufunc) and len(node.args) > function.nin:

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, final
 import numpy as np
 
 from .files import File, Position, position
-from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_of_library, makes_new
-from .recording import namespace_of
+from .functions import CREATING, FACTS, INEXACT, VIEWS, has_option, is_library_function, makes_new
+from .recording import globals_of_file
 
 __all__ = ["NUMBER", "ValueKind", "Values", "argument_count", "name_of"]
 
@@ -84,7 +84,7 @@ class Values:
             return None
         if expression.id in (*self.code.co_freevars, *self.code.co_cellvars):
             return None
-        known = namespace_of(self.code.co_filename).get(expression.id)
+        known = globals_of_file(self.code.co_filename).get(expression.id)
         if known is None:
             known = getattr(builtins, expression.id, None)
         return sys.modules.get(_KNOWN_NAMES.get(expression.id, "")) if known is None else known
@@ -132,7 +132,7 @@ class Values:
         stores = [each for each in names if not isinstance(each.ctx, ast.Load)]
         if not stores:
             is_global = value.id not in (*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars)
-            return _kind_of_object(namespace_of(self.code.co_filename).get(value.id)) if is_global else None
+            return _kind_of_object(globals_of_file(self.code.co_filename).get(value.id)) if is_global else None
         if value.id in self.code.co_varnames[: argument_count(self.code)]:
             return None
         kinds: list[ValueKind | None] = []
@@ -176,7 +176,7 @@ class Values:
                 return None
             is_known = name in INEXACT and None not in kinds and not call.keywords
             return _combined([each for each in kinds if each is not None]) if is_known else UNKNOWN
-        if is_of_library(function):
+        if is_library_function(function):
             return (
                 self._kind_of_library_call(call, function, pending) if makes_new(name, call, is_method=False) else None
             )

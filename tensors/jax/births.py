@@ -66,7 +66,7 @@ def _forget(entry: _Seen, seen: dict[int, _Seen] = SEEN) -> None:
         del seen[entry.key]
 
 
-def live_arrays() -> list[Any]:
+def arrays_of_jax() -> list[Any]:
     """Return every array of the process, on all its devices.
 
     Starts no device that the program has not started.
@@ -79,7 +79,7 @@ def live_arrays() -> list[Any]:
 def unknown_arrays() -> list[Any]:
     """Return the live arrays that are not known yet."""
     return [
-        array for array in live_arrays() if id(array) not in LIVE and id(array) not in SEEN and id(array) not in DEAD
+        array for array in arrays_of_jax() if id(array) not in LIVE and id(array) not in SEEN and id(array) not in DEAD
     ]
 
 
@@ -592,7 +592,7 @@ def _take(taken: list[tuple[ScopeState, Any]]) -> None:
     """
     known: set[int] = set()
     fresh = {id(array) for _, array in taken}
-    for array in live_arrays():
+    for array in arrays_of_jax():
         if id(array) not in fresh:
             known.update(addresses_of(array))
     for scope, array in taken:

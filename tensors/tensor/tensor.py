@@ -266,7 +266,7 @@ def exported_storages() -> tuple[ExportedStorage, ...]:
         if before is not None:
             escaped = escaped or before.escaped
         aliases = 1 if before is None else before.aliases + 1
-        found[entry.storage] = ExportedStorage(entry.nbytes, aliases, escaped, spelled(*entry.shown))
+        found[entry.storage] = ExportedStorage(entry.nbytes, aliases, escaped, tensor_text(*entry.shown))
     return tuple(found.values())
 
 
@@ -1250,10 +1250,10 @@ def describe(handle: Tensor) -> str:
     """Return shape, dtype and name of a tensor, live or disposed."""
     array = array_of(handle)
     last_state: LastState | None = handle._last_state if array is None else (array.shape, array.dtype, handle._name)
-    return "Tensor" if last_state is None else spelled(*last_state)
+    return "Tensor" if last_state is None else tensor_text(*last_state)
 
 
-def spelled(shape: tuple[int, ...], dtype: np.dtype[Any], name: str | None) -> str:
+def tensor_text(shape: tuple[int, ...], dtype: np.dtype[Any], name: str | None) -> str:
     """Return shape, dtype and name of a tensor as text, for messages and reports."""
     return f"Tensor shape={shape} dtype={dtype}{'' if name is None else f' name={name!r}'}"
 

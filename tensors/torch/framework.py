@@ -50,7 +50,7 @@ from .disposal import PENDING, RECORDER
 from .graphs.references import STEPS, TorchReferences
 from .lives import note_lives
 from .models import Models
-from .storages import parts_of, storage_of
+from .storages import components_of, storage_of
 from .threads import RefusingMode, entered, left
 
 __all__ = [
@@ -98,7 +98,7 @@ def _look_at_other(tensor: Any) -> None:
     Not if the tensor is the model's, or the memory a placeholder.
     """
     if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN):
-        for part in parts_of(tensor):
+        for part in components_of(tensor):
             if _has_memory(part):
                 RECORDER.look_at(part)
 

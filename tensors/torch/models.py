@@ -35,7 +35,7 @@ from ...scopes.framework import BirthLog, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.kinds import device_name
 from .births import MODELS_OWN
 from .disposal import DisposedTorchTensor
-from .graphs.references import MODULE, OWNERS, TorchReferences, described, identity_of, parts_of
+from .graphs.references import MODULE, OWNERS, TorchReferences, described, identity_of, members_of
 from .graphs.walk import is_leaf, read_of_graph
 from .storages import storage_of, storages_behind
 
@@ -79,7 +79,7 @@ class Models:
         """Record a module that is being made; of any other, that it was given a part."""
         if self._log.recall_memory(module) is None and self._record(module):
             return
-        if any(held == name for table in _TABLES for held, _ in parts_of(module, table)):
+        if any(held == name for table in _TABLES for held, _ in members_of(module, table)):
             self._added.discard(module, name)
         elif not _is_made():
             self._added.add(module, name)
@@ -230,7 +230,7 @@ class _Added:
         names.add(name)
         if len(names) >= 2 * _GROWN and not len(names) & (len(names) - 1):
             # Those that were taken out again are forgotten now and then.
-            names &= {held for table in _TABLES for held, _ in parts_of(module, table)} | {name}
+            names &= {held for table in _TABLES for held, _ in members_of(module, table)} | {name}
 
     def discard(self, module: Any, name: str) -> None:
         """Forget a name that is given something else: an exchange is no growth."""
@@ -244,7 +244,7 @@ class _Added:
             module = reference()
             if module is None or len(names) < _GROWN:
                 continue
-            tables = {table: names.intersection(held for held, _ in parts_of(module, table)) for table in _TABLES}
+            tables = {table: names.intersection(held for held, _ in members_of(module, table)) for table in _TABLES}
             if sum(map(len, tables.values())) >= _GROWN:
                 found[key] = tables
         return found
@@ -343,7 +343,7 @@ class _Things:
             elif kind == _IS_OPTIMIZER:
                 self._add(thing)
         self.in_modules = (
-            {id(tensor) for module in self.modules for _, tensor in parts_of(module, "_parameters")}
+            {id(tensor) for module in self.modules for _, tensor in members_of(module, "_parameters")}
             if self.optimizers
             else set[int]()
         )
@@ -390,7 +390,7 @@ def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -
     given: set[tuple[int, int]] = set()
     for module in modules:
         names = added[id(module)]["_modules"] if id(module) in added else ()
-        for name, child in parts_of(module, "_modules"):
+        for name, child in members_of(module, "_modules"):
             parents.setdefault(id(child), []).append(module)
             if name in names:
                 given.add((id(module), id(child)))
@@ -457,9 +457,9 @@ def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
             continue
         met.add(id(part))
         names = added.get(id(part), _NOTHING)
-        pending += [child for name, child in parts_of(part, "_modules") if name not in names["_modules"]]
+        pending += [child for name, child in members_of(part, "_modules") if name not in names["_modules"]]
         for group in ("_parameters", "_buffers"):
-            for name, tensor in parts_of(part, group):
+            for name, tensor in members_of(part, group):
                 if issubclass(_class_of(tensor), Tensor):
                     yield tensor, name in names[group]
 

@@ -19,7 +19,7 @@ from .disposal import PENDING, DisposedTorchTensor, swap
 __all__ = [
     "charges_of",
     "make_compact",
-    "parts_of",
+    "components_of",
     "refusal_of",
     "storage_of",
     "storages_behind",
@@ -63,7 +63,7 @@ def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
         for name in tensor.__tensor_flatten__()[0]:
             yield from storages_behind(getattr(tensor, name))
         return
-    for part in parts_of(tensor):
+    for part in components_of(tensor):
         storage = storage_of(part)
         if storage is None:
             yield ("torch", "opaque", id(part)), part.numel() * part.element_size()
@@ -91,7 +91,7 @@ def used_bytes(tensor: Any) -> int:
     return int(min(elements, span) * tensor.element_size())
 
 
-def parts_of(tensor: Any) -> list[Any]:
+def components_of(tensor: Any) -> list[Any]:
     """Return the dense tensors that a sparse tensor is made of; of another one itself.
 
     To be called where no function mode is asked.

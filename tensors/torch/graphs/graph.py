@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final
 from ....scopes.base.errors import GraphRetainedError
 from ....scopes.base.process import bytes_text, version_of
 from ....scopes.base.sites import Role, mark_of, rank_of, site_of
-from ....scopes.identity import check_alive
+from ....scopes.identity import refuse_disposed
 from ....scopes.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _walk(tensor: object, verb: str) -> Graph:
     for root in roots:
         kind = kind_of(root)
         if kind is not None:
-            check_alive(root, kind)
+            refuse_disposed(root, kind)
     # PyTorch has been imported by the program: now it may be imported here.
     try:
         from .walk import walk_graph

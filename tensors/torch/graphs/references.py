@@ -41,7 +41,7 @@ __all__ = [
     "TorchReferences",
     "described",
     "identity_of",
-    "parts_of",
+    "members_of",
 ]
 
 
@@ -195,7 +195,7 @@ def _training_by_parameter() -> dict[int, bool]:
     for module in tracked_objects(torch.nn.Module):
         # A module of torch.jit has none.
         is_training = bool(_names_of(module).get("training", True))
-        for _, parameter in parts_of(module, "_parameters"):
+        for _, parameter in members_of(module, "_parameters"):
             found[id(parameter)] = found.get(id(parameter), False) or is_training
     return found
 
@@ -214,7 +214,7 @@ def _names_of(module: Any) -> dict[str, Any]:
     return names
 
 
-def parts_of(module: Any, group: str) -> list[tuple[str, Any]]:
+def members_of(module: Any, group: str) -> list[tuple[str, Any]]:
     """Return the parts of a module in one of its tables, by name.
 
     The tables are ``"_modules"``, ``"_parameters"`` and ``"_buffers"``.
@@ -234,7 +234,7 @@ def _step_to(name: object) -> str:
 
 
 def _parts_of(module: Any) -> list[tuple[str, object]]:
-    return [(_step_to(name), part) for group in _PARTS for name, part in parts_of(module, group)]
+    return [(_step_to(name), part) for group in _PARTS for name, part in members_of(module, group)]
 
 
 def _hooks_of(module: Any) -> list[tuple[str, object]]:
