@@ -1,5 +1,6 @@
 """A report is there however a program and its processes end."""
 
+import gc
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -201,11 +203,15 @@ def test_handlers_of_signals_are_in_the_table_of_patches_and_are_put_back(tmp_pa
     given = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         before = state()
-        with session.Session(("program.py",), False, Settings(), tmp_path / "leaks.json"):
+        with session.Session(("program.py",), False, Settings(), tmp_path / "leaks.json") as opened:
             handlers, rows = state()
             assert rows == {"the handler of SIGUSR1", "the handler of SIGTERM"}
             assert all(callable(handler) for handler in handlers)
+            kept = weakref.ref(opened.detector)
+        del opened, handlers
         assert state() == before == ([before[0][0], signal.SIG_DFL], set())
+        gc.collect()
+        assert kept() is None, "the table has no session that is over"
     finally:
         signal.signal(signal.SIGTERM, given)
 
