@@ -179,12 +179,13 @@ BEFORE = signal.signal(signal.SIGTERM, end)
 def test_a_forked_process_ends_at_once_by_sigterm(tmp_path: Path) -> None:
     forks = """\
 import os, signal, time
+ready, is_ready = os.pipe()
 pid = os.fork()
 if not pid:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     print(signal.getsignal(signal.SIGTERM), flush=True)
+    os.write(is_ready, b".")
     time.sleep(600)
-time.sleep(1)
+os.read(ready, 1)
 os.kill(pid, signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
