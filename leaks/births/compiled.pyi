@@ -186,6 +186,12 @@ class Log:
     def is_in_use(self, address: int, number: int, /) -> bool:
         """Return whether a block of the arena is still the one of that birth."""
 
+    def count_elsewhere(self, address: int, is_elsewhere: bool, /) -> None:
+        """Let the bytes of a block of the arena count for its device, or leave them out.
+
+        They are left out while memory of another library lies in it, which counts itself.
+        """
+
     def entries(self, after: int, until: int, /) -> tuple[list[Entry], list[Row]]:
         """Return the known resources of a window of births, in order of birth, and their rows."""
 

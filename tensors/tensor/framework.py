@@ -62,6 +62,8 @@ class NumpyFramework(Framework):
         # The blocks by address, after so many births.
         self._starts: Sequence[int] = ()
         self._births = -1
+        # Whether memory of other frameworks was ever found in blocks.
+        self._had_aliased = False
 
     def start_watching(self, log: Any, /) -> None:
         """Let the arena serve this context."""
@@ -102,6 +104,9 @@ class NumpyFramework(Framework):
             return None
         addresses, rows = log.blocks(after, until)
         aliased = self._aliased(addresses)
+        self._had_aliased = self._had_aliased or bool(aliased)
+        for address in addresses if self._had_aliased else ():
+            log.count_elsewhere(address, address in aliased)
         if aliased:
             kept = [place for place, address in enumerate(addresses) if address not in aliased]
             addresses, rows = [addresses[place] for place in kept], [rows[place] for place in kept]

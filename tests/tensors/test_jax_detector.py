@@ -14,6 +14,7 @@ jnp = pytest.importorskip("jax.numpy")
 
 import disposescope as ds
 from disposescope.leaks import LeakDetector
+from disposescope.leaks.births.log import LOG
 
 X, W, KEY, PLAIN = jnp.ones((3, 3)), jnp.full((3, 3), 2.0), jax.random.key(0), np.ones(5)
 
@@ -116,6 +117,22 @@ def test_an_array_that_is_made_of_a_numpy_array_is_one_record(make: Any) -> None
     with LeakDetector() as detector:
         kept = make()
         assert [(record.kind, record.nbytes) for record in detector.take_snapshot()] == [("jax.Array", kept.nbytes)]
+
+
+def test_memory_of_numpy_that_arrays_show_is_in_use_once_and_numpys_again_after_them() -> None:
+    def in_use() -> int:
+        detector.take_snapshot()
+        return LOG.live_nbytes().get("cpu:0", 0)
+
+    nbytes = 10 * 4_000_000
+    with LeakDetector() as detector:
+        plain = [np.ones(1_000_000, np.float32) for _ in range(10)]
+        kept = [jax.device_put(array).block_until_ready() for array in plain]
+        assert in_use() == nbytes
+        del kept
+        assert in_use() == nbytes
+        del plain
+        assert in_use() == 0
 
 
 def test_a_block_of_which_an_array_shows_a_part_is_reported() -> None:

@@ -202,6 +202,23 @@ void births_look(Log *log, PyObject *look)
     Py_XSETREF(log->looks.look, look);
 }
 
+PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_t count)
+{
+    if (count != 2) {
+        PyErr_SetString(PyExc_TypeError, "count_elsewhere() takes an address and a bool");
+        return NULL;
+    }
+    void *key = PyLong_AsVoidPtr(arguments[0]);
+    if (key == NULL && PyErr_Occurred()) {
+        return NULL;
+    }
+    struct birth *birth = birth_of(log, key);
+    if (birth != NULL) {
+        site_count_elsewhere(log, birth, arguments[1] == Py_True);
+    }
+    Py_RETURN_NONE;
+}
+
 /* ------------------------------------------------------------------ a birth */
 
 /* Record a birth in place of an older one with its key. -1 where there is no memory. */

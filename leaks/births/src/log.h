@@ -211,6 +211,8 @@ bool births_keep(Log *log, size_t nbytes);
 struct birth *birth_of(const Log *log, const void *key);
 struct birth *birth_of_memory(const Log *log, PyObject *object);
 void births_clear(Log *log);
+/* See `count_elsewhere` in ../compiled.pyi. */
+PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_t count);
 /* Call a function of Python at births; NULL for nobody. See `looks`. */
 void births_look(Log *log, PyObject *look);
 
@@ -301,6 +303,9 @@ double birth_weight(const Log *log, const struct birth *birth);
 /* Count a birth at its site with a sign: 1 where it lives from now on, -1 where it does no longer.
  * Runs no Python code. */
 void site_count(Log *log, const struct birth *birth, int sign);
+/* Whether the bytes of a birth that lives count for its device or, as those of other memory that
+ * lies in it, elsewhere. */
+void site_count_elsewhere(Log *log, struct birth *birth, bool is_elsewhere);
 /* A birth has been counted: record what lives of each site, as at the end of a pass. Runs no Python
  * code. */
 void sites_birth(Log *log);

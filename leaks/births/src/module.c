@@ -160,6 +160,7 @@ static PyMethodDef methods[] = {
     {"exclude", METHOD(births_exclude), METH_O, NULL},
     {"has_escaped", METHOD(births_has_escaped), METH_O, NULL},
     {"is_in_use", METHOD(rows_is_in_use), METH_FASTCALL, NULL},
+    {"count_elsewhere", METHOD(births_count_elsewhere), METH_FASTCALL, NULL},
     {"let_out", METHOD(births_let_out), METH_O, NULL},
     {"latest", METHOD(sites_latest), METH_O, NULL},
     {"live_nbytes", METHOD(live_nbytes), METH_NOARGS, NULL},

@@ -312,6 +312,17 @@ void site_count(Log *log, const struct birth *birth, int sign)
     }
 }
 
+void site_count_elsewhere(Log *log, struct birth *birth, bool is_elsewhere)
+{
+    unsigned flags = is_elsewhere ? birth->flags | BIRTH_BACKED : birth->flags & ~(unsigned)BIRTH_BACKED;
+    const struct site *site = &log->sites.all[birth->site];
+    if (flags != birth->flags && !(birth->flags & BIRTH_UNCOUNTED) && site->device < DEVICES) {
+        int64_t nbytes = (int64_t)((double)birth->nbytes * birth_weight(log, birth));
+        log->sites.live_nbytes[site->device] += is_elsewhere ? -nbytes : nbytes;
+    }
+    birth->flags = flags;
+}
+
 void sites_clear(Log *log)
 {
     /* Code that is let go may take anything with it: afterwards, when there are no sites any
