@@ -6,10 +6,12 @@
 
 /* ------------------------------------------------------------------ one buffer after the other */
 
+/* When something that is placed lives: in the sections from `first` up to `until`. */
 struct life {
     int32_t first, until;
 };
 
+/* Where it lies, in bytes. */
 struct extent {
     int64_t offset, end;
 };

@@ -2,8 +2,8 @@
 
 #include <structmember.h>
 
-/* The ledgers of threads that have not ended, in a ring, and those that have, in another, as far as
- * an entry knows one. */
+/* Two rings: the ledgers of threads that run, and those of threads that have ended and to which an
+ * entry still refers. */
 static Ledger ring = {.previous = &ring, .next = &ring}, ended_ring = {.previous = &ended_ring, .next = &ended_ring};
 /* The sums of the threads that have ended. */
 static long long retired[COUNTERS];

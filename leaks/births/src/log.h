@@ -44,7 +44,7 @@ enum birth_flag {
 #define SITE_BITS 22
 #define NBYTES_AT_MOST ((UINT64_C(1) << NBYTES_BITS) - 1)
 #define SITES_AT_MOST ((UINT32_C(1) << SITE_BITS) - 1)
-/* Of what is not to be recorded, or happened on a line for which there is no place any more. */
+/* The site of what is not recorded: nobody asked for it, or there are SITES_AT_MOST already. */
 #define NO_SITE UINT32_MAX
 
 struct birth {
@@ -100,7 +100,8 @@ struct place {
 
 #define PLACES_AT_MOST 64
 
-/* Something about a code: see places.c. */
+/* One fact of a code object: a question, such as the role of the code, and the answer. See
+ * places.c. */
 struct code_fact {
     PyCodeObject *code;
     intptr_t about, value;
@@ -251,8 +252,8 @@ PyObject *names_object(const struct names *names, uint16_t number);
  * an exception that is set. */
 uint16_t scope_number(Log *log, PyObject *scope);
 uint16_t scope_number_here(Log *log);
-/* From now on take this number for that of the current scope of the thread; NULL ends that. It is
- * read where it stands. */
+/* From now on take this number for that of the current scope of the thread; NULL ends that. The
+ * pointer is kept: what it points to must live until another one, or NULL, is given. */
 void scope_number_use(const uint16_t *number);
 /* The number that is taken so; false where none is. */
 bool scope_number_in_use(uint16_t *number);

@@ -10,9 +10,9 @@
 
 #define POINTS 256
 
-/* What lived after each pass by one name, from one pass on, counted since births began to be
- * recorded; only passes whose number is a multiple of the name's stride. Each birth counts as a
- * pass as well, for programs that have no others: those are the passes without a name. */
+/* What lived of a site after passes of one name. Passes are numbered since births began to be
+ * recorded, and only those are kept whose number is a multiple of the name's stride. For programs
+ * without passes each birth counts as one: those are the passes without a name. */
 struct series {
     struct series *next;
     struct point {

@@ -69,25 +69,25 @@ int thread_forget_dead(void);
 /* -------------------------------------------------------- libtorch.c: what PyTorch is doing on the calling thread */
 
 /* Takes the paths of PyTorch's libraries, which are loaded, and the number of the dispatch key of
- * transforms. -1 with an error set; 0 where a function is missing; 1. All else is to be called
- * after that. */
+ * transforms. -1 with an error set; 0 where a function is missing; 1 where all were found. The
+ * other functions of libtorch.c may be called only then. */
 int libtorch_find(PyObject *paths, unsigned long key);
 
-/* Whether what is made now is no birth: in a backward pass, in a transform, or where nobody is to
- * see functions called. */
+/* Whether what is made now is no birth: in a backward pass, in a transform, or where calls of
+ * functions are hidden from modes and classes (``DisableTorchFunction``). */
 bool libtorch_makes_no_births(void);
 
-/* One reason for that: nobody is to see functions called. */
+/* One reason for that: calls of functions are hidden from modes and classes. */
 bool libtorch_functions_are_disabled(void);
 
-/* Lets nobody see functions called, no mode and no class; returns what was so before, to be given
- * back. */
+/* Hides calls of functions from modes and classes; returns the state before, for
+ * `libtorch_enable_functions`. */
 int libtorch_disable_functions(void);
 void libtorch_enable_functions(int before);
 
 /* ------------------------------------------------------------------ memory.c: the memory of what was made last */
 
-/* What it has to look at. */
+/* A tensor that waits to be looked at. */
 struct look;
 
 typedef struct {
