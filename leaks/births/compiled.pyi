@@ -212,15 +212,15 @@ class Log:
     def passes(self) -> dict[str, int]:
         """Return how many passes of each name there were."""
 
-    def look_at_births(self, look: Callable[[], bool] | None, /) -> None:
+    def look_at_births(self, look: Callable[[bool], bool] | None, /) -> None:
         """Call a function at births 6, 7, 8, 10 and so on from now, on the main thread.
 
         Each is a quarter further on than the one before, and from some 16,000 on twice as far. It
         is called, too, where a device has a quarter and 8 MB more live bytes than at any call
         before. The call is made as soon as the main thread runs Python code.
 
-        The function returns whether it looked; where it did not, it is called again at the next
-        birth. None ends the calls.
+        The function is told whether there were so many more bytes, and returns whether it looked;
+        where it did not, it is called again at the next birth. None ends the calls.
         """
 
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:

@@ -570,7 +570,7 @@ class Holders:
                 steps.add(step)
         return sorted(steps)
 
-    def graph_nbytes_behind(self, tensors: Sequence[object]) -> int:
+    def nbytes_of_graphs(self, tensors: Sequence[object]) -> int:
         """Return about how many bytes the graphs of some tensors have.
 
         They are what these saved, each storage once, and nodes, as many for each tensor as for one

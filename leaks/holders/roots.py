@@ -86,6 +86,10 @@ def library_frames() -> Iterator[Root]:
     return (root for thread, frame in _frames() if _is_of_library_code(frame) for root in _locals(thread, frame))
 
 
+def _text_of(frame: FrameType) -> str:
+    return f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+
+
 def _is_of_library_code(frame: FrameType) -> bool:
     # Code that is executed in a dictionary of its own may have no name.
     return is_of_library(frame.f_globals.get("__name__", "__main__"))
@@ -93,7 +97,7 @@ def _is_of_library_code(frame: FrameType) -> bool:
 
 def _locals(thread: int, frame: FrameType) -> Iterator[Root]:
     """Yield the variables of a running function."""
-    where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
+    where = _text_of(frame)
     if frame.f_code.co_flags & _OF_COROUTINES:
         where += OF_A_COROUTINE
     if thread not in (threading.get_ident(), threading.main_thread().ident):
@@ -285,9 +289,8 @@ def _waiting_in(whose: str, task: Any) -> Iterator[Root]:
     while class_of(waiting) is types.CoroutineType:
         frame = waiting.cr_frame
         if frame is not None and waiting.cr_suspended and not is_of_library(frame.f_globals.get("__name__")):
-            where = f"frame {shown(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}()"
             for name, value in locals_of(frame).items():
-                yield f"{whose}, suspended {where}: local {name!r}", value
+                yield f"{whose}, suspended {_text_of(frame)}: local {name!r}", value
         waiting = waiting.cr_await
 
 

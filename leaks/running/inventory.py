@@ -40,8 +40,8 @@ from ..verdicts.growth import (
     STOPPED,
     UNASKED,
     are_few_and_large,
+    began_lately,
     joins,
-    keeps_since_lately,
     rises,
     trend_of,
     trend_over_births,
@@ -62,8 +62,6 @@ _OF_EXIT: Final = "not found: code of an extension, such as the arguments of ate
 _OF_AN_EXIT_FUNCTION: Final = (
     "call atexit.unregister() when it has done its work, or have the exit function refer to it by weakref.ref"
 )
-_MORE_NBYTES: Final = 8 << 20
-"""So many bytes, and a quarter, more than at the last look are worth one: as in births.c."""
 _UNKNOWN_END: Final = "before the program ended"
 _NOT_FOUND: Final = "not found"
 _LOOKED_AT_AGAIN: Final = ("scope", "suspended")
@@ -186,7 +184,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_most_nbytes", "_next", "_open")
+    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_next", "_open")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -198,8 +196,6 @@ class Growing:
         self._last: dict[str, int] = {}
         # Of each name, at which pass it is looked next.
         self._next: dict[str, int] = {}
-        # The most memory that there was at a look.
-        self._most_nbytes = 0
         self._look: Callable[[], _Look | None] = _no_look
         self._failure: str | None = None
 
@@ -209,21 +205,20 @@ class Growing:
         if count >= self._next.get(name, PASSES_AT_LEAST) and self.look():
             self._next[name] = count + count // 2
 
-    def born(self) -> bool:
-        """Look at what grows in a program without passes. Return whether this place allowed it."""
+    def born(self, *, has_more: bool) -> bool:
+        """Look at what grows in a program without passes. Return whether this place allowed it.
+
+        Parameters
+        ----------
+        has_more : bool
+            Whether there is much more memory than before.
+        """
         # Code of this package may have a lock.
         if self._look() is not None or _is_in_our_code():
             return False
-        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
+        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows(has_more=has_more):
             return True
-        nbytes = max(LOG.live_nbytes().values(), default=0)
-        has_more = nbytes >= self._most_nbytes + self._most_nbytes // 4 + _MORE_NBYTES
-        if not _grows(has_more=has_more):
-            return True
-        if not self.look():
-            return False
-        self._most_nbytes = max(self._most_nbytes, nbytes)
-        return True
+        return self.look()
 
     def look_at(self, report: Report) -> None:
         """Take what grows from a report of what is there now, also from one written now and then.
@@ -489,7 +484,7 @@ def _undecided_at_the_end(
                 return
             until = [point for point in series if point[0] <= highest[0]]
             stays = stays or rises(until)
-            is_late = is_late or keeps_since_lately(until, 1, 1)
+            is_late = is_late or began_lately(until)
         for course in (LOG.series(number, name) for name in passes):
             # What was made before the passes began does not rise over them.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []

@@ -137,7 +137,7 @@ class Session:
         self._stop_looking = look_at_passes(self._passed)
         if self._lives is not None:
             self._lives.start()
-        LOG.look_at_births(lambda: self._growing.born())
+        LOG.look_at_births(lambda has_more: self._growing.born(has_more=has_more))
         self._answer.install()
         if self._is_program:
             self._at_termination.install()

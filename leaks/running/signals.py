@@ -35,26 +35,6 @@ _ENDED: Final = Patch(
 PATCHES.declare(_ASKED, _ENDED)
 
 
-# The table of patches keeps what makes and undoes a change, and would keep a session with it.
-_INSTALLED: Final[dict[int, Any]] = {}
-
-
-def _begin_to_answer() -> None:
-    _INSTALLED[signal.SIGUSR1].begin()
-
-
-def _end_to_answer() -> None:
-    _INSTALLED.pop(signal.SIGUSR1).end()
-
-
-def _begin_to_finish() -> None:
-    _INSTALLED[signal.SIGTERM].begin()
-
-
-def _end_to_finish() -> None:
-    _INSTALLED.pop(signal.SIGTERM).end()
-
-
 @final
 class SignalAnswer:
     """Prints the result of a function whenever the process gets ``SIGUSR1``.
@@ -84,8 +64,7 @@ class SignalAnswer:
     def install(self) -> None:
         """Install the handler of the signal."""
         if hasattr(signal, "SIGUSR1") and threading.current_thread() is threading.main_thread():
-            _INSTALLED[signal.SIGUSR1] = self
-            self._is_installed = PATCHES.change(_ASKED, _begin_to_answer, _end_to_answer)
+            self._is_installed = PATCHES.change(_ASKED, self._begin, self._end)
 
     def remove(self) -> None:
         """Restore the former handler, unless another handler has been installed since."""
@@ -93,12 +72,10 @@ class SignalAnswer:
             self._is_installed = False
             PATCHES.restore(_ASKED)
 
-    def begin(self) -> None:
-        """Take the place of the handler that is there."""
+    def _begin(self) -> None:
         self._before = signal.signal(signal.SIGUSR1, self._answer)
 
-    def end(self) -> None:
-        """Give the place back."""
+    def _end(self) -> None:
         if signal.getsignal(signal.SIGUSR1) == self._answer:
             # None stands for a handler that was not installed from Python.
             signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._before is None else self._before)
@@ -154,8 +131,7 @@ class ReportAtTermination:
             and threading.current_thread() is threading.main_thread()
             and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         ):
-            _INSTALLED[signal.SIGTERM] = self
-            self._is_installed = PATCHES.change(_ENDED, _begin_to_finish, _end_to_finish)
+            self._is_installed = PATCHES.change(_ENDED, self._begin, self._end)
 
     def remove(self) -> None:
         """Have the signal end the process as before, unless another handler has been installed."""
@@ -163,12 +139,10 @@ class ReportAtTermination:
             self._is_installed = False
             PATCHES.restore(_ENDED)
 
-    def begin(self) -> None:
-        """Take the place of the signal's effect."""
+    def _begin(self) -> None:
         signal.signal(signal.SIGTERM, self._answer)
 
-    def end(self) -> None:
-        """Give the place back."""
+    def _end(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._answer:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

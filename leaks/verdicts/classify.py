@@ -228,7 +228,7 @@ def _graph_nbytes_by_row(
     behind: dict[int, int] = {}
     for tensors, those in families:
         known = nbytes_of(found.records[index] for leak in those for index in places[id(leak)])
-        nbytes = holders.graph_nbytes_behind([*tensors.values()])
+        nbytes = holders.nbytes_of_graphs([*tensors.values()])
         if nbytes >= _MUCH_MORE * known:
             behind[id(max(those, key=lambda leak: leak.nbytes))] = nbytes
     return behind

@@ -32,9 +32,9 @@ __all__ = [
     "UNASKED",
     "Evidence",
     "are_few_and_large",
+    "began_lately",
     "doubt_of",
     "joins",
-    "keeps_since_lately",
     "rises",
     "trend_of",
     "trend_of_births",
@@ -312,7 +312,7 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     """
     if len(course) < PASSES_AT_LEAST:
         return False
-    floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
+    floors = _floors_of(course)
     if floors[-1] < at_least:
         return False
     # An expression makes one or two on the way.
@@ -333,17 +333,14 @@ def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
     return all(abs(floor / floors[-1] - part) <= _UNEVEN for floor, part in zip(at_quarters, _QUARTERS, strict=True))
 
 
-def keeps_since_lately(course: Sequence[Point], count: int, made: float) -> bool:
-    """Return whether a line keeps what it makes since so lately that there are few points of it.
+def _floors_of(course: Sequence[Point]) -> list[int]:
+    """Return for each point how much is there at every later one."""
+    return list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
 
-    Parameters
-    ----------
-    course : sequence of (int, int, int)
-        Births of the program, live count and live bytes of the line, in order.
-    count, made : int
-        How many are there, and how many the line made.
-    """
-    return sum(live > 0 for _, live, _ in course) < PASSES_AT_LEAST and count * MADE_FOR_ONE >= made
+
+def began_lately(course: Sequence[Point]) -> bool:
+    """Return whether a line has too few points over the births of a program to show a rise."""
+    return sum(live > 0 for _, live, _ in course) < PASSES_AT_LEAST
 
 
 def trend_over_births(course: Sequence[Point]) -> Trend | None:
@@ -367,7 +364,7 @@ def trend_over_births(course: Sequence[Point]) -> Trend | None:
 def _rises_by_a_root(course: Sequence[Point]) -> bool:
     if len(course) < PASSES_AT_LEAST:
         return False
-    floors = list(accumulate((count for _, count, _ in reversed(course)), min))[::-1]
+    floors = _floors_of(course)
     if floors[-1] < _ALONE_AT_LEAST:
         return False
     first = next(number for number, count, _ in course if count)
@@ -663,7 +660,8 @@ class Evidence:
             return False
         if not self._names:
             course = LOG.series(site, None)
-            return rises(course) or keeps_since_lately(course, len(births.numbers()), births.made * share)
+            keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
+            return rises(course) or (keeps and began_lately(course))
         # What was made before the passes began does not rise over them; after the last it may have.
         now = round(births.live)
         return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)

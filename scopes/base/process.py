@@ -289,14 +289,21 @@ class Patches:
                 print(f"RuntimeWarning: {warning}", file=sys.stderr)
 
     def restore(self, patch: Patch) -> None:
-        """Undo all changes of a patch, the last first."""
-        for change in reversed(self._changes.get(patch, {}).values()):
+        """Undo all changes of a patch, the last first.
+
+        Those that functions make are forgotten, with what the functions refer to.
+        """
+        changes = self._changes.get(patch, {})
+        for key, change in [*reversed(changes.items())]:
             change.restore()
+            if isinstance(change, _Change):
+                del changes[key]
 
     def restore_all(self) -> None:
         """Undo all changes of all patches, the last first."""
-        for patch in reversed(self._changes):
-            self.restore(patch)
+        for changes in reversed(self._changes.values()):
+            for change in reversed(changes.values()):
+                change.restore()
 
     def install_all(self) -> None:
         """Make all changes again that `restore_all` has undone."""

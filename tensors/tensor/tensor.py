@@ -270,6 +270,7 @@ def exported_storages() -> tuple[ExportedStorage, ...]:
     return tuple(found.values())
 
 
+# Python's operators on the arrays themselves are shorter than the way through the ufunc protocol.
 _python: Final[Any] = operator
 _numpy: Final[Any] = np
 

@@ -208,7 +208,7 @@ def test_somebody_looks_at_births_6_7_8_10_and_so_on_where_python_code_runs(log:
     seen: list[int] = []
     before = log.counts()[0]
 
-    def look() -> bool:
+    def look(_has_more: bool) -> bool:
         seen.append(log.counts()[0] - before)
         if seen[-1] == 41:
             raise KeyboardInterrupt
@@ -230,6 +230,26 @@ def test_somebody_looks_at_births_6_7_8_10_and_so_on_where_python_code_runs(log:
     assert seen == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 41, -1]
 
 
+def test_somebody_looks_where_a_device_has_a_quarter_and_8_mib_more_than_before(log: Any) -> None:
+    seen: list[tuple[int, bool]] = []
+    before, anchors = log.counts()[0], [Anchor() for _ in range(34)]
+
+    def look(has_more: bool) -> bool:
+        seen.append((log.counts()[0] - before, has_more))
+        return True
+
+    log.look_at_births(look)
+    try:
+        for _ in range(200):
+            log.record_memory(Anchor(), None, 8, "kind", "cpu:0")
+        for anchor in anchors:
+            log.record_memory(anchor, None, (1 << 20) + 100, "kind", "cpu:0")
+    finally:
+        log.look_at_births(None)
+    # Each is due at 8 MiB, and a quarter, more than at the one before.
+    assert [number for number, has_more in seen if has_more] == [208, 218, 231]
+
+
 @pytest.mark.parametrize("traced", [False, True], ids=["", "under a debugger"])
 def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any, traced: bool) -> None:
     seen: list[int] = []
@@ -239,7 +259,7 @@ def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any,
         for _ in range(count):
             log.record_memory(Anchor(), None, 8, "kind", "cpu:0")
 
-    def look() -> bool:
+    def look(_has_more: bool) -> bool:
         seen.append(log.counts()[0] - before)
         if len(seen) == 1:
             # As other threads do while the main thread looks.

@@ -103,33 +103,11 @@ def test_a_report_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert shown.stderr.endswith("error: cannot read 'none.json': No such file or directory\n")
 
 
-@POSIX
-def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: Path) -> None:
-    # As a shell's foreground job: the tests themselves may run where the signal is ignored.
-    # One that comes just before a sleep does not end it, on Python 3.14.
-    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    name = program(tmp_path, VIEW + default + "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.1)\n")
-    process = subprocess.Popen(
-        [*COMMANDS, "run", "-o", "leaks.json", name],
-        cwd=tmp_path,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=500)
-    assert process.returncode == -signal.SIGINT
-    assert "KeyboardInterrupt" in stderr
-    assert (written(tmp_path)["program"]["ended"], written(tmp_path)["program"]["status"]) == ("interrupt", 130)
-    assert told(written(tmp_path)) == [("view", 1)]
+WAITS_FOR_IT = "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
-def terminated(tmp_path: Path, code: str) -> tuple[int, str]:
-    """The status of a program that gets SIGTERM when it is ready, and what it printed to stderr."""
+def ended_by(number: signal.Signals, tmp_path: Path, code: str) -> tuple[int, str]:
+    """The status of a program that gets a signal when it is ready, and what it wrote to stderr."""
     process = subprocess.Popen(
         [*COMMANDS, "run", "-o", "leaks.json", program(tmp_path, code)],
         cwd=tmp_path,
@@ -141,17 +119,26 @@ def terminated(tmp_path: Path, code: str) -> tuple[int, str]:
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.terminate()
+        process.send_signal(number)
         _, stderr = process.communicate(timeout=500)
     return process.returncode, stderr
 
 
-WAITS_FOR_IT = "print('ready', flush=True)\nwhile True: time.sleep(0.1)\n"
+@POSIX
+def test_ctrl_c_ends_the_program_as_without_and_the_report_is_written(tmp_path: Path) -> None:
+    # As a shell's foreground job: the tests themselves may run where the signal is ignored.
+    # One that comes just before a sleep does not end it, on Python 3.14.
+    default = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    status, stderr = ended_by(signal.SIGINT, tmp_path, f"{VIEW}{default}import time\n{WAITS_FOR_IT}")
+    assert status == -signal.SIGINT
+    assert "KeyboardInterrupt" in stderr
+    assert (written(tmp_path)["program"]["ended"], written(tmp_path)["program"]["status"]) == ("interrupt", 130)
+    assert told(written(tmp_path)) == [("view", 1)]
 
 
 @POSIX
 def test_a_program_that_is_told_to_end_leaves_a_whole_report_and_ends_by_the_signal(tmp_path: Path) -> None:
-    status, stderr = terminated(tmp_path, f"{VIEW}import time\n{WAITS_FOR_IT}")
+    status, stderr = ended_by(signal.SIGTERM, tmp_path, f"{VIEW}import time\n{WAITS_FOR_IT}")
     assert status == -signal.SIGTERM
     assert stderr.startswith("leak-report: the program was ended by SIGTERM\n1 leak, 1 tensor"), stderr
     content = written(tmp_path)
@@ -169,7 +156,7 @@ def end(number, frame):
     sys.exit(7)
 BEFORE = signal.signal(signal.SIGTERM, end)
 """
-    status, stderr = terminated(tmp_path, VIEW + handles + WAITS_FOR_IT)
+    status, stderr = ended_by(signal.SIGTERM, tmp_path, VIEW + handles + WAITS_FOR_IT)
     assert status == 7
     assert stderr.startswith("cleaned up\nleak-report: 1 leak"), stderr
     assert written(tmp_path)["program"]["ended"] == "exit"

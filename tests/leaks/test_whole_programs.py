@@ -941,7 +941,7 @@ def test_a_pass_during_a_look_of_another_thread_leaves_the_next_one_to_look() ->
         begun.wait()
         for number in range(17, 20):
             growing.passed("step", number)
-        assert not growing.born()
+        assert not growing.born(has_more=False)
         growing.look_beside(look_beside)
         go_on.set()
         other.result()

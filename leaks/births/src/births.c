@@ -163,7 +163,7 @@ static int look_now(void *given)
      * another call is pending. */
     PyThreadState *thread = PyThreadState_Get();
     PyThreadState_EnterTracing(thread);
-    PyObject *looked = PyObject_CallNoArgs(look);
+    PyObject *looked = PyObject_CallOneArg(look, log->looks.has_grown ? Py_True : Py_False);
     PyThreadState_LeaveTracing(thread);
     Py_DECREF(look);
     /* It looks later where it says so: at the next birth. */

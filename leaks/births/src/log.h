@@ -154,7 +154,7 @@ struct sites {
  * has a quarter more bytes than at any look before, and some megabytes, as a program may load much
  * first and begin then. The main thread looks as soon as it runs Python code. */
 struct looks {
-    PyObject *look;      /* called without arguments, returns whether it looked; NULL for nobody */
+    PyObject *look;      /* called with `has_grown`, returns whether it looked; NULL for nobody */
     uint64_t after;      /* the number of the last birth before */
     uint64_t next;       /* at which birth since then it is called */
     int64_t next_nbytes; /* at how many bytes that live */
