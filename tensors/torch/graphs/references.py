@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, cast, final
 from weakref import ref
@@ -65,6 +65,29 @@ _NO_NUMBER: Final = 2**63
 
 
 @final
+class _StepsOfOne:
+    """The steps of an optimizer, which may be gone meanwhile."""
+
+    __slots__ = ("numbers", "optimizer", "parameters")
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = ref(optimizer)
+        self.numbers: list[int] = []
+        self.parameters = {id(parameter): ref(parameter) for parameter in _parameters_of(optimizer)}
+
+    def has_one_of(self, leaves: set[int]) -> bool:
+        """Return whether it has, or had in the beginning, one of some parameters that are alive."""
+        optimizer = self.optimizer()
+        if optimizer is not None:
+            return any(id(parameter) in leaves for parameter in _parameters_of(optimizer))
+        return any(key in leaves and parameter() is not None for key, parameter in self.parameters.items())
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+@final
 class Steps:
     """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
 
@@ -80,8 +103,8 @@ class Steps:
         threads.
 
         The steps are those of the optimizers that have parameters of the graph: while those of a
-        policy wait for the end of an episode, a critic may step. Where none of them is alive they
-        are the steps of all.
+        policy wait for the end of an episode, a critic may step. Where none has one (an optimizer
+        may step on copies), they are the steps of all, if no ``backward()`` can go through it.
 
         Of very many steps some are remembered only, and of a very large graph a part is looked at:
         it is at least as many then.
@@ -112,22 +135,16 @@ class Steps:
             edges = {key: [child for child in below if child in nodes] for key, below in edges.items()}
         guard_release(nodes, edges)
         steps = self._steps_of(leaves)
-        return len({bisect_right(steps, number) for number in made})
+        if not steps and is_spent(node):
+            steps = self._numbers
+        return len({bisect_right(steps, number) for number in made}) if steps else 0
 
     def _steps_of(self, leaves: set[int]) -> list[int]:
-        """Return the numbers at the steps of optimizers that have one of some parameters.
+        """Return the numbers at the steps of optimizers that have, or had, one of some parameters.
 
-        The parameters are given by ``id``. Where no optimizer has one, the numbers are those of the
-        steps of all.
+        The parameters are given by ``id``; they are alive.
         """
-        numbers: list[int] = []
-        for reference, those in self._of.copy().values():
-            optimizer = reference()
-            if optimizer is not None and any(
-                id(parameter) in leaves for group in optimizer.param_groups for parameter in group["params"]
-            ):
-                numbers += those
-        return sorted(numbers) or self._numbers
+        return sorted(number for one in [*self._of.values()] if one.has_one_of(leaves) for number in one.numbers)
 
     def before(self, tensor: Any) -> float | None:
         """Return which share of the steps until now came before the graph of a tensor.
@@ -146,7 +163,7 @@ class Steps:
         self._met = 0
         self._thread: int | None = None
         # Of each optimizer, by ``id``: one that compares with others may have no hash.
-        self._of: dict[int, tuple[ref[torch.optim.Optimizer], list[int]]] = {}
+        self._of: dict[int, _StepsOfOne] = {}
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step."""
@@ -158,11 +175,11 @@ class Steps:
         if _number_now is not None:
             number = _number_now()
             known = self._of.get(id(optimizer))
-            if known is None or known[0]() is not optimizer:
-                known = self._of[id(optimizer)] = ref(optimizer), []
-            known[1].append(number)
-            if len(known[1]) > _KEPT:
-                del known[1][::2]
+            if known is None or known.optimizer() is not optimizer:
+                known = self._of[id(optimizer)] = _StepsOfOne(optimizer)
+            known.numbers.append(number)
+            if len(known.numbers) > _KEPT:
+                del known.numbers[::2]
             self._met += 1
             if self._met % self._stride == 0:
                 self._numbers.append(number)
