@@ -165,7 +165,7 @@ def doctor() -> int:
             print(f"    found      {found}")
         print(f"    why        {patch.why}\n    guard      {patch.guard}\n    otherwise  {patch.otherwise}")
     print()
-    for text in PATCHES.unseen({}):
+    for text in PATCHES.unwatched_since({}):
         print(f"not watched: {text}")
     for row in failed:
         print(f"guard fails: {row.patch.name}: {row.patch.otherwise}")

@@ -711,7 +711,7 @@ def _install_or_say(module: str, install: Callable[[], None]) -> None:
         error.add_note(
             f"scopes do not own what {module} makes: its framework could not be installed, and is not tried again"
         )
-        PATCHES.miss(f"{module}: what it makes")
+        PATCHES.note_unwatched(f"{module}: what it makes")
         raise
 
 
@@ -742,7 +742,7 @@ def _load(entry_point: EntryPoint) -> None:
             RuntimeWarning,
             stacklevel=2,
         )
-        PATCHES.miss(f"{entry_point.name}: what it makes")
+        PATCHES.note_unwatched(f"{entry_point.name}: what it makes")
 
 
 # The interpreter's own module is always there: packages are asked when the first scope is entered,

@@ -2,15 +2,43 @@
 
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, final
 from weakref import ref
 
 from ...scopes.identity import Entry
 from ...scopes.kinds import Kind
 
-SiteRow: TypeAlias = tuple[str, str, str | None, tuple[tuple[CodeType, int], ...], int, float, int, int]
-"""What is known of a site: kind, device, the call, its places (innermost first), how many were
-born, how many live, their bytes now, and the most bytes at once."""
+class SiteRow(NamedTuple):
+    """What is known of a site.
+
+    Attributes
+    ----------
+    kind, device : str
+        Of what is born there.
+    op : str or None
+        The call that makes it.
+    places : tuple of (CodeType, int)
+        Code objects and instructions, innermost first.
+    births : int
+        How many were born.
+    live : float
+        How many live; an estimate where births are sampled.
+    nbytes, peak_nbytes : int
+        Their bytes now, and the most at once.
+    last_birth, last_birth_before_death : int
+        The numbers of the last birth there, and of the last birth anywhere before one of them died.
+    """
+
+    kind: str
+    device: str
+    op: str | None
+    places: tuple[tuple[CodeType, int], ...]
+    births: int
+    live: float
+    nbytes: int
+    peak_nbytes: int
+    last_birth: int
+    last_birth_before_death: int
 
 @final
 class Row:
@@ -233,9 +261,6 @@ class Log:
 
     def site(self, number: int, /) -> SiteRow:
         """Return what is known of a site."""
-
-    def latest(self, number: int, /) -> tuple[int, int]:
-        """Return the number of a site's last birth, and of the last birth before one of it died."""
 
     def site_count(self) -> int:
         """Return how many sites there are, numbered from 0."""

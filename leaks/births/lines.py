@@ -41,14 +41,14 @@ class Beginning:
     passes: Mapping[str, int] = field(default_factory=dict[str, int])
     births: Mapping[int, int] = field(default_factory=dict[int, int])
     opening: int = field(default_factory=lambda: LOG.openings())
-    met: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.met())
+    met: Mapping[Patch, int] = field(default_factory=lambda: PATCHES.times_unseen())
 
     @classmethod
     def now(cls, births: int) -> Beginning:
         """Return what the log has now, with the number of its last birth."""
         if not births:
             return cls(0, LOG.passes())
-        return cls(births, LOG.passes(), {number: LOG.site(number)[4] for number in range(LOG.site_count())})
+        return cls(births, LOG.passes(), {number: LOG.site(number).births for number in range(LOG.site_count())})
 
     @property
     def has_series(self) -> bool:
@@ -97,7 +97,7 @@ class Births:
     @property
     def mark(self) -> Mark | None:
         """Return code and instruction of the line; None where they are not known any more."""
-        places = LOG.site(self.site_number)[3] if self.site_number is not None and self.is_known_still else ()
+        places = LOG.site(self.site_number).places if self.site_number is not None and self.is_known_still else ()
         return places[0] if places else None
 
     @property
@@ -147,12 +147,12 @@ def with_totals(sites: Iterable[LiveSite], beginning: Beginning) -> tuple[LiveSi
     """Return the sites with their births and peaks, as the log counted them since a beginning."""
     totals: dict[tuple[Site | None, str, str], tuple[int, int]] = {}
     for number in range(LOG.site_count()):
-        kind, device, _, places, births, _, _, peak_nbytes = LOG.site(number)
-        key = (site_of(places[0] if places else None), kind, device)
+        row = LOG.site(number)
+        key = (site_of(row.places[0] if row.places else None), row.kind, row.device)
         before = totals.get(key, (0, 0))
         earlier = beginning.births.get(number, 0)
         # The peak of a line that made some before may be of that time.
-        totals[key] = before[0] + births - earlier, before[1] + (0 if earlier else peak_nbytes)
+        totals[key] = before[0] + row.births - earlier, before[1] + (0 if earlier else row.peak_nbytes)
     found: list[LiveSite] = []
     for site in sites:
         births, peak_nbytes = totals.get((site.site, site.kind, site.device), (0, 0))

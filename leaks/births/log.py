@@ -13,7 +13,7 @@ from ...scopes.base.process import at_forks
 from ...scopes.base.sites import Mark, Site, site_of
 from ...scopes.framework import FRAMEWORKS, Escape, LiveMemory, MemoryFacts, ModelFacts
 from ...scopes.identity import Entry
-from .compiled import LOG, Log, Row, untrack
+from .compiled import LOG, Log, Row, SiteRow, untrack
 
 if TYPE_CHECKING:
     from ...scopes.kinds import Layout
@@ -26,6 +26,7 @@ __all__ = [
     "BirthRows",
     "RecordedMemory",
     "SiteFacts",
+    "SiteRow",
     "Sites",
     "Subject",
     "UnheldMemory",
@@ -115,9 +116,10 @@ class Sites:
         """Return the facts about the site with this number."""
         facts = self._known.get(number)
         if facts is None:
-            kind, device, op, places, made, live, *_ = LOG.site(number)
-            frames = tuple(site for place in places if (site := self.line(place)) is not None)
-            facts = SiteFacts(frames[0] if frames else None, frames, kind, device, op, made, live)
+            row = LOG.site(number)
+            frames = tuple(site for place in row.places if (site := self.line(place)) is not None)
+            first = frames[0] if frames else None
+            facts = SiteFacts(first, frames, row.kind, row.device, row.op, row.births, row.live)
             self._known[number] = facts
         return facts
 

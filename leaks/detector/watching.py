@@ -265,7 +265,7 @@ class _Listener:
     def line_of_birth(self, entry: Entry) -> str:
         """Return the line where a resource was born; empty where that is not known."""
         row = recall(entry)
-        places = () if row is None else LOG.site(row.site)[3]
+        places = () if row is None else LOG.site(row.site).places
         return str(site_of(places[0])) if places else ""
 
     def story(self, entry: Entry) -> str:
@@ -357,14 +357,15 @@ def _memory_by_line() -> list[tuple[int, str]]:
     found: dict[tuple[str, str], tuple[int, str]] = {}
     log = complete_log()
     for number in range(log.site_count()):
-        kind, device, _, places, _, live, nbytes, _ = log.site(number)
-        if nbytes > 0:
+        site = log.site(number)
+        if site.nbytes > 0:
             # A tensor and the array that is its memory, and was there before it, are of one line:
             # reported once.
-            key = str(site_of(places[0] if places else None) or "<unknown>"), device
-            row = nbytes, f"{bytes_text(nbytes)} in {round(live):,} {kind} on {device} at {key[0]}"
-            if nbytes >= found.get(key, row)[0]:
-                found[key] = row
+            line = str(site_of(site.places[0] if site.places else None) or "<unknown>")
+            text = f"{bytes_text(site.nbytes)} in {round(site.live):,} {site.kind} on {site.device} at {line}"
+            row = site.nbytes, text
+            if site.nbytes >= found.get((line, site.device), row)[0]:
+                found[line, site.device] = row
     return sorted(found.values(), key=lambda row: (-row[0], row[1]))
 
 

@@ -33,7 +33,7 @@ class DetectorOfScope:
         lines: list[str] = []
         for entry in entries:
             row = recall(entry)
-            places = () if row is None else LOG.site(row.site)[3]
+            places = () if row is None else LOG.site(row.site).places
             lines.append(str(site_of(places[0])) if places else "")
         return lines
 

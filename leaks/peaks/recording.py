@@ -50,7 +50,7 @@ class ServedBy(IntEnum):
     NOTED
         It is memory of PyTorch's.
     SAVED
-        Likewise, and a graph may have saved it.
+        It is memory of PyTorch's that a graph may have saved.
     """
 
     RECORDED = 0
@@ -145,9 +145,9 @@ class Recording:
         self._groups: tuple[NDArray[np.int64], list[tuple[Mark, ...]]] | None = None
 
     def groups(self) -> tuple[NDArray[np.int64], list[tuple[Mark, ...]]]:
-        """Return for each birth the number of its frames, and the frames by that number.
+        """Return for each birth an index into the second list, which has the frames of births.
 
-        Births with equal frames have the same number.
+        Births with equal frames have the same index.
         """
         if self._groups is None:
             numbers: dict[tuple[int, ...], int] = {}

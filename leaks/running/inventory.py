@@ -20,7 +20,7 @@ from weakref import ref
 from ...scopes.base.process import bytes_text
 from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
 from ...scopes.framework import only_records
-from ..births.log import LOG, complete_log
+from ..births.log import LOG, SiteRow, complete_log
 from ..births.open_scopes import OPENINGS
 from ..holders.holders import NOT_FOUND
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
@@ -368,7 +368,7 @@ class Growing:
 
         Then a ``backward()`` went through it, such as that at the end of a long episode.
         """
-        died = max((LOG.latest(number)[1] for number in _numbers_of(line)), default=0)
+        died = max((LOG.site(number).last_birth_before_death for number in _numbers_of(line)), default=0)
         return 0 < died < self._last.get(STEP, 0)
 
 
@@ -416,7 +416,8 @@ def _grows(*, has_more: bool) -> bool:
         Whether there is much more memory than at the last look: what came has few points then.
     """
     for number in range(LOG.site_count()):
-        *_, made, live, nbytes, _ = LOG.site(number)
+        row = LOG.site(number)
+        made, live, nbytes = row.births, row.live, row.nbytes
         worth = max(nbytes, live * _NBYTES_AT_LEAST)
         if live >= BIRTHS_AT_LEAST and worth >= _WORTH_A_LOOK_NBYTES:
             course = LOG.series(number, None)
@@ -432,11 +433,16 @@ def _grows(*, has_more: bool) -> bool:
     return False
 
 
+def _innermost(row: SiteRow) -> Site | None:
+    """Return the line of a site."""
+    return site_of(row.places[0] if row.places else None)
+
+
 def _numbers_of(line: _Line) -> list[int]:
     numbers: list[int] = []
     for number in range(LOG.site_count()):
-        kind, _, call, places, *_ = LOG.site(number)
-        if (kind, call) == line[1:] and site_of(places[0] if places else None) == line[0]:
+        row = LOG.site(number)
+        if (row.kind, row.op) == line[1:] and _innermost(row) == line[0]:
             numbers.append(number)
     return numbers
 
@@ -451,7 +457,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
         return None
     if name is not None:
         return trend
-    made = LOG.site(number)[4]
+    made = LOG.site(number).births
     _, count, nbytes = series[-1]
     if _were_gathered(number, count, nbytes):
         return None
@@ -461,7 +467,7 @@ def _trend_until_the_end(number: int, name: str | None, live: float) -> Trend | 
 def _were_gathered(number: int, count: int, nbytes: int) -> bool:
     """Return whether the program put together, in the end, what a site had: see `was_gathered`."""
     # Of what has gone the size of each is not known.
-    return count > 0 and was_gathered(nbytes, 2 * nbytes / count, LOG.latest(number)[0])
+    return count > 0 and was_gathered(nbytes, 2 * nbytes / count, LOG.site(number).last_birth)
 
 
 def _undecided_at_the_end(
@@ -489,8 +495,8 @@ def _undecided_at_the_end(
             # What was made before the passes began does not rise over them.
             whole = [*course, (course[-1][0] + 1, highest[1], highest[2])] if course else []
             stays = stays or rises(whole, EPOCHS if leak.carriers else BIRTHS_AT_LEAST)
-        *_, of_it, _, _, at_once = LOG.site(number)
-        made, most = made + of_it, most + at_once
+        row = LOG.site(number)
+        made, most = made + row.births, most + row.peak_nbytes
     is_model = not nbytes
     if not is_model and count and most > nbytes:
         at_most = min(made, round(most * count / nbytes))
@@ -634,9 +640,9 @@ def _live_by_line() -> dict[_Line, float]:
     found: dict[_Line, float] = {}
     log = complete_log()
     for number in range(log.site_count()):
-        kind, _, call, places, _, live, *_ = log.site(number)
-        line = site_of(places[0] if places else None), kind, call
-        found[line] = found.get(line, 0.0) + live
+        row = log.site(number)
+        line = _innermost(row), row.kind, row.op
+        found[line] = found.get(line, 0.0) + row.live
     return found
 
 

@@ -38,20 +38,29 @@ _Line = tuple[Site | None, State, str, str | None, bool, bool]
 
 RECORDS_KEPT: Final = 20
 _BIRTHS_PER_PART: Final = 4
+"""Between two models that are made apart lie so many times as many births as one has parts."""
 _BIRTHS_PER_ADDED: Final = 2
+"""The same, on average, for models that are added one by one."""
 _VIEWED_NBYTES: Final = 64_000
+"""Of smaller memory it is not asked which views keep it."""
 _PINNING: Final = ("view", "escaped")
 _SEVERAL: Final = 3
+"""Of fewer it is not said that they may grow."""
 _REPLACED: Final = 8
-"""Of so many that a line made one alone is alive, where it is the last of a loop."""
+"""Where a line made so many and one is alive, that is the last one of a loop."""
 _IMPORTING: Final = "<frozen importlib"
 _IN_FLIGHT: Final = "exception in flight"
 _DYING: Final = (_IN_FLIGHT, "sys.last_")
-_PARTS: Final = 4
+_PART_OF_GROWTH: Final = 1 / 4
+"""A group with less than this part of what a line grew by is not what grew."""
+_WARM_UP: Final = 1 / 4
+"""This part of the passes comes before those over which growth is measured."""
 _OUTLIVED: Final = 3
+"""Of fewer graphs it is not said that they stay."""
 _MUCH_MORE: Final = 2.0
 _VERSION: Final = re.compile(r"\d+")
 _MAY_GROW: Final = ("held", "suspended", "graph", "unknown")
+"""The reasons of groups of which more may come."""
 
 
 @final
@@ -138,17 +147,11 @@ def report_of(
         left_memory = (
             holders.left_over(_rows_of(found, escapes), evidence.passes) if of_program and escapes else set[Subject]()
         )
-        whole: list[_Group] = []
-        for (*_, is_left), indices in groups.items():
-            parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
-            those_subjects = [subjects[index] for index in indices]
-            for index, subject, reason in zip(indices, those_subjects, holders.reasons_of(those_subjects), strict=True):
-                times = _pinned_times(views[index], holders) if index in views else 1.0
-                escape = escapes.get(subject) if escapes else None
-                is_part_left = is_left or (bool(left_memory) and subject in left_memory)
-                parts.setdefault((reason, min(3, int(times)), escape, is_part_left), []).append(index)
-            for (reason, _, escape, is_part_left), those in parts.items():
-                whole.append(_Group(found, those, reason, escape, is_part_left, views))
+        whole = [
+            group
+            for (*_, is_left), indices in groups.items()
+            for group in _by_reason(found, indices, holders, views, escapes, left_memory, is_left=is_left)
+        ]
         # What graphs hold first: the tensors that have these are said to be its holders then.
         carriers: set[int] = set()
         for group in sorted(whole, key=lambda group: group.reason != "graph"):
@@ -198,10 +201,33 @@ def report_of(
         kept=tuple(kept),
         leftovers=tuple(leftovers),
         sites=live_sites(records, weights if sampled else ()),
-        unwatched=tuple(PATCHES.unseen(found.beginning.met)),
+        unwatched=tuple(PATCHES.unwatched_since(found.beginning.met)),
         kept_nbytes=kept_nbytes,
         retainers=retainers,
     )
+
+
+def _by_reason(
+    found: Census,
+    indices: Sequence[int],
+    holders: Holders,
+    views: dict[int, tuple[tuple[Hashable, int], ...]],
+    escapes: Mapping[Subject, Escape],
+    left_memory: Container[Subject],
+    *,
+    is_left: bool,
+) -> list[_Group]:
+    """Return what one line made in groups: by reason, how much more views keep, and how it left."""
+    parts: dict[tuple[Reason, int, Escape | None, bool], list[int]] = {}
+    subjects = [found.subjects[index] for index in indices]
+    for index, subject, reason in zip(indices, subjects, holders.reasons_of(subjects), strict=True):
+        times = _pinned_times(views[index], holders) if index in views else 1.0
+        # Beyond three times as much, how many times makes no other group.
+        nature = reason, min(3, int(times)), escapes.get(subject), is_left or subject in left_memory
+        parts.setdefault(nature, []).append(index)
+    return [
+        _Group(found, those, reason, escape, is_gone, views) for (reason, _, escape, is_gone), those in parts.items()
+    ]
 
 
 def _graph_nbytes_by_row(
@@ -585,9 +611,9 @@ def _stay(steps: Sequence[float]) -> bool:
 
 def _accounts_for(trend: Trend, count: int, nbytes: int) -> bool:
     """Return whether a group is what grew: something else may collect others of its line."""
-    passes = trend.passes - trend.passes // _PARTS
-    by_count = trend.count_per_pass * passes
-    return count * _PARTS >= by_count and (by_count >= 1.0 or nbytes * _PARTS >= trend.nbytes_per_pass * passes)
+    passes = trend.passes - int(trend.passes * _WARM_UP)
+    by_count, by_nbytes = trend.count_per_pass * passes, trend.nbytes_per_pass * passes
+    return count >= _PART_OF_GROWTH * by_count and (by_count >= 1.0 or nbytes >= _PART_OF_GROWTH * by_nbytes)
 
 
 def _model_of(subject: Subject) -> ModelFacts | None:

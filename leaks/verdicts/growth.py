@@ -15,7 +15,7 @@ from typing import Final, final
 
 from ...scopes.base.sites import is_in_comprehension, line_of
 from ..births.lines import Beginning, Births
-from ..births.log import LOG
+from ..births.log import LOG, SiteRow
 from ..report.leaks import Trend
 
 __all__ = [
@@ -231,9 +231,7 @@ def are_few_and_large(count: int, nbytes: float) -> bool:
 
 def joins(site: int) -> bool:
     """Return whether a site joins arrays, so that each may have the one before in it."""
-    _, _, call, places, *_ = LOG.site(site)
-    # Of functions in C the call is not known.
-    return call in _JOINING or (call is None and bool(places) and _names(_JOINING, *places[0]))
+    return _calls(LOG.site(site), _JOINING)
 
 
 def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
@@ -251,15 +249,21 @@ def was_gathered(nbytes: float, largest: float, latest: int) -> bool:
         The number of the last birth of the line.
     """
     for number in range(LOG.site_count()):
-        _, _, call, places, made, _, _, most = LOG.site(number)
+        row = LOG.site(number)
         # A line that gathers two lists had both results at once.
-        if made > _GATHERED_AT_MOST or most < nbytes - largest or (made == 1 and most > nbytes + largest):
+        if row.births > _GATHERED_AT_MOST or row.peak_nbytes < nbytes - largest:
             continue
-        if LOG.latest(number)[0] > latest and (
-            call in _GATHERING or (call is None and bool(places) and _names(_GATHERING, *places[0]))
-        ):
+        if row.births == 1 and row.peak_nbytes > nbytes + largest:
+            continue
+        if row.last_birth > latest and _calls(row, _GATHERING):
             return True
     return False
+
+
+def _calls(row: SiteRow, functions: frozenset[str]) -> bool:
+    """Return whether a site calls one of some functions."""
+    # Of functions in C the call is not known.
+    return row.op in functions or (row.op is None and bool(row.places) and _names(functions, *row.places[0]))
 
 
 @lru_cache(maxsize=256)
@@ -619,7 +623,7 @@ class Evidence:
         if births.live < max(BIRTHS_AT_LEAST, NEVER_RELEASED * births.made):
             return None
         trend = trend_over_births(LOG.series(site, None))
-        if trend is None or LOG.latest(site)[0] < _UNTIL_THE_END * self.last:
+        if trend is None or LOG.site(site).last_birth < _UNTIL_THE_END * self.last:
             return None
         made = births.made
         return replace(
@@ -637,7 +641,7 @@ class Evidence:
         site = births.site_number
         if site is None or not sizes or not births.is_known_still:
             return False
-        return was_gathered(sum(sizes), max(sizes), LOG.latest(site)[0])
+        return was_gathered(sum(sizes), max(sizes), LOG.site(site).last_birth)
 
     def released_nothing(self, births: Births, share: float = 1.0) -> bool:
         """Return whether a line released next to nothing; the parameters are those of `stays`."""

@@ -262,7 +262,7 @@ class Patches:
         failures[found] = None
         self._warn(patch, found)
 
-    def meet(self, patch: Patch, found: str) -> None:
+    def note_unseen(self, patch: Patch, found: str) -> None:
         """Record, and warn once, that something was met that cannot be seen.
 
         The guard of the patch does not hold. It is said of the reports that met it, and not of
@@ -272,8 +272,8 @@ class Patches:
             self._warn(patch, found)
         self._met[patch] = self._met.get(patch, 0) + 1
 
-    def met(self) -> dict[Patch, int]:
-        """Return how often `meet` was called for each patch."""
+    def times_unseen(self) -> dict[Patch, int]:
+        """Return how often `note_unseen` was called for each patch."""
         return self._met.copy()
 
     def _warn(self, patch: Patch, found: str) -> None:
@@ -320,17 +320,17 @@ class Patches:
             for patch, changes in self._changes.items()
         ]
 
-    def miss(self, unseen: str) -> None:
+    def note_unwatched(self, what: str) -> None:
         """Record that a detector does not see something for another reason than a patch."""
-        self._unseen[unseen] = None
+        self._unseen[what] = None
 
-    def unseen(self, before: Mapping[Patch, int]) -> list[str]:
+    def unwatched_since(self, before: Mapping[Patch, int]) -> list[str]:
         """Return what a detector does not see in this process, a sentence for each reason.
 
         Parameters
         ----------
         before : mapping of Patch to int
-            What `met` returned when the detector was opened.
+            What `times_unseen` returned when the detector was opened.
         """
         failed = [patch for patch, failures in self._failures.items() if failures]
         failed += [patch for patch, times in self._met.items() if times > before.get(patch, 0)]
@@ -414,7 +414,8 @@ if hasattr(os, "register_at_fork"):
 def hold_across_forks(lock: _Lock, order: int) -> None:
     """Have every fork of the process wait for a lock, and hold it until there are parent and child.
 
-    A child would wait forever for a lock that a thread holds which it does not have.
+    A child has one thread only: for a lock that another thread of its parent held at the fork it
+    would wait forever.
 
     Parameters
     ----------
@@ -422,7 +423,9 @@ def hold_across_forks(lock: _Lock, order: int) -> None:
         The lock.
     order : int
         Those with a lower number are acquired earlier. Whoever holds one may acquire those with
-        higher numbers.
+        higher numbers. 0: a framework is installed; 1: a detector is opened or closed; 2: the
+        garbage collector is paused, or frameworks are told that births are recorded; 4: a member
+        gets or loses a composite; 5: the C library is told to keep pages; 8: a workspace plans.
     """
     _FORKS.locks.append((order, lock))
     _FORKS.locks.sort(key=itemgetter(0))
@@ -465,7 +468,7 @@ _IMPORTS: Final = Patch(
 PATCHES.declare(_IMPORTS)
 
 _installing: Final = threading.RLock()
-# What is installed begins to watch, and counts.
+# Acquired before all others: a framework that is installed begins to watch and to count.
 hold_across_forks(_installing, 0)
 _under_way: Final[set[str]] = set()
 

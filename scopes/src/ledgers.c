@@ -1,3 +1,5 @@
+/* Ledgers: what each thread counted, such as births, disposals and moves. A count is written by its
+ * own thread without a lock; the sum is made when somebody asks. */
 #include "scopes.h"
 
 #include <structmember.h>
@@ -158,8 +160,8 @@ typedef struct {
     uint64_t thread;
 } Holder;
 
-/* What is counted on a thread whose dict is gone, by what dies with its context or with its other
- * thread locals: another dict would never be freed. */
+/* Counts for threads whose dict is gone already, while their context and their other thread locals
+ * are freed. They share it: a new dict for such a thread would never be freed. */
 static Ledger *ledger_of_ends;
 /* The number of the thread state that has lost its dict on this thread, 0 for none. */
 static _Thread_local uint64_t ended_thread;

@@ -232,7 +232,7 @@ def statistics() -> tuple[int, int, int, int, int, int, int, int]:
 def empty_cache() -> None:
     """Return what is cached to the system."""
 
-def pass_time(ms: int, /) -> None:
+def advance_clock(ms: int, /) -> None:
     """Let the clock of the cache go forward by some milliseconds, for tests."""
 
 def decay(*ignored: object) -> None:

@@ -21,7 +21,7 @@ def load() -> Framework | None:
     except (ImportError, AttributeError) as error:
         # What is not in its public interface is another in each version.
         warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
-        PATCHES.miss(f"jax {version_of('jax')}: arrays of JAX")
+        PATCHES.note_unwatched(f"jax {version_of('jax')}: arrays of JAX")
         return None
     return JaxFramework()
 

@@ -18,11 +18,11 @@ def row_of(seen: RecordedMemory) -> Row:
 
 
 def op_of(seen: RecordedMemory) -> str | None:
-    return LOG.site(row_of(seen).site)[2]
+    return LOG.site(row_of(seen).site).op
 
 
 def place_of(seen: RecordedMemory) -> Mark:
-    return LOG.site(row_of(seen).site)[3][0]
+    return LOG.site(row_of(seen).site).places[0]
 
 
 def line_of(seen: RecordedMemory) -> int:

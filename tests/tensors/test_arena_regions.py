@@ -195,7 +195,7 @@ def test_what_is_not_needed_any_more_goes_back_to_the_system_by_and_by() -> None
         cached = [ds.arena_statistics().cached_nbytes]
         assert cached[0] >= 160 << 20
         for _ in range(8):
-            ARENA.pass_time(1001)
+            ARENA.advance_clock(1001)
             # What is needed every second stays.
             np.ones(1 << 20)
             ARENA.decay()
@@ -213,7 +213,7 @@ def test_what_has_not_been_used_for_ten_seconds_goes_back_at_the_next_event() ->
     with ds.dispose_scope():
         np.ones(4 << 20)
         assert ds.arena_statistics().cached_nbytes >= 32 << 20
-    ARENA.pass_time(10_100)
+    ARENA.advance_clock(10_100)
     gc.collect()
     assert ds.arena_statistics().cached_nbytes < 8 << 20
 

@@ -313,6 +313,8 @@ void sites_birth(Log *log);
 /* Births begin to be recorded again: what lived after earlier passes is forgotten, so that there is
  * room for all that come. */
 void sites_begin(Log *log);
+/* Adds the type of what `sites_site` returns. -1 with an exception. */
+int sites_add_type(PyObject *module);
 /* How many passes there were by the name of a number. */
 uint32_t sites_passes(const Log *log, uint16_t name);
 void sites_clear(Log *log);
@@ -321,7 +323,6 @@ void sites_clear(Log *log);
 PyObject *sites_mark(Log *log, PyObject *name);
 PyObject *sites_series(Log *log, PyObject *const *arguments, Py_ssize_t count);
 PyObject *sites_site(Log *log, PyObject *number);
-PyObject *sites_latest(Log *log, PyObject *number);
 
 /* ------------------------------------------------------------------ rows.c: methods of the log */
 

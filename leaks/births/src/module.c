@@ -162,7 +162,6 @@ static PyMethodDef methods[] = {
     {"is_in_use", METHOD(rows_is_in_use), METH_FASTCALL, NULL},
     {"count_elsewhere", METHOD(births_count_elsewhere), METH_FASTCALL, NULL},
     {"let_out", METHOD(births_let_out), METH_O, NULL},
-    {"latest", METHOD(sites_latest), METH_O, NULL},
     {"live_nbytes", METHOD(live_nbytes), METH_NOARGS, NULL},
     {"look_at_births", METHOD(look_at_births), METH_O, NULL},
     {"mark", METHOD(sites_mark), METH_O, NULL},
@@ -323,7 +322,7 @@ static int fill(PyObject *module)
     }
     is_made = PyModule_AddObjectRef(module, "LOG", (PyObject *)the_log) == 0 &&
               PyModule_AddType(module, &log_type) == 0 && PyModule_AddType(module, &memory_reference_type) == 0 &&
-              PyModule_AddType(module, &row_type) == 0;
+              PyModule_AddType(module, &row_type) == 0 && sites_add_type(module) == 0;
     return is_made ? 0 : -1;
 }
 

@@ -356,14 +356,22 @@ static bool is_site(const Log *log, PyObject *number, unsigned long *wanted)
     return true;
 }
 
-PyObject *sites_latest(Log *log, PyObject *number)
+static PyTypeObject *site_row_type;
+
+int sites_add_type(PyObject *module)
 {
-    unsigned long wanted;
-    if (!is_site(log, number, &wanted)) {
-        return NULL;
-    }
-    const struct site *site = &log->sites.all[wanted];
-    return Py_BuildValue("KK", (unsigned long long)site->latest_birth, (unsigned long long)site->latest_death);
+    static PyStructSequence_Field fields[] = {
+        {"kind", NULL}, {"device", NULL}, {"op", NULL},          {"places", NULL},     {"births", NULL},
+        {"live", NULL}, {"nbytes", NULL}, {"peak_nbytes", NULL}, {"last_birth", NULL}, {"last_birth_before_death", NULL},
+        {NULL, NULL},
+    };
+    PyStructSequence_Desc description = {
+        .name = "disposescope.leaks.births.compiled.SiteRow",
+        .fields = fields,
+        .n_in_sequence = sizeof fields / sizeof *fields - 1,
+    };
+    site_row_type = PyStructSequence_NewType(&description);
+    return site_row_type == NULL ? -1 : PyModule_AddType(module, site_row_type);
 }
 
 PyObject *sites_site(Log *log, PyObject *number)
@@ -394,8 +402,12 @@ PyObject *sites_site(Log *log, PyObject *number)
         return NULL;
     }
     struct site site = log->sites.all[wanted];
-    return Py_BuildValue("OOONKdLL", names_object(&log->kind_names, site.kind),
-                         names_object(&log->devices, site.device), names_object(&log->ops, site.op), places,
-                         (unsigned long long)site.births, site.live, (long long)site.live_nbytes,
-                         (long long)site.peak_nbytes);
+    PyObject *fields = Py_BuildValue(
+        "OOONKdLLKK", names_object(&log->kind_names, site.kind), names_object(&log->devices, site.device),
+        names_object(&log->ops, site.op), places, (unsigned long long)site.births, site.live,
+        (long long)site.live_nbytes, (long long)site.peak_nbytes, (unsigned long long)site.latest_birth,
+        (unsigned long long)site.latest_death);
+    PyObject *row = fields == NULL ? NULL : PyObject_CallOneArg((PyObject *)site_row_type, fields);
+    Py_XDECREF(fields);
+    return row;
 }

@@ -40,14 +40,14 @@ static PyObject *decay(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-static PyObject *pass_time(PyObject *module, PyObject *ms)
+static PyObject *advance_clock(PyObject *module, PyObject *ms)
 {
     (void)module;
     unsigned long long passed = PyLong_AsUnsignedLongLong(ms);
     if (passed == (unsigned long long)-1 && PyErr_Occurred()) {
         return NULL;
     }
-    pool_pass_time(passed);
+    pool_advance_clock(passed);
     Py_RETURN_NONE;
 }
 
@@ -56,6 +56,7 @@ static PyObject *pass_time(PyObject *module, PyObject *ms)
 static PyMethodDef functions[] = {
     {"address", arena_address, METH_O, NULL},
     {"block", arena_block, METH_O, NULL},
+    {"advance_clock", advance_clock, METH_O, NULL},
     {"charge", (PyCFunction)(void (*)(void))arena_charge, METH_FASTCALL, NULL},
     {"close_account", (PyCFunction)(void (*)(void))arena_close_account, METH_FASTCALL, NULL},
     {"decay", (PyCFunction)(void (*)(void))decay, METH_FASTCALL, NULL},
@@ -71,8 +72,7 @@ static PyMethodDef functions[] = {
     {"move", (PyCFunction)(void (*)(void))arena_move, METH_FASTCALL, NULL},
     {"move_unshared", (PyCFunction)(void (*)(void))arena_move_unshared, METH_FASTCALL, NULL},
     {"owner", arena_owner, METH_O, NULL},
-    {"pass_time", pass_time, METH_O, NULL},
-    {"record_into", arena_record_into, METH_O, NULL},
+        {"record_into", arena_record_into, METH_O, NULL},
     {"reset", arena_reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))arena_served, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"set_base_types", arena_set_base_types, METH_O, NULL},
@@ -83,14 +83,16 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* One array through all of it: born, found, freed. What an ABI version does not say shows here. */
+/* One array through all of it: born, found, freed. This shows whether this NumPy does what the arena
+ * relies on, of which the version of its ABI says nothing. */
 static int try_it(void)
 {
     PyObject *before = numpy_set_handler(handler_capsule);
     if (before == NULL) {
         return -1;
     }
-    PyObject *array = PyObject_CallFunction((PyObject *)numpy_ndarray, "(i)", 100);
+    enum { COUNT = 100 }; /* of float64 */
+    PyObject *array = PyObject_CallFunction((PyObject *)numpy_ndarray, "(i)", COUNT);
     Py_XDECREF(numpy_set_handler(before));
     Py_DECREF(before);
     if (array == NULL) {
@@ -99,7 +101,8 @@ static int try_it(void)
     size_t live = account_totals.live_blocks;
     void *found = arrays_block_of(array);
     bool whole =
-        live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 && block_at(found)->nbytes == 800;
+        live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 &&
+        block_at(found)->nbytes == COUNT * sizeof(double);
     Py_DECREF(array);
     if (!whole || account_totals.live_blocks != 0) {
         PyErr_SetString(PyExc_ImportError, "this NumPy does not use its memory handler as the arena expects");

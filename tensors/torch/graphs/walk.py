@@ -663,7 +663,7 @@ def _unpacked_under(node: Any, name: str) -> Iterator[Any]:
     except RuntimeError as error:
         # Freed by a backward(), or changed in place since.
         if "modified by an inplace operation" in str(error):
-            PATCHES.meet(TORCH_GRAPHS, "something that a graph saved was changed in place since")
+            PATCHES.note_unseen(TORCH_GRAPHS, "something that a graph saved was changed in place since")
     finally:
         _READING.packed = None
     for thing, unpack in packed:

@@ -120,12 +120,15 @@ PyObject *memory_place(const MemoryRecorder *recorder);
 /* A backward pass begins that makes gradients: here each of them is made that nobody has seen
  * before the next one begins. */
 void memory_begin_backward(MemoryRecorder *recorder);
-/* Where a gradient was made which is seen now: as `memory_place`, which it is where no pass is
- * known. */
+/* Where a gradient was made that is seen now: where the last backward pass began, or the place of
+ * `memory_place` where no pass is known. As for that, a new reference, or NULL without an error. */
 PyObject *memory_place_of_gradient(const MemoryRecorder *recorder);
-/* How a tensor is looked at: nothing is reported of its memory; it is reported unless it is an
- * array's, or somebody else's; it is reported in any case. */
-enum manner { LOOK_KNOWN, LOOK_UNOWNED, LOOK_WHOLE };
+/* What is reported of the memory of a tensor that is looked at. */
+enum manner {
+    LOOK_KNOWN,   /* nothing */
+    LOOK_UNOWNED, /* all, unless an array or something else has it */
+    LOOK_WHOLE,   /* all */
+};
 /* Adds a tensor, by an entry or another weak reference, with the place, or NULL. Runs no other
  * code. -1 with an error set. */
 int memory_add(MemoryRecorder *recorder, PyObject *reference, PyObject *place, enum manner manner);
@@ -139,6 +142,7 @@ typedef struct {
     MemoryRecorder *memory;
     PyObject *kind;
     PyObject *mode;
+    /* As compiled.pyi describes them. */
     PyObject *budgeted; /* a dict */
     PyObject *waiting;  /* a list */
     PyObject *passing;  /* a dict */

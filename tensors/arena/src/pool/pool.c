@@ -66,7 +66,7 @@ static uint64_t aged_ms, ahead_ms;
 
 static uint64_t now_ms(void) { return clock_ms() + ahead_ms; }
 
-void pool_pass_time(uint64_t ms) { ahead_ms += ms; }
+void pool_advance_clock(uint64_t ms) { ahead_ms += ms; }
 
 static __attribute__((noreturn, cold)) void end_for(const char *what, const void *address)
 {

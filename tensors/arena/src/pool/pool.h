@@ -105,7 +105,7 @@ void pool_empty(void);
 void pool_decay(void);
 
 /* Let the clock of the cache go forward, so that tests need not wait. */
-void pool_pass_time(uint64_t ms);
+void pool_advance_clock(uint64_t ms);
 
 /* The figures now. */
 struct pool_figures pool_figures_now(void);
