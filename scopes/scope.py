@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from sys import _getframe
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, final, overload
 
 from .base.errors import ScopeClosedError, ScopeNestingError
@@ -84,12 +84,6 @@ __all__ = [
     "release_each",
     "tidy",
 ]
-
-
-def _origin_at(name: str | None, frame: FrameType) -> Origin:
-    """Return what errors say of a scope that is entered in user code at or above a frame."""
-    mark = mark_of(frame)
-    return (name, None, 0) if mark is None else (name, *mark)
 
 
 # The end of a scope: it releases what it owns, and gives the plain memory in use to the outer
@@ -755,8 +749,6 @@ class DisposeScope(ScopeState):
             self._refuse_to_enter()
         if modules_were_imported():
             install_imported()
-        if self._origin is None:
-            self._origin = _origin_at(self.name, _getframe(1))
         enter_among_generators(self, CURRENT.get(), _getframe(1))
 
     def _begin(self) -> None:
@@ -807,7 +799,10 @@ class DisposeScope(ScopeState):
 
     def _fresh(self) -> DisposeScope:
         # Told by the first line of the function, or where that has none by who calls it.
-        return _unopened(self._origin or _origin_at(self.name, _getframe(1)), *self._options())
+        origin = self._origin
+        if origin is None and (mark := mark_of(_getframe(1))) is not None:
+            origin = self.name, *mark
+        return _unopened(origin, *self._options())
 
     def _hand_out(self, result: T) -> T:
         """Move what a decorated function gives out to its caller's scope.

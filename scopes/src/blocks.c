@@ -168,26 +168,29 @@ static bool is_no_place(const struct walk *walk)
     return is_none;
 }
 
-/* Whether the block that a scope is entered for is a plain function's, and no generator's: that of
- * the innermost frame that enters nothing on behalf of another one. Takes note of the place. */
-static bool entered_plainly(ScopeState *scope)
+/* Take note of the place where a scope is entered. Returns whether its block is a plain function's,
+ * and no generator's: that of the innermost frame that enters nothing on behalf of another one. */
+static bool note_place(ScopeState *scope)
 {
-    bool plain = true, is_noted = false;
+    bool plain = true, is_met = false, is_noted = false;
     struct walk walk;
-    for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) {
+    for (walk_begin(&walk); !walk_ended(&walk) && !(is_met && is_noted); walk_out(&walk)) {
         PyCodeObject *code = walk_code(&walk);
-        plain = !(code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR));
-        int entering = plain ? PySet_Contains(entering_names, code->co_name) : 0;
+        bool is_generator = code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR);
+        int entering = is_generator ? 0 : PySet_Contains(entering_names, code->co_name);
         if (entering < 0) {
             PyErr_Clear();
         }
-        if (!is_noted && (entering <= 0 || !is_no_place(&walk))) {
+        bool is_block = !is_met && entering <= 0;
+        if (is_block) {
+            plain = !is_generator;
+            is_met = true;
+        }
+        /* A generator may be this package's, such as that of scoped_batches(). */
+        if (!is_noted && ((is_block && plain) || !is_no_place(&walk))) {
             put(&scope->code, (PyObject *)code);
             scope->instruction = walk_instruction(&walk);
             is_noted = true;
-        }
-        if (entering <= 0) {
-            break;
         }
     }
     walk_end(&walk);
@@ -236,7 +239,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
         return NULL;
     }
     ScopeState *around = below == Py_None ? NULL : (ScopeState *)below;
-    if (scope->state == state_unopened && (around == NULL || scope_is_direct(around)) && entered_plainly(scope) &&
+    if (scope->state == state_unopened && note_place(scope) && (around == NULL || scope_is_direct(around)) &&
         !modules_were_imported()) {
         put(&scope->below, below);
         put(&scope->outer, below);
