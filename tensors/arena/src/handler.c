@@ -322,6 +322,8 @@ static void *serve(size_t nbytes, bool zeroed)
     if (zeroed && dirty) {
         pool_clear(address, nbytes);
     }
+    /* Beside the log, which forgets where blocks were born when its detector is closed: the scope may
+     * have a budget for longer. */
     if (sites_wanted(account, nbytes)) {
         block_note(block, RECORDED, sites_record(address));
     }
