@@ -251,6 +251,16 @@ class Log:
         where it did not, it is called again at the next birth. None ends the calls.
         """
 
+    def wake_for_looks(self, wake: Callable[[], object] | None, /) -> None:
+        """Call a function where a look is due that the main thread does not take.
+
+        It may be waiting for the thread that makes the births. Whoever is woken calls `look_here`
+        then. The function runs no Python code: it is the method ``release`` of a lock.
+        """
+
+    def look_here(self, look: Callable[[bool], bool], /) -> None:
+        """Call a function as `look_at_births` does, on this thread, where a call is due."""
+
     def series(self, site: int, name: str | None, /) -> list[tuple[int, int, int]]:
         """Return pass, live count and live bytes of a site over the passes of a name.
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, final
@@ -281,16 +282,25 @@ class Ticker:
         What is called. An exception ends the calls: `failure` holds it.
     interval_s : float
         The shortest pause between two calls.
+    woken : callable, optional
+        What is called besides, as soon as somebody releases the lock `signal`.
     """
 
-    __slots__ = ("_function", "_interval_s", "_pid", "_stop", "_thread", "failure")
+    __slots__ = ("_function", "_interval_s", "_is_over", "_pid", "_thread", "_woken", "failure", "signal")
 
     failure: BaseException | None
+    signal: threading.Lock
 
-    def __init__(self, function: Callable[[], object], interval_s: float) -> None:
+    def __init__(
+        self, function: Callable[[], object], interval_s: float, *, woken: Callable[[], object] | None = None
+    ) -> None:
         self._function = function
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._woken = woken
+        self._is_over = False
+        # The thread waits for it, and whoever wakes the thread releases it.
+        self.signal = threading.Lock()
+        self.signal.acquire()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self.failure = None
@@ -308,22 +318,40 @@ class Ticker:
         self._pause()
 
     def _go_on(self) -> None:
-        self._stop.clear()
+        self._is_over = False
+        if self._woken is not None:
+            # It may have been woken while it was stopped.
+            self._wake()
         thread = threading.Thread(target=self._run, name="leak-report", daemon=True)
         thread.start()
         self._thread = thread
 
     def _pause(self) -> None:
         thread, self._thread = self._thread, None
-        self._stop.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._is_over = True
+        if thread is not None:
+            self._wake()
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _wake(self) -> None:
+        # It has been woken already where the lock is free.
+        with suppress(RuntimeError):
+            self.signal.release()
 
     def _run(self) -> None:
         pause = self._interval_s
-        while not self._stop.wait(pause):
+        while True:
             began = time.perf_counter()
+            is_woken = self.signal.acquire(timeout=pause)
+            if self._is_over:
+                return
             try:
+                if is_woken and self._woken is not None:
+                    self._woken()
+                    pause = max(0.0, pause - (time.perf_counter() - began))
+                    continue
+                began = time.perf_counter()
                 self._function()
             except BaseException as error:
                 self.failure = error

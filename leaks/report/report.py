@@ -810,10 +810,11 @@ def _leak_lines(number: int, leak: Leak, *, has_scopes: bool) -> list[str]:
         lines.append(f"{_INDENT}grew to {grown} over {leak.trend.passes} steps, freed {leak.freed}")
     if leak.trend is not None and leak.trend.is_of_one:
         end = "" if leak.freed is None else f", freed {leak.freed}"
-        lines.append(
-            f"{_INDENT}grew to {bytes_text(leak.nbytes)}: each of {leak.trend.passes:,} that this line made replaces "
-            f"the one before, and has more{end}"
-        )
+        how = f"each of {leak.trend.passes:,} that this line made replaces the one before, and has more"
+        if leak.trend.passes == 1:
+            is_model = noun_of(leak.tensor_kind) == "model"
+            how = "its tensors become larger and larger" if is_model else "it is resized again and again"
+        lines.append(f"{_INDENT}grew to {bytes_text(leak.nbytes)}: {how}{end}")
     elif leak.trend is not None and leak.trend.over == "births":
         # An expression makes others on the way.
         passing = " (temporaries included)" if leak.count < leak.trend.passes else ""

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from textwrap import shorten
 from types import FrameType
 from typing import Final, final
@@ -41,6 +43,7 @@ from ..verdicts.growth import (
     UNASKED,
     are_few_and_large,
     began_lately,
+    has_levels,
     joins,
     rises,
     trend_of,
@@ -69,6 +72,13 @@ _LOOKED_AT_AGAIN: Final = ("scope", "suspended")
 
 _GROWING: Final = ("growth", "graph", "view", "escaped", "exception", "model")
 _UNTIL_THE_END: Final = 0.75
+_UNTIL_LATE: Final = 0.6
+"""The last look at a program with passes lies behind two thirds of them."""
+_BETWEEN_LOOKS: Final = 0.04
+"""Of two looks, as a part of the births."""
+_RATES: Final = 3
+_EVENLY: Final = 1.6
+_MORE: Final = 1.2
 _WORTH_A_LOOK_NBYTES: Final = 4_096
 # An allocator gives out no less; and the graph of a number may be large.
 _NBYTES_AT_LEAST: Final = 64
@@ -184,7 +194,7 @@ class Growing:
         Makes a report of what is there now, by a short search.
     """
 
-    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_next", "_open")
+    __slots__ = ("_failure", "_graphs", "_last", "_look", "_make", "_met", "_models", "_next", "_open", "_peaks")
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
@@ -193,6 +203,10 @@ class Growing:
         self._open: dict[_Line, Leak] = {}
         # Tensors with such graphs, and what these keep, when that was most.
         self._graphs: dict[_Line, Leak] = {}
+        # Of each line that has one model, that and its bytes at births of the program.
+        self._models: dict[_Line, tuple[Leak, list[tuple[int, int]]]] = {}
+        # Of lines that join tensors for models, the most bytes at once when it was looked last.
+        self._peaks: dict[int, int] = {}
         self._last: dict[str, int] = {}
         # Of each name, at which pass it is looked next.
         self._next: dict[str, int] = {}
@@ -214,9 +228,15 @@ class Growing:
             Whether there is much more memory than before.
         """
         # Code of this package may have a lock.
-        if self._look() is not None or _is_in_our_code():
+        return not _is_in_our_code() and self.born_beside(has_more=has_more)
+
+    def born_beside(self, *, has_more: bool) -> bool:
+        """Do what `born` does on a thread of this package, while the main thread waits."""
+        if self._look() is not None:
             return False
-        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()) or not _grows(has_more=has_more):
+        if any(times >= PASSES_AT_LEAST for times in LOG.passes().values()):
+            return True
+        if not _grows(has_more=has_more) and not self._models_may_grow():
             return True
         return self.look()
 
@@ -237,6 +257,11 @@ class Growing:
             for leak in report.kept
             if leak.unjudged == "growth" and not leak.holder.startswith(_NOT_FOUND) and not is_given_back(leak)
         )
+        for leak in (*report.leaks, *report.kept):
+            if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
+                _, sizes = self._models.get(_line_of(leak), (leak, []))
+                sizes.append((LOG.counts()[0], leak.nbytes))
+                self._models[_line_of(leak)] = leak, sizes
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         # What a graph saved at a line may be more than its results that are kept.
         most: dict[_Line, Leak] = {}
@@ -354,6 +379,7 @@ class Growing:
             end = _end_of(leak.holder)
             if line not in known and end is not None:
                 found.append(_told_freed_graph(leak, end))
+        found += self._grown_models(kept, births)
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
@@ -362,6 +388,32 @@ class Growing:
             for leak in _undecided_at_the_end(line, leak, end, births, live.get(line, 0.0), often)
         ]
         return found, [_at_the_end(retainer, lines) for retainer, lines in retained.items()], undecided
+
+    def _models_may_grow(self) -> bool:
+        """Return whether a line joins more than before: what a model has no line counts."""
+        may_grow = False
+        for number in range(LOG.site_count()):
+            row = LOG.site(number)
+            if row.births < BIRTHS_AT_LEAST or row.peak_nbytes < WORTH_NBYTES or not joins(number):
+                continue
+            if row.peak_nbytes > _MORE * self._peaks.get(number, 0):
+                self._peaks[number] = row.peak_nbytes
+                may_grow = True
+        return may_grow
+
+    def _grown_models(self, kept: Iterable[Leak], births: int) -> Iterator[Leak]:
+        """Yield the models whose tensors became larger and larger, such as a queue in a buffer."""
+        at_the_end = {_line_of(leak): leak for leak in kept}
+        for line, (leak, sizes) in self._models.copy().items():
+            last = at_the_end.get(line)
+            if last is not None:
+                sizes, leak, end = [*sizes, (births, last.nbytes)], last, None
+            else:
+                end = _end_of(leak.holder)
+                if end is None:
+                    continue
+            if _grow_evenly(sizes, births):
+                yield _told_grown_model(leak, sizes, end)
 
     def _was_used(self, line: _Line) -> bool:
         """Return whether what a graph had saved was freed before an optimizer's last step.
@@ -425,8 +477,9 @@ def _grows(*, has_more: bool) -> bool:
                 return True
             if has_more and nbytes >= WORTH_NBYTES and live * MADE_FOR_ONE >= made:
                 return True
-        elif made >= BIRTHS_AT_LEAST and nbytes >= WORTH_NBYTES and joins(number):
-            if trend_of(LOG.series(number, None)):
+        elif nbytes >= WORTH_NBYTES and (made == 1 or (made >= BIRTHS_AT_LEAST and joins(number))):
+            course = LOG.series(number, None)
+            if has_levels(course) and trend_of(course):
                 return True
         elif are_few_and_large(round(live), nbytes) and live >= NEVER_RELEASED * made:
             return True
@@ -580,6 +633,54 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
         explanation=f"It grew to {what}, freed {when}: a longer run needs more. {leak.explanation}"
         if trend.over == "passes"
         else f"It grew to {what}, freed {when}: {leak.remedy}.",
+    )
+
+
+def _grow_evenly(sizes: Sequence[tuple[int, int]], births: int) -> bool:
+    """Return whether the bytes of a model grew evenly, to the end, from one look to the next."""
+    rates = [
+        (after - before) / (later - earlier)
+        for (earlier, before), (later, after) in pairwise(sizes)
+        # Looks that follow each other at once show little.
+        if later - earlier >= _BETWEEN_LOOKS * births
+    ]
+    if len(rates) < _RATES or sizes[-1][0] < _UNTIL_LATE * births or sizes[-1][1] - sizes[0][1] < WORTH_NBYTES:
+        return False
+    typical = median(rates)
+    return all(typical / _EVENLY <= rate <= typical * _EVENLY for rate in rates)
+
+
+def _told_grown_model(leak: Leak, sizes: Sequence[tuple[int, int]], end: str | None) -> Leak:
+    grown = sizes[-1][1] - sizes[0][1]
+    lines = [
+        str(line)
+        for number in range(LOG.site_count())
+        if joins(number)
+        and 2 * (row := LOG.site(number)).peak_nbytes >= grown
+        and row.births >= BIRTHS_AT_LEAST
+        and (line := _innermost(row)) is not None
+    ]
+    remedy = (
+        f"bound what is joined to its tensors{f' at {lines[0]}' if lines else ''}, or keep only the last part of it"
+    )
+    what = f"Its tensors grew by {bytes_text(grown)} over the run"
+    return replace(
+        leak,
+        kind="growth",
+        sure="possible",
+        nbytes=sizes[-1][1],
+        trend=Trend(
+            passes=1,
+            count_per_pass=1.0,
+            nbytes_per_pass=float(sizes[-1][1]),
+            first_pass=1,
+            fit=1.0,
+            series=tuple((number, 1, nbytes) for number, nbytes in sizes),
+            over="births",
+        ),
+        freed=end,
+        explanation=f"{what}: {remedy}.",
+        remedy=remedy,
     )
 
 

@@ -390,7 +390,8 @@ class Session:
         if self._folder is not None and self._answer.is_installed:
             say_watched(self._folder)
         if self.output is not None and (self.is_worker or self.output.is_file() or not self.output.exists()):
-            self._ticker = Ticker(self._write_what_is_known, _INTERVAL_S)
+            self._ticker = Ticker(self._write_what_is_known, _INTERVAL_S, woken=self._look_beside)
+            LOG.wake_for_looks(self._ticker.signal.release)
             self._ticker.start()
         if self._folder is not None and self.is_worker:
             self._answers = Answers(self._folder, lambda: self.report("unfinished", None))
@@ -398,6 +399,7 @@ class Session:
 
     def _end(self) -> None:
         if self._ticker is not None:
+            LOG.wake_for_looks(None)
             self._ticker.stop()
             self._ticker = None
         if self._answers is not None:
@@ -411,6 +413,9 @@ class Session:
             return report
         write_report(report, output)
         return None
+
+    def _look_beside(self) -> None:
+        LOG.look_here(lambda has_more: self._growing.born_beside(has_more=has_more))
 
     def _write_what_is_known(self) -> None:
         self._growing.look_beside(self._written)

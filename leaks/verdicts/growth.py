@@ -34,6 +34,7 @@ __all__ = [
     "are_few_and_large",
     "began_lately",
     "doubt_of",
+    "has_levels",
     "joins",
     "rises",
     "trend_of",
@@ -277,10 +278,10 @@ def _names(functions: frozenset[str], code: CodeType, offset: int) -> bool:
 
 
 def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) -> Trend | None:
-    """Return the growth of one array, in a program without passes, to which a line joins ever more.
+    """Return the growth of one array, in a program without passes.
 
-    Each of them replaces the one before, from early on in the run to its end, and their bytes grow
-    steadily.
+    A line joins ever more to it, so that each replaces the one before, from early on in the run to
+    its end; or a line made one, which was resized. The bytes grow steadily.
 
     Parameters
     ----------
@@ -291,13 +292,21 @@ def _trend_of_one(course: Sequence[Point], made: int, latest: int, last: int) ->
     latest, last : int
         The numbers of its last birth that is alive, and of the last birth of the program.
     """
-    if made < BIRTHS_AT_LEAST or latest < _UNTIL_THE_END * last:
+    if made == 1:
+        if not has_levels(course):
+            return None
+    elif made < BIRTHS_AT_LEAST or latest < _UNTIL_THE_END * last:
         return None
     trend = trend_of(course)
     if trend is None or course[0][0] > _FROM_THE_START * last:
         return None
     _, count, nbytes = course[-1]
     return replace(trend, over="births", passes=made, count_per_pass=count / made, nbytes_per_pass=nbytes / made)
+
+
+def has_levels(course: Sequence[Point]) -> bool:
+    """Return whether the bytes of a line changed often enough to be growth."""
+    return len({nbytes for *_, nbytes in course}) >= _LEVELS
 
 
 def rises(course: Sequence[Point], at_least: int = BIRTHS_AT_LEAST) -> bool:
@@ -582,7 +591,7 @@ class Evidence:
                 # The records were ordered in another way.
                 rows = sorted(zip(numbers, sizes, strict=True))
                 numbers, sizes = [number for number, _ in rows], [nbytes for _, nbytes in rows]
-            if len(numbers) <= _MADE_OF_ONE and births.has_series and joins(site):
+            if len(numbers) <= _MADE_OF_ONE and births.has_series and (births.made == 1 or joins(site)):
                 return _trend_of_one(LOG.series(site, None), births.made, numbers[-1], self.last)
             if self.were_gathered(births, sizes):
                 return None

@@ -172,7 +172,9 @@ def judgement_on(facts: Facts) -> Judgement:
             return Judgement(
                 "growth",
                 "possible",
-                f"Each of {trend.passes:,} that this line made takes the place of the one before, and has more",
+                "It is resized again and again"
+                if trend.passes == 1
+                else f"Each of {trend.passes:,} that this line made takes the place of the one before, and has more",
                 facts.remedy or "bound what is joined to it, or keep only the last part of it",
             )
         if trend.over == "births":

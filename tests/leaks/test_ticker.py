@@ -4,6 +4,7 @@ import os
 import threading
 import warnings
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -67,10 +68,11 @@ def test_the_process_has_one_thread_while_it_forks_and_the_child_none_of_it() ->
 def test_what_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, pauses = 0.0, []
 
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+    class Signal:
+        def acquire(self, timeout: float) -> bool:
             pauses.append(timeout)
-            return len(pauses) == 3
+            ticker._is_over = len(pauses) == 3
+            return False
 
     def tick() -> None:
         nonlocal now_s
@@ -78,6 +80,6 @@ def test_what_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(recording, "time", SimpleNamespace(perf_counter=lambda: now_s))
     ticker = Ticker(tick, 0.001)
-    ticker._stop = Stop()
+    ticker.signal = cast("Any", Signal())
     ticker._run()
     assert pauses == [0.001, 25, 25]

@@ -148,30 +148,20 @@ static void wait_for_bytes(Log *log)
     log->looks.has_grown = false;
 }
 
-/* Called by the interpreter between two instructions of the main thread. */
-static int look_now(void *given)
+/* Call a function that looks. -1 with an exception. */
+static int run_look(Log *log, PyObject *look)
 {
-    Log *log = given;
-    PyObject *look = log->looks.look;
-    if (look == NULL) {
-        log->looks.is_due = false;
-        return 0;
-    }
     uint64_t seen = log->last_birth - log->looks.after;
+    log->looks.is_running = true;
     Py_INCREF(look);
-    /* Python 3.11 waits for ever at the start of a traced function that is called from here while
-     * another call is pending. */
-    PyThreadState *thread = PyThreadState_Get();
-    PyThreadState_EnterTracing(thread);
     PyObject *looked = PyObject_CallOneArg(look, log->looks.has_grown ? Py_True : Py_False);
-    PyThreadState_LeaveTracing(thread);
     Py_DECREF(look);
     /* It looks later where it says so: at the next birth. */
     bool has_looked = looked == Py_True;
     while (has_looked && log->looks.next <= seen) {
         log->looks.next += log->looks.next < MANY_BIRTHS ? log->looks.next / 4 : log->looks.next;
     }
-    log->looks.is_due = false;
+    log->looks.is_running = log->looks.is_due = log->looks.is_woken = false;
     Py_XDECREF(looked);
     if (has_looked) {
         wait_for_bytes(log);
@@ -181,12 +171,47 @@ static int look_now(void *given)
     return looked == NULL ? -1 : 0;
 }
 
+/* Called by the interpreter between two instructions of the main thread. */
+static int look_now(void *given)
+{
+    Log *log = given;
+    if (!log->looks.is_due || log->looks.is_running || log->looks.look == NULL) {
+        log->looks.is_due = log->looks.is_running;
+        return 0;
+    }
+    /* Python 3.11 waits for ever at the start of a traced function that is called from here while
+     * another call is pending. */
+    PyThreadState *thread = PyThreadState_Get();
+    PyThreadState_EnterTracing(thread);
+    int result = run_look(log, log->looks.look);
+    PyThreadState_LeaveTracing(thread);
+    return result;
+}
+
+int births_look_here(Log *log, PyObject *look)
+{
+    log->looks.is_woken = false;
+    return !log->looks.is_due || log->looks.is_running ? 0 : run_look(log, look);
+}
+
 /* Ask for a look at the log where one is due. Runs no Python code. */
 static void ask_for_look(Log *log)
 {
     bool is_wanted = log->looks.has_grown || log->last_birth - log->looks.after >= log->looks.next;
-    if (log->looks.look != NULL && !log->looks.is_due && is_wanted) {
+    if (log->looks.look == NULL || !is_wanted || log->looks.is_running) {
+        return;
+    }
+    if (!log->looks.is_due) {
         log->looks.is_due = Py_AddPendingCall(look_now, log) == 0;
+    }
+    else if (log->looks.wake != NULL && !log->looks.is_woken && PyThread_get_thread_ident() != log->looks.main) {
+        log->looks.is_woken = true;
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *done = PyObject_CallNoArgs(log->looks.wake);
+        Py_XDECREF(done);
+        /* This drops the error of a lock that nobody holds: its thread is awake. */
+        PyErr_Restore(type, value, traceback);
     }
 }
 
@@ -195,11 +220,19 @@ void births_look(Log *log, PyObject *look)
     log->looks.after = log->last_birth;
     log->looks.next = FIRST_LOOK;
     log->looks.next_nbytes = 0;
+    log->looks.main = PyThread_get_thread_ident();
     wait_for_bytes(log);
     /* A forked process has lost what its parent had asked for. */
-    log->looks.is_due = false;
+    log->looks.is_due = log->looks.is_running = log->looks.is_woken = false;
     Py_XINCREF(look);
     Py_XSETREF(log->looks.look, look);
+}
+
+void births_wake(Log *log, PyObject *wake)
+{
+    log->looks.is_woken = false;
+    Py_XINCREF(wake);
+    Py_XSETREF(log->looks.wake, wake);
 }
 
 PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_t count)

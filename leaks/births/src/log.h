@@ -152,7 +152,9 @@ struct sites {
 /* When somebody looks at what lives: at births 6, 7, 8, 10 and so on from now, each a quarter
  * further on, from some 16,000 on at twice as many, as a look takes longer then; and where a device
  * has a quarter more bytes than at any look before, and some megabytes, as a program may load much
- * first and begin then. The main thread looks as soon as it runs Python code. */
+ * first and begin then. The main thread looks as soon as it runs Python code. Where another thread
+ * makes the next birth before that, as the main thread may be waiting for it, a thread that does
+ * nothing else is woken, and whichever of the two comes first looks. */
 struct looks {
     PyObject *look;      /* called with `has_grown`, returns whether it looked; NULL for nobody */
     uint64_t after;      /* the number of the last birth before */
@@ -160,6 +162,10 @@ struct looks {
     int64_t next_nbytes; /* at how many bytes that live */
     bool has_grown;      /* a device had so many since the last look */
     bool is_due;         /* the interpreter has been asked to call it */
+    bool is_running;     /* it is being called */
+    bool is_woken;       /* the other thread has been woken */
+    PyObject *wake;      /* releases the lock for which that thread waits; NULL for none */
+    unsigned long main;  /* the thread that asked for looks */
 };
 
 typedef struct {
@@ -216,6 +222,11 @@ void births_clear(Log *log);
 PyObject *births_count_elsewhere(Log *log, PyObject *const *arguments, Py_ssize_t count);
 /* Call a function of Python at births; NULL for nobody. See `looks`. */
 void births_look(Log *log, PyObject *look);
+/* From now on call a function that runs no Python code where a look is due and the main thread does
+ * not run; NULL for none. */
+void births_wake(Log *log, PyObject *wake);
+/* A look on another thread, by this function, where one is due. -1 with an exception. */
+int births_look_here(Log *log, PyObject *look);
 
 /* The functions of the interface to other compiled parts: see
  * ../../../scopes/src/shared/birth_log.h. Blocks run no Python code but for a birth, which keeps an

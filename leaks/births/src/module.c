@@ -78,6 +78,20 @@ static PyObject *look_at_births(Log *log, PyObject *look)
     Py_RETURN_NONE;
 }
 
+static PyObject *wake_for_looks(Log *log, PyObject *wake)
+{
+    births_wake(log, wake == Py_None ? NULL : wake);
+    Py_RETURN_NONE;
+}
+
+static PyObject *look_here(Log *log, PyObject *look)
+{
+    if (births_look_here(log, look) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *closing(Log *log, PyObject *ignored)
 {
     (void)ignored;
@@ -164,6 +178,8 @@ static PyMethodDef methods[] = {
     {"let_out", METHOD(births_let_out), METH_O, NULL},
     {"live_nbytes", METHOD(live_nbytes), METH_NOARGS, NULL},
     {"look_at_births", METHOD(look_at_births), METH_O, NULL},
+    {"look_here", METHOD(look_here), METH_O, NULL},
+    {"wake_for_looks", METHOD(wake_for_looks), METH_O, NULL},
     {"mark", METHOD(sites_mark), METH_O, NULL},
     {"open", METHOD(open_log), METH_VARARGS, NULL},
     {"passes", METHOD(passes), METH_NOARGS, NULL},
