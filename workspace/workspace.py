@@ -37,7 +37,7 @@ from ..leaks.report.peak import LinePeak
 from ..planner.plan import Plan, plan, seconds_of
 from ..planner.table import Table, write_table
 from ..scopes.base.errors import ScopeNestingError, WorkspaceError
-from ..scopes.base.options import EscapesOption
+from ..scopes.base.options import EscapesOption, check_escapes_option
 from ..scopes.base.process import at_forks, bytes_text, hold_across_forks, parse_budget
 from ..scopes.base.sites import Mark
 from ..scopes.compiled import with_undo
@@ -322,7 +322,9 @@ class Run:
                 f"a pass of workspace {workspace.name!r} is entered once: write run() in each with statement",
                 scope=repr(self._scope),
             )
-        scope = DisposeScope(workspace.name, escapes=self._escapes)
+        # Set, not given: to read options by their names takes as long as all else of a scope.
+        scope = DisposeScope(workspace.name)
+        scope.escapes = self._escapes
         self._thread = thread = workspace._thread()
         self._course = course = thread.courses.get(self._key) or workspace._new_course(thread, self._key)
         if course.refusal is not None:
@@ -530,7 +532,10 @@ class Workspace:
             On entering: a pass with this key has exceeded the limit.
         TypeError
             The key is not hashable.
+        ValueError
+            `escapes` is none of the three.
         """
+        check_escapes_option(escapes)
         return Run(self, _checked_key(key, "run"), escapes)
 
     def persistent(

@@ -1029,6 +1029,19 @@ def test_wrong_arguments_are_named(call: Callable[[], object], error: str) -> No
         call()
 
 
+def test_a_pass_keeps_what_is_held_where_it_is_asked_to() -> None:
+    workspace = ds.Workspace("keeps")
+    held: list[ds.Tensor] = []
+    with workspace.run(escapes="keep") as scope:
+        held.append(ds.zeros(3))
+    assert scope.escaped == (held[0],)
+    with workspace.run():
+        held.append(ds.zeros(3))
+    assert [ds.is_disposed(tensor) for tensor in held] == [False, True]
+    with pytest.raises(ValueError, match='escapes must be "dispose", "keep" or "raise"'):
+        workspace.run(escapes="all")  # type: ignore[arg-type]
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     assert ds.Workspace("x", limit=np.int64(5)).limit == 5
     assert ds.Workspace("x").plan(time_limit=np.float32(0)).passes == 0
