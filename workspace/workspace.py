@@ -251,7 +251,10 @@ class _Course:
 
 @final
 class _Thread:
-    """A workspace on one thread: a slab, a course for each key, and the pass that is open."""
+    """A workspace on one thread: a slab, a course for each key, and the pass that it serves.
+
+    Of the passes that are open at once, the first is served from the slab.
+    """
 
     __slots__ = ("__weakref__", "courses", "open", "slab")
 
@@ -297,7 +300,6 @@ class Run:
         "_scope",
         "_stops",
         "_thread",
-        "_works",
         "_workspace",
     )
 
@@ -310,8 +312,6 @@ class Run:
         self._course: _Course | None = None
         self._pass: Any = None
         self._stops: list[Callable[[], object]] = []
-        # Of the passes that a thread has open at once, one is served from the slab.
-        self._works = False
         self._has_no_slab = False
         self._is_forgotten = False
 
@@ -335,7 +335,7 @@ class Run:
             try:
                 scope.__enter__()
                 self._pass.begin(scope)
-                if self._works and course.notes(workspace.limit):
+                if thread.open is self and course.notes(workspace.limit):
                     self._note_lives()
             except BaseException as error:
                 self._stop_noting()
@@ -382,7 +382,6 @@ class Run:
         """Return what records the pass, and serves it from the slab where that is its turn."""
         if thread.is_open():
             return ARENA.Pass()
-        self._works = True
         thread.open = self
         if course.served is None:
             return ARENA.Pass()
@@ -406,11 +405,9 @@ class Run:
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
         escaped_slab = 0 if self._pass is None else self._pass.end()
-        works, thread = self._works, self._thread
-        if works and thread is not None:
-            self._works = False
-            if thread.open is self:
-                thread.open = None
+        thread, works = self._thread, False
+        if thread is not None and thread.open is self:
+            thread.open, works = None, True
         if self._pass is None or self._is_forgotten:
             return None
         return self._workspace._ended(self, escaped_slab, is_whole=is_whole, works=works)
@@ -721,7 +718,7 @@ class Workspace:
         thread, course, served = run._thread, run._course, run._pass
         assert thread is not None
         assert course is not None
-        fault = thread.slab.fault if works and thread.slab is not None else None
+        fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
         missed = [_NO_SLAB] if run._has_no_slab else []
         pass_of_workspace(self.name, served.peak_nbytes)
         with _LOCK:
