@@ -404,7 +404,7 @@ class Run:
 
     def _end(self, is_whole: bool) -> WorkspaceError | None:
         """End the pass, whatever came of it. Returns what is wrong with it."""
-        escaped_slab = 0 if self._pass is None else self._pass.end()
+        escaped_slab = 0 if self._pass is None else self._pass.end(self._workspace._totals)
         thread, works = self._thread, False
         if thread is not None and thread.open is self:
             thread.open, works = None, True
@@ -502,7 +502,9 @@ class Workspace:
         # The latest that was recorded, and for each key: that of a thread that has ended, too.
         self._last: _Course | None = None
         self._recorded: dict[Hashable, _Course] = {}
-        self._passes = self._hits = self._misses = self._escapes = 0
+        self._totals = ARENA.PassTotals()
+        # Passes that the pool served for want of a slab; each counts as one miss more.
+        self._without_slab = 0
         self._reasons: Counter[str] = Counter()
         self._replans: list[Replan] = []
 
@@ -610,13 +612,14 @@ class Workspace:
                 courses = tuple(thread.courses.values())
                 slabs += max((course.served.height for course in courses if course.served is not None), default=0)
                 bounds += max((course.bound_nbytes for course in courses), default=0)
+            passes, hits, misses, escapes = self._totals.figures()
             return WorkspaceStatistics(
-                passes=self._passes,
+                passes=passes,
                 slab_nbytes=slabs,
                 bound_nbytes=bounds,
-                hits=self._hits,
-                misses=self._misses,
-                escapes=self._escapes,
+                hits=hits,
+                misses=misses + self._without_slab,
+                escapes=escapes,
                 persistent_nbytes=self._persistent_nbytes(),
                 reasons=dict(self._reasons),
                 replans=tuple(self._replans),
@@ -655,6 +658,12 @@ class Workspace:
         write_table(Path(path), table, found)
 
     # What runs and reports call.
+
+    @property
+    def _passes(self) -> int:
+        """How many passes have ended."""
+        passes: int = self._totals.figures()[0]
+        return passes
 
     def _thread(self) -> _Thread:
         thread: _Thread | None = getattr(self._here, "state", None)
@@ -721,13 +730,10 @@ class Workspace:
         fault = thread.slab.fault if self.verify and works and thread.slab is not None else None
         missed = [_NO_SLAB] if run._has_no_slab else []
         pass_of_workspace(self.name, served.peak_nbytes)
-        with _LOCK:
-            self._passes += 1
-            self._hits += served.hits
-            self._misses += served.misses + len(missed)
-            self._escapes += served.escaped
-            self._count(missed)
-            number = self._passes
+        if missed:
+            with _LOCK:
+                self._without_slab += 1
+                self._count(missed)
         if self.limit is not None and course.refusal is None:
             # Before another plan is made: births are read with the slots of their own plan.
             self._judge(course, served)
@@ -735,25 +741,24 @@ class Workspace:
         if is_whole and course.found is None:
             self._plan(course, served, noted)
         elif served.misses or escaped_slab or noted:
-            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted, number=number)
+            missed += self._learn(thread, course, served, is_whole=is_whole, noted=noted)
         if fault is not None:
             thread.give_up_slab()
             what, offset = fault
             return WorkspaceError(
-                f"pass {number} of workspace {self.name!r}: {what}, {offset} bytes from the beginning of the slab"
+                f"pass {self._passes} of workspace {self.name!r}: {what}, {offset} bytes from the beginning of the slab"
                 f"{_born_there(course, offset)}"
             )
         if self.strict and missed:
             rows = [f"\n  {count} times {reason}" for reason, count in Counter(missed).items()]
             return WorkspaceError(
-                f"pass {number} of strict workspace {self.name!r}: the plan missed {len(missed)} births:{''.join(rows)}"
+                f"pass {self._passes} of strict workspace {self.name!r}: "
+                f"the plan missed {len(missed)} births:{''.join(rows)}"
             )
         return None
 
     @_in_no_scope
-    def _learn(
-        self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool, number: int
-    ) -> list[str]:
+    def _learn(self, thread: _Thread, course: _Course, served: Any, *, is_whole: bool, noted: bool) -> list[str]:
         """Give up a slab in which something lives on, and plan anew for what was not as planned.
 
         Once for a reason. Returns why births were missed.
@@ -787,7 +792,7 @@ class Workspace:
             course.reasons.update(fresh)
             if is_planned:
                 with _LOCK:
-                    self._replans.append(Replan(number, course.key, fresh[0], lines[fresh[0]]))
+                    self._replans.append(Replan(self._passes, course.key, fresh[0], lines[fresh[0]]))
         return missed
 
     @_in_no_scope

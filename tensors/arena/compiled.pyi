@@ -62,6 +62,16 @@ class PassPlan:
         """Have the pool serve a slot from now on."""
 
 @final
+class PassTotals:
+    """The sums over passes that have ended, on any thread."""
+
+    def figures(self) -> tuple[int, int, int, int]:
+        """Return how many passes there were, and their hits, misses and escaped blocks.
+
+        Hits are births that a slab has served, and escaped blocks were in use at the end.
+        """
+
+@final
 class Pass:
     """A recording of what is born and freed in a scope.
 
@@ -79,16 +89,8 @@ class Pass:
         """The most bytes of these births that were in use at once."""
 
     @property
-    def hits(self) -> int:
-        """How many births the slab has served."""
-
-    @property
     def misses(self) -> int:
         """How many births it should have served, and has not."""
-
-    @property
-    def escaped(self) -> int:
-        """How many blocks were in use at the end."""
 
     def begin(self, scope: ScopeState | None, /) -> None:
         """Record the births in a scope that has been entered, and in scopes that are opened inside.
@@ -96,8 +98,11 @@ class Pass:
         None stands for all scopes and for what is outside of them.
         """
 
-    def end(self) -> int:
-        """Record no more; returns how many blocks of the slab are in use."""
+    def end(self, totals: PassTotals = ..., /) -> int:
+        """Record no more; returns how many blocks of the slab are in use.
+
+        The end of an open pass counts in the totals, where they are given.
+        """
 
     def note(self, nbytes: int, /) -> int | None:
         """Record memory of another library, and return the number of its birth.

@@ -1029,6 +1029,31 @@ def test_wrong_arguments_are_named(call: Callable[[], object], error: str) -> No
         call()
 
 
+def test_a_pass_that_is_forgotten_while_it_is_open_counts_nowhere() -> None:
+    workspace = ds.Workspace("forgotten")
+    run_passes(workspace, 2)
+    with workspace.run():
+        step(np.ones((10, 20)))
+        workspace.forget()
+    found = workspace.statistics()
+    assert (found.passes, found.hits, found.misses, found.escapes) == (0, 0, 0, 0)
+
+
+def test_a_pass_that_cannot_be_entered_counts_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_scope: object) -> None:
+        raise ZeroDivisionError
+
+    workspace = ds.Workspace("refused")
+    run_passes(workspace, 2)
+    before = workspace.statistics()
+    with monkeypatch.context() as patched:
+        patched.setattr(ds.DisposeScope, "__enter__", refuse)
+        with pytest.raises(ZeroDivisionError):
+            workspace.run().__enter__()
+    assert workspace.statistics() == before
+    assert_later_passes_are_served(workspace)
+
+
 def test_a_pass_keeps_what_is_held_where_it_is_asked_to() -> None:
     workspace = ds.Workspace("keeps")
     held: list[ds.Tensor] = []

@@ -683,6 +683,33 @@ void pass_block_resized(struct tracked *tracked, size_t nbytes)
     }
 }
 
+/* ------------------------------------------------------------------ totals of passes */
+
+struct totals_object {
+    PyObject_HEAD
+    unsigned long long passes, hits, misses, escaped;
+};
+
+/* All at once: passes may end on other threads. */
+static PyObject *totals_figures(struct totals_object *self, PyObject *ignored)
+{
+    (void)ignored;
+    return Py_BuildValue("KKKK", self->passes, self->hits, self->misses, self->escaped);
+}
+
+static PyMethodDef totals_methods[] = {
+    {"figures", (PyCFunction)(void (*)(void))totals_figures, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject totals_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.PassTotals",
+    .tp_basicsize = sizeof(struct totals_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_methods = totals_methods,
+};
+
 /* ------------------------------------------------------------------ a pass, as Python has it */
 
 struct pass_object {
@@ -825,10 +852,23 @@ static PyObject *pass_begin(struct pass_object *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
-static PyObject *pass_end(struct pass_object *self, PyObject *ignored)
+static PyObject *pass_end(struct pass_object *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    (void)ignored;
-    return PyLong_FromUnsignedLong(close_pass(self->pass));
+    if (count > 1 || (count == 1 && !Py_IS_TYPE(arguments[0], &totals_type))) {
+        PyErr_SetString(PyExc_TypeError, "end: give the PassTotals to add the pass to, or nothing");
+        return NULL;
+    }
+    struct pass *pass = self->pass;
+    bool ends = pass->head.is_open;
+    uint32_t escaped = close_pass(pass);
+    if (ends && count == 1) {
+        struct totals_object *totals = (struct totals_object *)arguments[0];
+        totals->passes++;
+        totals->hits += pass->hits;
+        totals->misses += pass->misses;
+        totals->escaped += pass->escaped;
+    }
+    return PyLong_FromUnsignedLong(escaped);
 }
 
 static PyObject *pass_note(struct pass_object *self, PyObject *size)
@@ -950,27 +990,15 @@ static PyObject *pass_get_peak_nbytes(struct pass_object *self, void *closure)
     return PyLong_FromSize_t(self->pass->peak_nbytes);
 }
 
-static PyObject *pass_get_hits(struct pass_object *self, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLong(self->pass->hits);
-}
-
 static PyObject *pass_get_misses(struct pass_object *self, void *closure)
 {
     (void)closure;
     return PyLong_FromUnsignedLong(self->pass->misses);
 }
 
-static PyObject *pass_get_escaped(struct pass_object *self, void *closure)
-{
-    (void)closure;
-    return PyLong_FromUnsignedLong(self->pass->escaped);
-}
-
 static PyMethodDef pass_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))pass_begin, METH_O, NULL},
-    {"end", (PyCFunction)(void (*)(void))pass_end, METH_NOARGS, NULL},
+    {"end", (PyCFunction)(void (*)(void))pass_end, METH_FASTCALL, NULL},
     {"births", (PyCFunction)(void (*)(void))pass_births, METH_NOARGS, NULL},
     {"note", (PyCFunction)(void (*)(void))pass_note, METH_O, NULL},
     {"note_death", (PyCFunction)(void (*)(void))pass_note_death, METH_O, NULL},
@@ -981,9 +1009,7 @@ static PyMethodDef pass_methods[] = {
 static PyGetSetDef pass_fields[] = {
     {"time", (getter)pass_get_time, NULL, NULL, NULL},
     {"peak_nbytes", (getter)pass_get_peak_nbytes, NULL, NULL, NULL},
-    {"hits", (getter)pass_get_hits, NULL, NULL, NULL},
     {"misses", (getter)pass_get_misses, NULL, NULL, NULL},
-    {"escaped", (getter)pass_get_escaped, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -1002,7 +1028,7 @@ int passes_make(PyObject *module)
     static const struct {
         const char *name;
         PyTypeObject *type;
-    } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}};
+    } types[] = {{"Slab", &slab_type}, {"PassPlan", &plan_type}, {"Pass", &pass_type}, {"PassTotals", &totals_type}};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (PyType_Ready(types[i].type) < 0 ||
             PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0) {
