@@ -6,46 +6,125 @@
 
 /* ------------------------------------------------------------------ one buffer after the other */
 
-/* When something that is placed lives: in the sections from `first` up to `until`. */
-struct life {
+/* What is placed in the bytes from `offset` up to `end`, and lives in the sections from `first` up
+ * to `until`. */
+struct placed {
+    int64_t offset, end;
     int32_t first, until;
 };
 
-/* Where it lies, in bytes. */
-struct extent {
-    int64_t offset, end;
+/* What is placed and lives in some sections that follow each other: from low to high, then what was
+ * added since it was last put in order. The room for it is a power of two. */
+struct window {
+    struct placed *all;
+    int32_t count, ordered;
 };
+
+/* At each level time falls into steps of 2**level sections. Window n has the steps n - 1 and n: a
+ * life that begins in step n and is no longer than a step lies within window n + 1. */
+enum { LEVELS = 32 };
+
+/* The level at which a buffer finds its place: a step there is not shorter than its life, nor than
+ * the mean of all lives, so that a level needs about four entries for each buffer at most. */
+static int level_of(const struct buffer *buffer, int64_t mean)
+{
+    int level = 0;
+    while ((int64_t)1 << level < mean || (int64_t)1 << level < buffer->until - buffer->first) {
+        level++;
+    }
+    return level;
+}
+
+/* False where there is no memory. */
+static bool add(struct window *window, struct placed placed)
+{
+    int32_t count = window->count;
+    if ((count & (count - 1)) == 0) {
+        struct placed *all = realloc(window->all, (count > 0 ? 2 * (size_t)count : 1) * sizeof *all);
+        if (all == NULL) {
+            return false;
+        }
+        window->all = all;
+    }
+    window->all[window->count++] = placed;
+    return true;
+}
+
+static int compare_placed(const void *left, const void *right)
+{
+    const struct placed *a = left, *b = right;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+/* `added` has room for what was added. */
+static void put_in_order(struct window *window, struct placed *added)
+{
+    int32_t below = window->ordered, count = window->count - below;
+    for (int32_t i = 0; i < count; i++) {
+        added[i] = window->all[below + i];
+    }
+    qsort(added, (size_t)count, sizeof *added, compare_placed);
+    while (count > 0) {
+        bool moves_up = below > 0 && window->all[below - 1].offset > added[count - 1].offset;
+        struct placed next = moves_up ? window->all[--below] : added[--count];
+        window->all[below + count] = next;
+    }
+    window->ordered = window->count;
+}
+
+static int64_t lowest_in(const struct window *window, const struct buffer *buffer)
+{
+    int64_t lowest = 0;
+    for (int32_t i = 0; i < window->count; i++) {
+        const struct placed *other = &window->all[i];
+        if (other->first < buffer->until && buffer->first < other->until) {
+            if (other->offset - lowest >= buffer->size) {
+                break;
+            }
+            lowest = other->end > lowest ? other->end : lowest;
+        }
+    }
+    return lowest;
+}
 
 enum outcome place_by_order(const struct problem *problem, const int32_t *order, int64_t *offsets)
 {
-    /* What is placed, from low to high. */
-    struct life *lives = malloc(((size_t)problem->count + 1) * sizeof *lives);
-    struct extent *extents = malloc(((size_t)problem->count + 1) * sizeof *extents);
-    bool has_memory = lives != NULL && extents != NULL;
+    struct window *levels[LEVELS] = {NULL};
+    struct placed *added = malloc(((size_t)problem->count + 1) * sizeof *added);
+    bool has_memory = added != NULL;
+    int64_t mean = 0;
+    for (int32_t i = 0; i < problem->count; i++) {
+        mean += problem->buffers[i].until - problem->buffers[i].first;
+    }
+    mean = problem->count > 0 ? mean / problem->count : 0;
+    for (int32_t i = 0; has_memory && i < problem->count; i++) {
+        int level = level_of(&problem->buffers[i], mean);
+        size_t windows = (size_t)(problem->sections >> level) + 2;
+        levels[level] = levels[level] != NULL ? levels[level] : calloc(windows, sizeof *levels[level]);
+        has_memory = levels[level] != NULL;
+    }
     for (int32_t number = 0; has_memory && number < problem->count; number++) {
         const struct buffer *buffer = &problem->buffers[order[number]];
-        int64_t lowest = 0;
-        int32_t at = number;
-        for (int32_t i = 0; i < number; i++) {
-            if (lives[i].first < buffer->until && buffer->first < lives[i].until) {
-                if (extents[i].offset - lowest >= buffer->size) {
-                    at = i;
-                    break;
-                }
-                lowest = extents[i].end > lowest ? extents[i].end : lowest;
+        int level = level_of(buffer, mean);
+        struct window *window = &levels[level][(buffer->first >> level) + 1];
+        put_in_order(window, added);
+        int64_t lowest = lowest_in(window, buffer);
+        offsets[order[number]] = lowest;
+        struct placed placed = {lowest, lowest + buffer->size, buffer->first, buffer->until};
+        for (level = 0; level < LEVELS; level++) {
+            int32_t last = levels[level] != NULL ? ((buffer->until - 1) >> level) + 1 : -1;
+            for (int32_t at = buffer->first >> level; has_memory && at <= last; at++) {
+                has_memory = add(&levels[level][at], placed);
             }
         }
-        offsets[order[number]] = lowest;
-        while (at > 0 && extents[at - 1].offset > lowest) {
-            at--;
-        }
-        memmove(&lives[at + 1], &lives[at], (size_t)(number - at) * sizeof *lives);
-        memmove(&extents[at + 1], &extents[at], (size_t)(number - at) * sizeof *extents);
-        lives[at] = (struct life){buffer->first, buffer->until};
-        extents[at] = (struct extent){lowest, lowest + buffer->size};
     }
-    free(lives);
-    free(extents);
+    for (int level = 0; level < LEVELS; level++) {
+        for (int32_t at = 0; levels[level] != NULL && at < (problem->sections >> level) + 2; at++) {
+            free(levels[level][at].all);
+        }
+        free(levels[level]);
+    }
+    free(added);
     return has_memory ? DONE : NO_MEMORY;
 }
 

@@ -19,9 +19,10 @@ lives = st.tuples(st.integers(0, 12), st.integers(1, 8)).map(lambda life: (life[
 buffers_of = st.builds(lambda life, size: (*life, size), lives, st.integers(0, 40))
 
 
-def height_by_order(buffers: Any) -> int:
-    """The height where each buffer in turn is put at the lowest place where it fits."""
+def offsets_by_order(buffers: Any) -> list[int]:
+    """The offsets where each buffer in turn is put at the lowest place where it fits."""
     placed: list[tuple[int, int, int, int]] = []
+    offsets = []
     for lower, upper, size in buffers:
         lowest = 0
         for offset, end, other_lower, other_upper in sorted(placed):
@@ -29,9 +30,15 @@ def height_by_order(buffers: Any) -> int:
                 if offset - lowest >= size:
                     break
                 lowest = max(lowest, end)
+        offsets.append(lowest)
         if size:
             placed.append((lowest, lowest + size, lower, upper))
-    return max((end for _, end, _, _ in placed), default=0)
+    return offsets
+
+
+def height_by_order(buffers: Any) -> int:
+    offsets = offsets_by_order(buffers)
+    return max((offset + size for offset, (_, _, size) in zip(offsets, buffers, strict=True) if size), default=0)
 
 
 def is_sound(buffers: Any, plan: ds.Plan) -> bool:
@@ -59,6 +66,14 @@ def test_a_plan_is_sound_and_not_above_the_greedy_one_by_size_whatever_the_time(
             (o + b[2] for o, b in zip(plan.offsets.tolist(), buffers, strict=True) if b[2]), default=0
         )
         assert plan.lower_bound <= plan.height <= height_by_order(sorted(buffers, key=lambda buffer: -buffer[2]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 9), st.integers(1, 20)), max_size=150))
+def test_the_greedy_plan_by_size_puts_each_buffer_where_it_first_fits(rows: Any) -> None:
+    # Lives of all lengths. The first buffer is as large as all others, and alone: no plan is lower.
+    alone = (2_000, 2_001, 1 + sum(size for _, _, size in rows))
+    others = sorted([(lower, lower + 2**width, size) for lower, width, size in rows], key=lambda buffer: -buffer[2])
+    assert ds.plan([alone, *others]).offsets.tolist() == offsets_by_order([alone, *others])
 
 
 def test_lives_far_apart_and_negative_times_are_planned() -> None:
