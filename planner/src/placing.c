@@ -136,71 +136,64 @@ struct waiting {
     int32_t rank, buffer;
 };
 
-struct heap {
-    struct waiting *all;
-    int32_t count;
-};
-
 static bool is_before(struct waiting left, struct waiting right)
 {
     return left.offset != right.offset ? left.offset < right.offset : left.rank < right.rank;
 }
 
-static void push(struct heap *heap, struct waiting waiting)
+/* Replace the first of a heap. */
+static void replace_first(struct waiting *heap, int32_t count, struct waiting waiting)
 {
-    int32_t at = heap->count++;
-    while (at > 0 && is_before(waiting, heap->all[(at - 1) / 2])) {
-        heap->all[at] = heap->all[(at - 1) / 2];
-        at = (at - 1) / 2;
-    }
-    heap->all[at] = waiting;
-}
-
-static struct waiting pop(struct heap *heap)
-{
-    struct waiting first = heap->all[0], last = heap->all[--heap->count];
     int32_t at = 0;
-    for (;;) {
-        int32_t child = 2 * at + 1;
-        if (child + 1 < heap->count && is_before(heap->all[child + 1], heap->all[child])) {
-            child++;
-        }
-        if (child >= heap->count || !is_before(heap->all[child], last)) {
+    for (int32_t child = 1; child < count; child = 2 * at + 1) {
+        child += child + 1 < count && is_before(heap[child + 1], heap[child]);
+        if (!is_before(heap[child], waiting)) {
             break;
         }
-        heap->all[at] = heap->all[child];
+        heap[at] = heap[child];
         at = child;
     }
-    heap->all[at] = last;
-    return first;
+    heap[at] = waiting;
 }
 
 enum outcome place_lowest(const struct problem *problem, const int32_t *order, int64_t *offsets)
 {
-    struct heap heap = {.all = malloc(((size_t)problem->count + 1) * sizeof *heap.all)};
+    /* How high each section is filled, and the highest of each block of so many. */
+    enum { BLOCK = 16 };
     int64_t *tops = calloc((size_t)problem->sections + 1, sizeof *tops);
-    bool has_memory = heap.all != NULL && tops != NULL;
-    for (int32_t rank = 0; has_memory && rank < problem->count; rank++) {
-        push(&heap, (struct waiting){0, rank, order[rank]});
+    int64_t *highest = calloc((size_t)problem->sections / BLOCK + 1, sizeof *highest);
+    struct waiting *heap = malloc(((size_t)problem->count + 1) * sizeof *heap);
+    bool has_memory = heap != NULL && tops != NULL && highest != NULL;
+    int32_t count = problem->count;
+    for (int32_t rank = 0; has_memory && rank < count; rank++) {
+        heap[rank] = (struct waiting){0, rank, order[rank]};
     }
-    while (has_memory && heap.count > 0) {
-        struct waiting next = pop(&heap);
+    while (has_memory && count > 0) {
+        struct waiting next = heap[0];
         const struct buffer *buffer = &problem->buffers[next.buffer];
         int64_t lowest = 0;
-        for (int32_t section = buffer->first; section < buffer->until; section++) {
-            lowest = tops[section] > lowest ? tops[section] : lowest;
+        for (int32_t section = buffer->first; section < buffer->until;) {
+            bool is_block = section % BLOCK == 0 && buffer->until - section >= BLOCK;
+            int64_t top = is_block ? highest[section / BLOCK] : tops[section];
+            lowest = top > lowest ? top : lowest;
+            section += is_block ? BLOCK : 1;
         }
         if (lowest > next.offset) {
             next.offset = lowest;
-            push(&heap, next);
+            replace_first(heap, count, next);
             continue;
         }
         offsets[next.buffer] = lowest;
         for (int32_t section = buffer->first; section < buffer->until; section++) {
+            int64_t *block = &highest[section / BLOCK];
             tops[section] = lowest + buffer->size;
+            *block = tops[section] > *block ? tops[section] : *block;
         }
+        count--;
+        replace_first(heap, count, heap[count]);
     }
-    free(heap.all);
+    free(heap);
     free(tops);
+    free(highest);
     return has_memory ? DONE : NO_MEMORY;
 }

@@ -41,6 +41,24 @@ def height_by_order(buffers: Any) -> int:
     return max((offset + size for offset, (_, _, size) in zip(offsets, buffers, strict=True) if size), default=0)
 
 
+def height_lowest_first(buffers: Any) -> int:
+    """The height where the buffer comes next that can lie lowest.
+
+    Of several the one that lives when most bytes do, then the one that lives longest.
+    """
+    lower, upper, sizes = np.array(buffers).T
+    are_alive = (lower <= lower[:, None]) & (lower[:, None] < upper)
+    totals = np.where(are_alive, (are_alive * sizes).sum(axis=1)[:, None], 0).max(axis=0)
+    waiting = np.lexsort((-(upper - lower) * sizes, lower - upper, -totals))
+    ends, lowest = [], np.zeros_like(sizes)
+    while len(waiting):
+        at = lowest[waiting].argmin()
+        one, waiting = waiting[at], np.delete(waiting, at)
+        ends.append(int(lowest[one] + sizes[one]))
+        lowest = np.where((lower < upper[one]) & (lower[one] < upper), np.maximum(lowest, ends[-1]), lowest)
+    return max(ends)
+
+
 def is_sound(buffers: Any, plan: ds.Plan) -> bool:
     rows = [(*buffer, offset) for buffer, offset in zip(buffers, plan.offsets.tolist(), strict=True) if buffer[2]]
     return all(
@@ -74,6 +92,16 @@ def test_the_greedy_plan_by_size_puts_each_buffer_where_it_first_fits(rows: Any)
     alone = (2_000, 2_001, 1 + sum(size for _, _, size in rows))
     others = sorted([(lower, lower + 2**width, size) for lower, width, size in rows], key=lambda buffer: -buffer[2])
     assert ds.plan([alone, *others]).offsets.tolist() == offsets_by_order([alone, *others])
+
+
+def test_in_no_time_two_plans_are_made_and_the_lower_one_is_taken() -> None:
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        lower, width, size = (random.integers(1, most, 300) for most in (200, 100, 1_000))
+        buffers = np.stack([lower, lower + width, size], axis=1)
+        by_size = height_by_order(sorted(buffers.tolist(), key=lambda buffer: -buffer[2]))
+        plan = ds.plan(buffers, time_limit=0)
+        assert plan.height == min(by_size, height_lowest_first(buffers))
 
 
 def test_lives_far_apart_and_negative_times_are_planned() -> None:
