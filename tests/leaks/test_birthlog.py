@@ -280,6 +280,45 @@ def test_what_is_born_during_a_look_is_looked_at_without_another_birth(log: Any,
     assert seen == [6, 106]
 
 
+def test_somebody_else_looks_while_the_main_thread_waits(log: Any) -> None:
+    seen: list[tuple[str, int]] = []
+    before, signal, is_done = log.counts()[0], threading.Lock(), threading.Event()
+    signal.acquire()
+
+    def look(_has_more: bool) -> bool:
+        seen.append((threading.current_thread().name, log.counts()[0] - before))
+        return True
+
+    def look_when_woken() -> None:
+        for _ in range(2):
+            signal.acquire()
+            log.look_here(look)
+        is_done.set()
+
+    def make() -> None:
+        # At 6 a look is due, at 7 the other thread is woken, and so on.
+        while not is_done.wait(0.01):
+            log.record_memory(Anchor(), None, 8, "kind", "cpu:0")
+
+    threads = [threading.Thread(target=look_when_woken, name="woken"), threading.Thread(target=make)]
+    log.look_at_births(look)
+    log.wake_for_looks(signal.release)
+    try:
+        for thread in threads:
+            thread.start()
+        # In the method of a lock no other Python code runs on this thread.
+        threads[1].join()
+    finally:
+        log.wake_for_looks(None)
+        log.look_at_births(None)
+        threads[0].join()
+    by_others = [number for name, number in seen if name == "woken"]
+    assert len(by_others) == 2
+    assert by_others[0] >= 7
+    log.look_here(look)
+    assert len(seen) == len(by_others) + sum(name != "woken" for name, _ in seen)
+
+
 def test_samples_estimate_what_there_is(log: Any) -> None:
     log.open(1, 10_000)
     kept = [Anchor() for _ in range(20_000)]

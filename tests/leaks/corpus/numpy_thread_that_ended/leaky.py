@@ -1,0 +1,32 @@
+"""The program waits for a thread, whose own list is gone when it has ended.
+
+kind: growth
+holder: local 'frames'
+"""
+
+import queue
+import threading
+import time
+
+import numpy as np
+
+todo: queue.Queue[int | None] = queue.Queue()
+means = []
+
+
+def work():
+    frames = []
+    while (number := todo.get()) is not None:
+        time.sleep(0.002)
+        frame = np.full(20_000, number, float)  # LEAK
+        frames.append(frame)
+        means.append(float(frame.mean()))
+
+
+for number in range(150):
+    todo.put(number)
+todo.put(None)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(len(means))
