@@ -674,7 +674,8 @@ class Evidence:
         if not self._names:
             course = LOG.series(site, None)
             keeps = len(births.numbers()) * MADE_FOR_ONE >= births.made * share
-            return rises(course) or (keeps and began_lately(course))
+            # Beside what an expression makes on the way, a few are enough.
+            return rises(course) or (keeps and (began_lately(course) or rises(course, EPOCHS)))
         # What was made before the passes began does not rise over them; after the last it may have.
         now = round(births.live)
         return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
