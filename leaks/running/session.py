@@ -65,6 +65,7 @@ __all__ = [
 _GOES_ON: Final[tuple[Ending, ...]] = ("running", "unfinished", "killed")
 """Endings that a report says before the process has ended."""
 
+_MAIN_THREAD_FIRST_S: Final = 0.05
 _INTERVAL_S: Final = 2.0
 _SAMPLES_EVERY_S: Final = 0.05
 
@@ -415,6 +416,8 @@ class Session:
         return None
 
     def _look_beside(self) -> None:
+        # The main thread looks if it runs at all: the program makes nothing more meanwhile.
+        time.sleep(_MAIN_THREAD_FIRST_S)
         LOG.look_here(lambda has_more: self._growing.born_beside(has_more=has_more))
 
     def _write_what_is_known(self) -> None:
