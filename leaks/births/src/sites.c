@@ -361,8 +361,8 @@ static PyTypeObject *site_row_type;
 int sites_add_type(PyObject *module)
 {
     static PyStructSequence_Field fields[] = {
-        {"kind", NULL}, {"device", NULL}, {"op", NULL},          {"places", NULL},     {"births", NULL},
-        {"live", NULL}, {"nbytes", NULL}, {"peak_nbytes", NULL}, {"last_birth", NULL}, {"last_birth_before_death", NULL},
+        {"kind", NULL}, {"device", NULL}, {"op", NULL}, {"places", NULL}, {"births", NULL}, {"live", NULL},
+        {"nbytes", NULL}, {"peak_nbytes", NULL}, {"last_birth", NULL}, {"last_birth_before_death", NULL},
         {NULL, NULL},
     };
     PyStructSequence_Desc description = {
