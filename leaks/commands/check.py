@@ -111,7 +111,10 @@ class Check:
 
 
 def _is_slow(leak: Leak, max_growth: int | None) -> bool:
-    return max_growth is not None and leak.trend is not None and leak.trend.nbytes_per_pass <= max_growth
+    # Over births of a line nothing is known of passes.
+    if max_growth is None or leak.trend is None or leak.trend.over != "passes":
+        return False
+    return leak.trend.nbytes_per_pass <= max_growth
 
 
 def _only(report: Report, leaks: list[Leak]) -> Report:

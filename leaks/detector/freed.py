@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from ...scopes.base.errors import LeakError, LeakWarning
-from ...scopes.base.process import bytes_text, install_imported
+from ...scopes.base.process import bytes_text, install_imported, load_frameworks
 from ...scopes.framework import FRAMEWORKS, Belonging
 from ...scopes.identity import Entry
 from ..holders.paths import called
@@ -305,6 +305,7 @@ hide_types(AssertFreed, _Anchor, _HeldObject, _Object, _Part, _Target)
 
 
 def _install() -> None:
+    load_frameworks()
     install_imported()
     FRAMEWORKS.record_pending()
 

@@ -198,7 +198,8 @@ class Growing:
 
     def __init__(self, report: Callable[[], Report]) -> None:
         self._make = report
-        self._met: dict[_Line, tuple[Leak, Sequence[Retainer]]] = {}
+        # With what retained it, and how many of the line lived then.
+        self._met: dict[_Line, tuple[Leak, Sequence[Retainer], float]] = {}
         # What may grow, which could not be judged.
         self._open: dict[_Line, Leak] = {}
         # Tensors with such graphs, and what these keep, when that was most.
@@ -240,10 +241,17 @@ class Growing:
             return True
         return self.look()
 
-    def look_at(self, report: Report) -> None:
+    def look_at(self, report: Report, births: int) -> None:
         """Take what grows from a report of what is there now, also from one written now and then.
 
         While the main thread waits for others there is nothing else to look at.
+
+        Parameters
+        ----------
+        report : Report
+            The report.
+        births : int
+            How many births there were when it was begun.
         """
         in_scope = bool(OPENINGS.open_scopes())
 
@@ -260,7 +268,7 @@ class Growing:
         for leak in (*report.leaks, *report.kept):
             if leak.count == 1 and noun_of(leak.tensor_kind) == "model" and not is_given_back(leak):
                 _, sizes = self._models.get(_line_of(leak), (leak, []))
-                sizes.append((LOG.counts()[0], leak.nbytes))
+                sizes.append((births, leak.nbytes))
                 self._models[_line_of(leak)] = leak, sizes
         is_long = any(_has_long_graph(leak) for leak in report.leaks)
         # What a graph saved at a line may be more than its results that are kept.
@@ -276,13 +284,13 @@ class Growing:
                 if _fills_a_comprehension():
                     self._open[_line_of(leak)] = replace(leak, unjudged="growth")
                 else:
-                    self._met.setdefault(_line_of(leak), (leak, ()))
+                    self._met.setdefault(_line_of(leak), (leak, (), _live_of(_line_of(leak))))
                 continue
             if leak.trend is not None:
                 line = _line_of(leak)
                 if line not in most or leak.nbytes > most[line].nbytes:
                     most[line] = leak
-                    self._met[line] = leak, _retainers_of(leak, report.retainers)
+                    self._met[line] = leak, _retainers_of(leak, report.retainers), _live_of(line)
             elif leak.kind in ("model", "view"):
                 # Models that main() trained and averages in the end are kept on purpose.
                 self._open[_line_of(leak)] = replace(leak, unjudged="growth")
@@ -314,8 +322,9 @@ class Growing:
             self._look_at_what(make)
 
     def _look_at_what(self, make: Callable[[], Report]) -> None:
+        births = LOG.counts()[0]
         try:
-            self.look_at(make())
+            self.look_at(make(), births)
         except Exception as error:
             # The program goes on. Messages of PyTorch may have a whole tensor in them.
             text = shorten(repr(error), _MESSAGE, placeholder=" ...")
@@ -356,7 +365,7 @@ class Growing:
         # For each, the lines that it was of: what there was of them when it was looked at, and in
         # the end.
         retained: dict[Retainer, list[tuple[Leak, Leak]]] = {}
-        for line, (leak, retainers) in self._met.copy().items():
+        for line, (leak, retainers, then) in self._met.copy().items():
             end, kinds = _end_of(leak.holder), reported.get(line, set())
             if end is None or not kinds <= (set[str]() if leak.holder.startswith(_NOT_FOUND) else {"cycle"}):
                 continue
@@ -370,7 +379,7 @@ class Growing:
                 ]
                 if not trends:
                     continue
-                found.append(_told_grown(leak, trends, end, in_a_cycle=bool(kinds) or line in in_cycles))
+                found.append(_told_grown(leak, trends, then, end, in_a_cycle=bool(kinds) or line in in_cycles))
                 for retainer in retainers:
                     retained.setdefault(retainer, []).append((leak, found[-1]))
                 break
@@ -379,7 +388,11 @@ class Growing:
             end = _end_of(leak.holder)
             if line not in known and end is not None:
                 found.append(_told_freed_graph(leak, end))
-        found += self._grown_models(kept, births)
+        grown = [*self._grown_models(kept, births)]
+        joined = {line for leak in grown for line in _joined_at(leak.nbytes)}
+        # Between the call that joins and the assignment nobody holds what a model has next.
+        found = [leak for leak in found if not (leak.site in joined and leak.holder.startswith(_NOT_FOUND))]
+        found += grown
         known |= {_line_of(leak) for leak in found}
         undecided = [
             leak
@@ -601,7 +614,11 @@ def _end_of(holder: str) -> str | None:
     return _UNKNOWN_END if function[2] else f"when {function[1]} returned"
 
 
-def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bool) -> Leak:
+def _live_of(line: _Line) -> float:
+    return sum((LOG.site(number).live for number in _numbers_of(line)), 0.0)
+
+
+def _told_grown(leak: Leak, trends: Sequence[Trend], then: float, end: str, *, in_a_cycle: bool) -> Leak:
     when = f"{end}, but for a cycle" if in_a_cycle else end
     highest = [max(trend.series, key=lambda point: point[1:]) for trend in trends]
     count, nbytes = sum(point[1] for point in highest), sum(point[2] for point in highest)
@@ -612,7 +629,8 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
     )
     if not nbytes and leak.trend is not None:
         # What the log counts as models are also the modules in them, and have no bytes.
-        count, nbytes, trend = leak.count, leak.nbytes, leak.trend
+        more = max(1.0, count / then) if then else 1.0
+        count, nbytes, trend = round(leak.count * more), round(leak.nbytes * more), leak.trend
     what = f"{count:,} {noun_of(leak.tensor_kind)}{'' if count == 1 else 's'} and {bytes_text(nbytes)}"
     if trend.over == "passes":
         what += f" over {trend.passes:,} steps"
@@ -638,31 +656,32 @@ def _told_grown(leak: Leak, trends: Sequence[Trend], end: str, *, in_a_cycle: bo
 
 def _grow_evenly(sizes: Sequence[tuple[int, int]], births: int) -> bool:
     """Return whether the bytes of a model grew evenly, to the end, from one look to the next."""
-    rates = [
-        (after - before) / (later - earlier)
-        for (earlier, before), (later, after) in pairwise(sizes)
+    points: list[tuple[int, int]] = []
+    for point in sorted(sizes):
         # Looks that follow each other at once show little.
-        if later - earlier >= _BETWEEN_LOOKS * births
-    ]
-    if len(rates) < _RATES or sizes[-1][0] < _UNTIL_LATE * births or sizes[-1][1] - sizes[0][1] < WORTH_NBYTES:
+        if not points or point[0] - points[-1][0] >= _BETWEEN_LOOKS * births:
+            points.append(point)
+    # The first gradients, and the state of optimizers, come besides.
+    points = points[1:]
+    rates = [(after - before) / (later - earlier) for (earlier, before), (later, after) in pairwise(points)]
+    if len(rates) < _RATES or points[-1][0] < _UNTIL_LATE * births or points[-1][1] - points[0][1] < WORTH_NBYTES:
         return False
     typical = median(rates)
     return all(typical / _EVENLY <= rate <= typical * _EVENLY for rate in rates)
 
 
+def _joined_at(nbytes: int) -> list[Site]:
+    """Return the lines that joined arrays again and again, up to half of some bytes and more."""
+    rows = [LOG.site(number) for number in range(LOG.site_count()) if joins(number)]
+    lines = [_innermost(row) for row in rows if row.births >= BIRTHS_AT_LEAST and 2 * row.peak_nbytes >= nbytes]
+    return [line for line in lines if line is not None]
+
+
 def _told_grown_model(leak: Leak, sizes: Sequence[tuple[int, int]], end: str | None) -> Leak:
     grown = sizes[-1][1] - sizes[0][1]
-    lines = [
-        str(line)
-        for number in range(LOG.site_count())
-        if joins(number)
-        and 2 * (row := LOG.site(number)).peak_nbytes >= grown
-        and row.births >= BIRTHS_AT_LEAST
-        and (line := _innermost(row)) is not None
-    ]
-    remedy = (
-        f"bound what is joined to its tensors{f' at {lines[0]}' if lines else ''}, or keep only the last part of it"
-    )
+    lines = _joined_at(grown)
+    where = f" at {lines[0]}" if lines else ""
+    remedy = f"bound what is joined to its tensors{where}, or keep only the last part of it"
     what = f"Its tensors grew by {bytes_text(grown)} over the run"
     return replace(
         leak,

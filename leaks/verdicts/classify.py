@@ -582,6 +582,8 @@ class _Group:
             enough = len(numbers) >= MODELS and _are_apart(numbers, subjects)
         else:
             enough = len(numbers) >= EPOCHS or (evidence.goes_on and are_few_and_large(len(numbers), nbytes))
+        if evidence.watched_passes and evidence.stopped(births):
+            return None
         if evidence.watched_passes and not (enough and max(numbers) - min(numbers) >= STOPPED * evidence.last):
             # Only what stays with each of a few epochs, or runs, grows at steps too few to be seen.
             return None

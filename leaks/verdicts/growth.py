@@ -680,6 +680,17 @@ class Evidence:
         now = round(births.live)
         return any(rises([*series, (series[-1][0] + 1, now, 0)]) for series in self._series_of(births, site) if series)
 
+    def stopped(self, births: Births) -> bool:
+        """Return whether a line has no more than half of the passes ago.
+
+        That is what a cache has that is full, and a data set that was there before the first pass.
+        """
+        site = births.site_number
+        courses = [] if site is None else [series for series in self._series_of(births, site) if series]
+        at_half = [bisect_left(series, (series[-1][0] * STOPPED,)) for series in courses]
+        live = births.live
+        return bool(courses) and all(series[place][1] >= live for series, place in zip(courses, at_half, strict=True))
+
     def may_grow(self, births: Births) -> bool:
         """Return whether a line could be growing, of whose births only a sample was kept.
 
