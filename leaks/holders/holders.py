@@ -40,6 +40,7 @@ from .search import Allowance, Cycle, Garbage, Search
 
 __all__ = [
     "NOT_FOUND",
+    "SEVERAL_KEYS",
     "Holders",
     "Reason",
     "leftovers_among",
@@ -248,6 +249,8 @@ coroutines, only by exceptions, only by graphs, by a cycle that nothing leads to
 the search ended early or in vain.
 """
 
+SEVERAL_KEYS: Final = "[...]"
+"""What stands in a chain for keys by which several chains differ."""
 NOT_FOUND: Final = "not found: code of an extension, or an expression that is being evaluated"
 OWNED: Final = "its scope, because it cannot be weakly referenced"
 
@@ -674,7 +677,7 @@ def _without_keys(chains: Sequence[str]) -> Sequence[str]:
     places = iter([*zip(*map(_ANY_KEY.findall, chains), strict=False)])
 
     def told(match: re.Match[str]) -> str:
-        return match[0] if len(set(next(places, ()))) == 1 else "[...]"
+        return match[0] if len(set(next(places, ()))) == 1 else SEVERAL_KEYS
 
     return [_ANY_KEY.sub(told, chains[0])]
 

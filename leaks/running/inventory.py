@@ -24,7 +24,7 @@ from ...scopes.base.sites import Site, is_in_comprehension, is_inside, site_of
 from ...scopes.framework import only_records
 from ..births.log import LOG, SiteRow, complete_log
 from ..births.open_scopes import OPENINGS
-from ..holders.holders import NOT_FOUND
+from ..holders.holders import NOT_FOUND, SEVERAL_KEYS
 from ..holders.paths import OF_A_THREAD, OF_ITS_KEY
 from ..holders.roots import FINALIZERS, OF_A_COROUTINE, OF_A_TASK, TASK
 from ..report.leaks import Leak, Sureness, Trend
@@ -126,6 +126,9 @@ class Inventory:
             [_told_freed(leak, when) if _line_of(leak) in gone else leak for leak in rows]
             for rows in (self.report.leaks, self.report.kept)
         )
+        if when == AFTER_THREADS:
+            # What nobody was found to hold was in a cycle, such as that of a class and its method.
+            kept = [leak for leak in kept if leak.freed != when or leak.holders != (NOT_FOUND,)]
         stay = {line for line, count in before.items() if count and line not in gone}
         retainers = [
             replace(row, freed=when) if row.freed is None and _is_freed(row, gone, stay) else row
@@ -725,7 +728,8 @@ def _retainers_of(leak: Leak, retainers: Iterable[Retainer]) -> list[Retainer]:
     holders = [_LINE_OF_FRAME.sub("", holder, count=1) for holder in leak.holders]
 
     def leads_through(row: Retainer) -> bool:
-        place = _LINE_OF_FRAME.sub("", row.holder, count=1)
+        # One row may stand for the lists under several keys.
+        place = _LINE_OF_FRAME.sub("", row.holder, count=1).partition(SEVERAL_KEYS)[0]
         return leak.site in row.sites and any(holder.startswith(place) for holder in holders)
 
     return [row for row in retainers if leads_through(row)]
