@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -259,3 +260,19 @@ def test_keeps_and_is_marked(assert_freed):
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(["*the test does not free what it was to free: Model is alive*", "*KEPT[[]0]"])
     result.stdout.no_fnmatch_line("*LeakWarning*")
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_the_parts_of_a_model_must_be_gone_also_where_nothing_else_of_this_package_is_used(run) -> None:
+    result = run("""\
+import torch
+
+KEPT = []
+
+def test_keeps(assert_freed):
+    model = torch.nn.Linear(256, 256)
+    assert_freed(model)
+    KEPT.append(model.state_dict())
+""")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*Linear(256, 256) is gone, and parts of it are there with *"])

@@ -177,6 +177,10 @@ class TestCheck:
         assert main(["check", file, "--max-growth", "999/pass"]) == 3
         assert main(["check", file, "--max-growth", "0/pass"]) == 3
         assert main(["check", file, "--fail-on", "view"]) == 0
+        # Over births of a line nothing is known of passes.
+        content["leaks"][0]["trend"] = {**trend, "over": "births", "series": [[1, 1, 1000], [50, 50, 50000]]}
+        Path(file).write_text(json.dumps(content))
+        assert main(["check", file, "--max-growth", "1GB/pass"]) == 3
 
     @pytest.mark.parametrize(
         ("args", "message"),

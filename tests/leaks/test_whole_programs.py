@@ -138,6 +138,123 @@ def test_what_stays_with_each_of_a_few_epochs_is_undecided(tmp_path: Path, call:
     assert [row.count >= 8 for row in report.kept if row.unjudged == "growth"] == [True]
 
 
+DATA_SET = """
+import torch
+
+samples = []
+for number in range(300):
+    image = torch.randn(3, 32, 32)
+    samples.append((image - image.mean()) / image.std())
+model = torch.nn.Conv2d(3, 8, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(3):
+    for first in range(0, 300, 10):
+        model(torch.stack(samples[first : first + 10])).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_data_set_to_which_no_step_adds_is_clean(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, DATA_SET).verdict == "clean"
+
+
+CACHE_OF_A_WORKER = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __init__(self):
+        self.cache = {}
+    def __len__(self):
+        return 128
+    def __getitem__(self, number):
+        if number not in self.cache:
+            self.cache[number] = torch.rand(3, 64, 64)
+        return self.cache[number]
+
+if __name__ == "__main__":
+    loader = DataLoader(Images(), batch_size=8, num_workers=1, persistent_workers=True)
+    for epoch in range(6):
+        for batch in loader:
+            pass
+"""
+
+
+def test_a_cache_of_a_worker_that_is_full_is_clean(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert report_on(tmp_path, CACHE_OF_A_WORKER).verdict == "clean"
+
+
+CLASSES = """
+import numpy as np
+
+def weighted(number):
+    weights = np.ones(90_000) * number
+
+    class Weighted:
+        values = weights
+
+    return Weighted
+
+for number in range(20):
+    weighted(number)
+"""
+
+
+def test_classes_that_were_made_and_dropped_are_not_said_to_be_held(tmp_path: Path) -> None:
+    report = report_on(tmp_path, CLASSES)
+    assert (report.leaks, [row.freed for row in report.kept if row.freed is not None]) == ((), [])
+
+
+TWO_LISTS = """
+import torch
+
+def main():
+    features = {"left": [], "right": []}
+    model = torch.nn.Linear(64, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(60):
+        for side in features:
+            features[side].append(model(torch.randn(32, 64)).detach())
+        model(torch.randn(32, 64)).square().mean().backward()
+        optimizer.step()
+
+main()
+"""
+
+
+def test_lists_of_several_keys_that_grew_are_told_as_what_retained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    report = report_on(tmp_path, TWO_LISTS)
+    [leak], [row] = report.leaks, report.retainers
+    assert "local 'features'" in row.holder
+    assert row.nbytes == leak.nbytes
+
+
+MODELS_OF_FOLDS = """
+import torch
+
+def main():
+    kept = []
+    for fold in range(24):
+        model = torch.nn.Linear(256, 256)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(3):
+            model(torch.randn(4, 256)).square().mean().backward()
+            optimizer.step()
+        kept.append(model)
+
+main()
+"""
+
+
+def test_models_that_main_kept_are_counted_to_its_end(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    [leak] = report_on(tmp_path, MODELS_OF_FOLDS).leaks
+    assert (leak.kind, leak.count, leak.freed) == ("model", 24, "when main() returned")
+
+
 def test_views_that_main_keeps_of_each_of_a_few_epochs_are_undecided(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     report = report_on(tmp_path, EPOCHS.format(call="main()").replace("(100, 100)", "(100, 1000)[0]"))
