@@ -1,5 +1,5 @@
-"""Plans of memory: where buffers with known lives lie in one slab, to make it as small as can be.
+"""Plans of memory: the offsets of buffers with known lives in a slab as small as possible.
 
 Read `plan`, then `table` (files of comma-separated values) and `src/planner.h` (the compiled part).
-The room knows nothing of scopes and tensors.
+Nothing here knows scopes or tensors.
 """

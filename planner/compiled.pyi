@@ -6,22 +6,19 @@ from numpy.typing import NDArray
 def plan(
     lower: NDArray[int64], upper: NDArray[int64], sizes: NDArray[int64], offsets: NDArray[int64], seconds: float, /
 ) -> tuple[int, int]:
-    """Plan buffers, and check the plan.
-
-    Other threads run meanwhile, and so do Python's handlers of signals.
+    """Make a plan and check it. Releases the GIL, and lets Python handle signals.
 
     Parameters
     ----------
     lower, upper, sizes : array of int64
-        When each buffer begins to live, when it does no longer, and its bytes, 1 or more.
-        Contiguous.
+        When the life of each buffer begins and ends, and its bytes, 1 or more. Contiguous.
     offsets : array of int64
-        Gets the plan.
+        Gets the plan. Contiguous.
     seconds : float
         How long better plans are looked for.
 
     Returns
     -------
     tuple of int
-        The height of the plan, and a height that none can be below.
+        The height of the plan, and a lower bound for the height of every plan.
     """

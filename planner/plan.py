@@ -1,4 +1,4 @@
-"""Plan where in one slab buffers lie whose lives are known."""
+"""`plan`: the offsets of buffers with known lives in one slab."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from . import compiled
 __all__ = ["Plan", "plan", "seconds_of"]
 
 _COLUMNS: Final = ("lower", "upper", "size")
-_BYTES_AT_MOST: Final = 2**62
+"""The names of the columns of the buffers, for messages."""
+_BYTES_LIMIT: Final = 2**62
+"""All sizes together must be below this: compiled code adds them as 64-bit integers."""
+_LONGEST_S: Final = 10**9
+"""A longer time limit, such as infinity, is taken for this many seconds."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Where each of some buffers lies in a slab.
+    """The offsets of buffers in a slab.
 
     Attributes
     ----------
@@ -30,8 +34,8 @@ class Plan:
     height : int
         The bytes of the slab: the largest offset plus size.
     lower_bound : int
-        No plan is lower than this: the most bytes that live at once, or more where a search has
-        shown it.
+        No plan is lower than this: the most bytes that live at once, or more if a search has shown
+        it.
     """
 
     offsets: NDArray[np.int64]
@@ -40,29 +44,29 @@ class Plan:
 
     @property
     def is_optimal(self) -> bool:
-        """Return whether it is known that no plan is lower."""
+        """Return whether no plan can be lower, as far as is known."""
         return self.height == self.lower_bound
 
     @property
     def ratio(self) -> float:
-        """Return the height over the lower bound; 1.0 for nothing."""
+        """Return the height divided by the lower bound; 1.0 without any bytes."""
         return self.height / self.lower_bound if self.lower_bound else 1.0
 
 
 def plan(buffers: ArrayLike | Sequence[Sequence[int]], /, *, time_limit: float = 0.05) -> Plan:
-    """Plan where in one slab buffers lie, so that none overlap that live at the same time.
+    """Plan the offsets of buffers in one slab, so that none overlap that live at the same time.
 
-    The greedy plan by size is always made. Then others are made as long as the time limit allows,
-    and the lowest is returned; it is checked before. Up to 1,024 buffers are also searched, which
-    often finds a plan as low as the lower bound within a second. Other threads run meanwhile.
+    The greedy plan by size is always made. Other plans are made while the time limit allows. The
+    lowest plan is checked and returned. For up to 1,024 buffers there is also a search, which often
+    finds a plan as low as the lower bound within a second. Other threads run meanwhile.
 
     Parameters
     ----------
     buffers : array_like of int, shape (n, 3)
-        A row for each buffer: when its life begins, when it has ended (that moment is outside), and
-        its bytes. Times are any integers, such as numbers of births.
+        A row for each buffer: when its life begins, when it ends (excluded), and its bytes. Times
+        are any integers, such as numbers of births.
     time_limit : float, default 0.05
-        For how many seconds better plans are looked for.
+        How many seconds to look for better plans.
 
     Returns
     -------
@@ -114,7 +118,7 @@ def _rows_of(buffers: Any) -> NDArray[np.int64]:
     if given.ndim != 2 or given.shape[1] != 3:
         raise ValueError(f"plan: expected an array of shape (n, 3) with lower, upper and size, found {given.shape}")
     if given.dtype.kind in "fO" and not isinstance(buffers, np.ndarray):
-        # What NumPy makes of integers that are too large.
+        # NumPy makes floats or objects of integers that are too large.
         exact = [value for row in buffers for value in row]
         if all(isinstance(value, int) for value in exact):
             raise ValueError(f"plan: {max(exact, key=abs)} does not fit into 64 bits")
@@ -131,16 +135,17 @@ def _rows_of(buffers: Any) -> NDArray[np.int64]:
             row = int(wrong.argmax())
             values = ", ".join(f"{name} {value}" for name, value in zip(_COLUMNS, rows[row].tolist(), strict=True))
             raise ValueError(f"plan: buffer {row} ({values}): {text}")
-    if sum(rows[:, 2].tolist()) >= _BYTES_AT_MOST:
-        raise ValueError(f"plan: the buffers have {sum(rows[:, 2].tolist())} bytes together, more than can be planned")
+    nbytes = sum(rows[:, 2].tolist())
+    if nbytes >= _BYTES_LIMIT:
+        raise ValueError(f"plan: the buffers have {nbytes} bytes together, more than can be planned")
     return rows
 
 
 def seconds_of(time_limit: object) -> float:
-    """Return a time limit; an error that names it where it is no number of seconds."""
+    """Return a time limit in seconds, as a float, or raise if it is no number or negative."""
     if isinstance(time_limit, (bool, np.bool_)) or not isinstance(time_limit, Real):
         raise TypeError(f"plan: time_limit is a number of seconds, not {time_limit!r}")
     seconds = cast("float", time_limit)
     if not seconds >= 0:
         raise ValueError(f"plan: time_limit is a number of seconds, 0 or more, not {time_limit!r}")
-    return float(min(seconds, 10**9))
+    return float(min(seconds, _LONGEST_S))

@@ -1,6 +1,6 @@
 """Buffers and plans in files of comma-separated values.
 
-The columns are ``id,lower,upper,size``, and ``offset`` besides for a plan.
+The columns are ``id,lower,upper,size``; a file with a plan also has ``offset``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from .plan import Plan
 __all__ = ["Table", "TableError", "read_table", "write_table"]
 
 _COLUMNS: Final = ("id", "lower", "upper", "size")
-_DIGITS_AT_MOST: Final = 1000
+_MOST_DIGITS: Final = 1000
+"""Longer numbers are not converted: int() refuses more than 4,300 digits with its own error."""
 _OPEN_FILES: Final = ("/dev/", "/proc/")
+"""Folders whose files are devices or open files: a rename would not write to them."""
 
 
 class TableError(ValueError):
-    """A file is no table of buffers; the message says in which line, and why."""
+    """A file is no table of buffers. The message names the line and the reason."""
 
 
 @final
@@ -40,9 +42,9 @@ class Table:
     Attributes
     ----------
     ids : sequence of str
-        The name of each, as the file has it.
+        The id of each buffer.
     buffers : array of int64, shape (n, 3)
-        Lower, upper and size of each.
+        Lower, upper and size of each buffer.
     """
 
     ids: Sequence[str]
@@ -94,10 +96,9 @@ def read_table(path: Path) -> Table:
 
 
 def write_table(path: Path, table: Table, plan: Plan) -> None:
-    """Write buffers with the offsets of a plan: a whole file or none.
+    """Write buffers with the offsets of a plan, so that the file is complete or unchanged.
 
-    What cannot be replaced is written to directly: a pipe, a terminal, or a file in a folder
-    without write permission.
+    A pipe, a terminal, or a file in a folder without write permission is written to directly.
 
     Raises
     ------
@@ -109,7 +110,7 @@ def write_table(path: Path, table: Table, plan: Plan) -> None:
     writer.writerow((*_COLUMNS, "offset"))
     for name, buffer, offset in zip(table.ids, table.buffers.tolist(), plan.offsets.tolist(), strict=True):
         writer.writerow((name, *buffer, offset))
-    # Where a link leads to.
+    # Links are followed.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".plan.{os.getpid()}.{threading.get_ident()}")
     # A file that is open already, such as the standard output, cannot be replaced.
@@ -130,10 +131,10 @@ def write_table(path: Path, table: Table, plan: Plan) -> None:
 
 
 def _integer(text: str | None, column: str, where: str) -> int:
-    # Python's int() takes more, such as 1_000 and digits of other scripts.
+    # int() also accepts 1_000, and digits of other scripts.
     if text is None or not re.fullmatch(r"\s*[-+]?[0-9]+\s*", text):
         raise TableError(f"{where}: {column} is an integer, not {text!r}")
-    if len(text) > _DIGITS_AT_MOST:
+    if len(text) > _MOST_DIGITS:
         raise TableError(f"{where}: {column} does not fit into 64 bits")
     number = int(text)
     if not -(2**63) <= number < 2**63:

@@ -1,6 +1,7 @@
 """Scopes: blocks of code that own what is born in them.
 
-This floor knows no tensor: it knows kinds.
+Nothing here knows a library of tensors: each type of tensor has a `Kind` that says how it is
+released. Read `kinds`, `context`, `identity`, `ownership` and `scope` in this order.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ def _is_main_interpreter() -> bool:
 
 
 def load_extension(name: str) -> Any:
-    """Return a compiled module of the package, imported where it has not been.
+    """Import a compiled module of the package and return it.
 
     Parameters
     ----------
     name : str
-        Its name with that of its room, in full.
+        The full name of the module, such as ``"disposescope.scopes.compiled"``.
 
     Raises
     ------
@@ -54,6 +55,6 @@ def load_extension(name: str) -> Any:
         ) from None
 
 
-# Asked for here, before any module of this room imports it: where it is missing this says what to
-# do.
+# Imported here, before any module of this package imports it: if it was not built, this raises the
+# error that says what to do.
 load_extension(f"{__name__}.compiled")

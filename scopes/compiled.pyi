@@ -1,6 +1,6 @@
-"""Entries, counters of threads, the state of scopes, and the paths of births, deaths and blocks.
+"""Entries, counters of threads, the state of scopes, and what happens at births, deaths and blocks.
 
-One copy of the package, in the main interpreter, can load it.
+The C files are in src/. Only one copy of the package, in the main interpreter, can load the module.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ R = TypeVar("R")
 class Ledger:
     """The counters of one thread.
 
-    Python code adds only to those of its own thread, so that no count is lost and none needs a
-    lock. Compiled code may also change how many births are counted on another thread, in one step.
+    Python code adds only to the ledger of its own thread, so that no count is lost and none needs a
+    lock. Only compiled code changes the births that another thread counted, in one step.
     """
 
     created_in_scope: int
@@ -42,29 +42,33 @@ class Ledger:
         """Return the counters, in the order of `functions.COUNTERS`."""
 
 def again(failures: list[BaseException], step: Callable[..., R], /, *arguments: Any) -> R | None:
-    """Take a step that can be taken again, and once more where it was interrupted.
+    """Call a function, and call it again if it raised, such as for an interrupt.
 
-    Return what it returned, or None where it was interrupted both times. What it raised goes to the
-    failures.
+    Exceptions are added to `failures`. Return the result, or None if both calls raised. The
+    function, `step`, must be one that can be repeated.
     """
 
 def thread_ledger() -> Ledger:
     """Return the ledger of the calling thread."""
 
 def take_back_birth(entry: Entry, /) -> None:
-    """Take back that a birth was counted, if it was since the last reset: its composite counts."""
+    """Subtract a birth from the counters, if it was counted since the last reset.
+
+    For members: their composite is counted instead.
+    """
 
 def leave_birth_open(entry: Entry, /) -> None:
-    """Take that back, and have the birth counted only when somebody counts: see `Entry.counted`."""
+    """Take a birth back, and leave it open whether it counts: see `Entry.counted`."""
 
 def change_owner(entry: Entry, source: ScopeState | None, target: ScopeState | None, /) -> bool:
-    """Give what is alive and has one owner another one. Return whether that was so.
+    """Change the owner of a live resource from `source` to `target`. Return whether it was changed.
 
-    One step for every other thread: where it was not so, that one has released it, or was faster.
+    It is not where another thread has released the resource or changed its owner before. No other
+    thread runs in between.
     """
 
 def count_open_birth(entry: Entry, /) -> None:
-    """Count the birth that was left open on the thread where it was. Of others nothing changes."""
+    """Count a birth that was left open, on the thread where it happened; else do nothing."""
 
 def counts_of_process() -> tuple[int, ...]:
     """Return the sums over all threads, also ended ones, in the order of `functions.COUNTERS`."""
@@ -73,29 +77,30 @@ def clear_process() -> None:
     """Set the counters of every thread to zero."""
 
 class Entry(ref[Any]):
-    """A weak reference to a resource, with what the library knows of it.
+    """A weak reference to a resource, with what the library knows of the resource.
 
-    Compared by identity, unlike other references.
+    Entries are compared by identity, unlike other weak references.
 
     Attributes
     ----------
     key : int
-        The ``id`` of the resource.
+        The ``id`` of the resource; for a tuple see `AnchoredEntry`.
     kind : Kind
-        Its kind.
+        The kind of the resource.
     owner : ScopeState or None
-        The one scope that will dispose it. None for a member: its unit has the owner.
+        The one scope that will dispose the resource. None for a member: its unit has the owner.
     home : Ledger
-        The ledger of the thread that it was born on.
+        The ledger of the thread on which the resource was born.
     unit : Entry or None
         For a member, the entry of its composite.
     members : tuple of Entry
         For a composite, the entries of its members.
     counted : object
-        False where its birth is not in the statistics: a member's is not, unless it was born before
-        its composite. None where that is open: code that puts a composite together has made it, and
-        it is counted as soon as somebody counts, or as it leaves its scope by anything but its
-        death. Otherwise what stands for the time, on `home`, in which it was counted.
+        Whether the birth is in the statistics. False if it is not, as for members. None if that is
+        open: the resource was made by code that puts a composite together, and may become a member.
+        An open birth is counted when somebody asks for statistics, and when the resource leaves its
+        scope in any way but its death. Otherwise the period of `home` in which it was counted: see
+        `struct Ledger` in src/shared/types.h.
     """
 
     owner: ScopeState | None
@@ -103,7 +108,8 @@ class Entry(ref[Any]):
     members: tuple[Entry, ...]
     counted: object
 
-    # The `_origin` of the scope that has released it; None also for a member, whose unit has it.
+    # The `_origin` of the scope that released the resource. None if no scope did, and for a member,
+    # whose unit has it.
     @property
     def released_by(self) -> Origin | None: ...
     @property
@@ -116,36 +122,38 @@ class Entry(ref[Any]):
 class HeldEntry(Entry):
     """The entry of an object that is held until it is released or kept: see `Kind.is_held`.
 
-    It is held from the moment when the entry is made, and again when it gets an owner.
+    The entry holds the object as soon as it is made. After `let_go` it holds the object again when
+    it gets an owner.
     """
 
     @property
     def is_held(self) -> bool: ...
     def let_go(self) -> None:
-        """Hold the object no more: it lives by reference count."""
+        """Drop the strong reference: the object lives by its reference count."""
 
 @final
 class StrongEntry(HeldEntry):
     """The entry of an object that cannot be weakly referenced.
 
-    Nothing is known of the object once it is released or kept.
+    The library forgets the object once it is released or kept.
     """
 
 @final
 class AnchoredEntry(Entry):
     """The entry of a tuple, which cannot be weakly referenced.
 
-    It is a weak reference to the anchor of the tuple, and has one to each element. The tuple that
-    it gives back has the same elements; as long as all of them are alive, the tuple counts as
-    alive. Its key is that of the anchor, inverted, because the anchor has an entry of its own.
-    Several tuples around one anchor are one resource.
+    The anchor is the element whose identity stands for the tuple's: see `Kind.anchor`. The entry is
+    a weak reference to the anchor, and has a weak reference to each element. Called, it returns a
+    new tuple of the same elements. The tuple counts as alive while all elements are. Its key is the
+    inverted ``id`` of the anchor, because the anchor has an entry of its own. Several tuples with
+    one anchor are one resource.
     """
 
     def anchor(self) -> Any:
-        """Return the anchor, or None where it is gone."""
+        """Return the anchor, or None if it is gone."""
 
     def remember(self, resource: tuple[Any, ...], /) -> None:
-        """Take another tuple for the same resource, and forget those that are gone."""
+        """Add another tuple with the same anchor, and forget tuples with dead elements."""
 
 Origin = tuple[str | None, CodeType | None, int]
 """The name of a scope, and the code and the offset of the instruction that entered it.
@@ -154,12 +162,12 @@ A negative offset stands for the first line of the code.
 """
 
 class ScopeState:
-    """What a scope is made of, and the ways into and out of it: the base of `DisposeScope`.
+    """The state of a scope, and how it is entered and left: the base of `DisposeScope`.
 
-    Where something is unusual the compiled methods call methods in Python: `_check_options` of one
-    that is made with options, `_prepare`, `_begin`, `_resolve`, `_let_ended_go`,
-    `_refuse_to_leave`, `_explain`, `_end` and `_raise_what_failed`. The methods without a body here
-    are in Python as well.
+    `__init__`, `__enter__`, `__exit__` and `_leave` are compiled. In unusual cases they call
+    methods of `DisposeScope`: `_check_options`, `_prepare`, `_begin`, `_resolve`,
+    `_forget_ended_generators`, `_refuse_to_leave`, `_explain`, `_end` and `_raise_what_failed`.
+    `outer`, `_called` and `_take` are methods of `DisposeScope`, too.
     """
 
     name: str | None
@@ -167,26 +175,29 @@ class ScopeState:
     graph: GraphOption
     budget: int | None
     escapes: EscapesOption
-    # The scope's owned entries, in the order in which they came; a dict, because it is an ordered
-    # set.
+    # The entries that the scope owns, the oldest first. A dict serves as an ordered set.
     _entries: dict[Entry, None]
-    # The scope that this one was opened under, as the user sees it; and what lay in the context
-    # variable, which can differ.
+    # The outer scope, as the user sees it.
     _outer: ScopeState | None
+    # The scope that was in the context variable when this one was entered. It is not the outer one
+    # if it was closed or suspended.
     _below: ScopeState | None
-    # Open, and nothing about generators to think of: the test on the path of every birth.
+    # Whether the scope is open and no generators are involved. Every birth tests this.
     _direct: bool
+    # `context.UNOPENED`, `OPEN` or `CLOSED`.
     _state: int
-    # The frame of the generator whose block this is, as long as the scope is open.
+    # The frame of the generator whose block this is, while the scope is open; else None.
     _frame: FrameType | None
+    # The scopes that were suspended when this one was entered; they may be resumed in its block.
     _suspended: tuple[ScopeState, ...]
     # What the arena puts back when the block is left.
     _served: object | None
-    # What `note_variables` returned when the scope was entered; and what was held when it was left.
+    # What `note_variables` returned when the scope was entered.
     _variables: tuple[int, CodeType, set[int | str]] | None
+    # The entries of what was held when the scope was left.
     _escaped: tuple[Entry, ...]
-    # Where the scope was entered, once it has released something or a block that is not plain was
-    # entered. Refers neither to a frame nor to the scope.
+    # Where the scope was entered. Set when the scope releases something, and for a decorator.
+    # Refers neither to a frame nor to the scope.
     _origin: Origin | None
 
     def __init__(
@@ -202,16 +213,16 @@ class ScopeState:
     ) -> None: ...
     @property
     def keep_pages(self) -> bool: ...
-    # What the arena knows of this scope, once it has served it.
+    # The arena's account of the scope, once the arena has served it.
     @property
     def _account(self) -> object | None: ...
-    # Whether the arena serves the block, and whether anything is unusual about that: it does not,
-    # or there is a budget.
+    # Whether the arena serves the block.
     @property
     def _arena(self) -> bool: ...
+    # Whether the scope has ``arena=False`` or a budget.
     @property
     def _has_memory_options(self) -> bool: ...
-    # Whether its option `graph` says what the block may record: "none", "refuse".
+    # Whether the option `graph` limits what the block may record: "none" and "refuse" do.
     @property
     def _limits_recording(self) -> bool: ...
     def __enter__(self) -> Self: ...
@@ -221,76 +232,84 @@ class ScopeState:
     @property
     def outer(self) -> ScopeState | None: ...
     def _called(self) -> str:
-        """Return how an error message names the scope."""
+        """Return the name of the scope for error messages."""
 
     def _take(self, entry: Entry, /) -> None:
-        """Become the owner of a resource whose entry names the scope as its owner."""
+        """Add an entry, whose `owner` is the scope already, to `_entries`.
+
+        If the scope was closed meanwhile, the entry goes to the next open scope out.
+        """
 
     def _leave(self, doing: Literal["leaving", "closing"], in_flight: BaseException | None, /) -> None:
         """Leave the scope, or close it before its block ends, and raise what failed meanwhile."""
 
 LIVE: Final[dict[int, Entry]]
-"""By key, every resource that is alive and not released, members of composites included."""
+"""By key, the entry of every resource that is alive and not released, members included."""
 
 DEAD: Final[dict[int, Entry]]
-"""By key, every resource that was released and is still referenced."""
+"""By key, the entry of every resource that was released and is still referenced."""
 
 SHARED: Final[dict[Entry, tuple[Entry, ...]]]
-"""For a member of several composites, those besides its `unit`: the last one left disposes it.
+"""By a member of several composites, the composites besides its `unit`.
 
-See `identity.next_composite_of`.
+The last of its composites disposes it: see `identity.next_composite_of`.
 """
 
 DEAD_COMPOSITES: Final[list[Entry]]
 """Composites that died by reference count, whose members may live on: see `identity.settle`."""
 
 LISTENERS: Final[list[Any]]
-"""The listeners: see `context.Hooks`, and `context.Listener`."""
+"""The listeners: see `context.Hooks.listeners` and `context.Listener`."""
 
 ENTERED: Final[list[Callable[[ScopeState], object]]]
+"""Functions that are called when a scope has been entered: see `context.Hooks.entered`."""
+
 LEFT: Final[list[Callable[[ScopeState], object]]]
-"""What is called when a scope has been entered, and when one is left: see `context.Hooks`."""
+"""Functions that are called when a scope is left: see `context.Hooks.left`."""
 
 AWAITED: Final[dict[str, tuple[Callable[[], None], ...]]]
-"""For the name of a module that the program may import, what to do once it has."""
+"""By the name of a module, the functions to call once the program has imported it."""
 
 ENTERING: Final[frozenset[str]]
-"""The names of functions whose frames may stand between a generator's block and the scope.
+"""The names of functions that enter a scope for their caller's block.
 
-They are those of context managers that enter another one, and of the iterator of a loop that opens
-a scope for the loop's body.
+They are methods of context managers that enter another one, and of iterators that open a scope for
+the body of a loop.
 """
 
 CURRENT: Final[ContextVar[ScopeState | None]]
-"""The innermost scope entered in the context, perhaps closed or suspended since.
+"""The scope that was entered last in the context; it may be closed or suspended since.
 
 See `context.innermost_scope`.
 """
 
 api: Final[object]
-"""A capsule for other compiled parts: see ``src/shared/types.h``."""
+"""A capsule for other compiled modules: see ``struct scopes_api`` in ``src/shared/types.h``."""
 
 def set_callbacks(*, finish_release: Callable[..., BaseException | None], settle_earlier: Callable[[], None]) -> None:
-    """Have compiled code call two functions of `identity`.
+    """Set the two functions of `identity` that compiled code calls.
 
-    The first where a release failed or is that of a composite, the second where many composites
-    have died.
+    It calls `finish_release` if a release failed or the resource is a composite, and
+    `settle_earlier` if many composites have died.
     """
 
 def set_memory_service(service: Any, /) -> None:
-    """Have compiled code call a `context.Memory` where scopes are entered and left."""
+    """Set the `context.Memory` that compiled code calls when scopes are entered and left."""
 
 def note_modules_seen(number: int, /) -> None:
-    """Remember how many modules were imported at the last look for those that are awaited.
+    """Remember the size of ``sys.modules`` at the last look for awaited modules.
 
-    0 has everybody look again.
+    With 0 the next caller of `modules_were_imported` gets True.
     """
 
 def modules_were_imported() -> bool:
-    """Return whether an awaited module has been imported since the last look, or may have been."""
+    """Return whether an awaited module may have been imported since the last look.
+
+    It may, if ``sys.modules`` has another size.
+    """
 
 def make_entry(resource: object, kind: Kind, /) -> Entry:
-    """Make the entry of a resource, but not of its members: in no table, unowned, not counted."""
+    """Make the entry of a resource: in no table, unowned and not counted. Its members get none."""
 
 def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> Entry:
     """Record the birth of a resource; the current scope owns it from now on.
@@ -302,108 +321,108 @@ def born(resource: object, kind: Kind, scope: ScopeState | None = None, /) -> En
     kind : Kind
         Its kind, without members: see `ownership.born_together`.
     scope : ScopeState, optional
-        The scope of this context, where the caller knows it already.
+        The current scope, if the caller knows it already.
 
     Returns
     -------
     Entry
-        Its entry in the identity set. Where it has been born before, that of its first birth:
-        nothing is recorded then.
+        Its entry. If the resource has an entry already, nothing is recorded, and that one is
+        returned.
     """
 
 def born_whole(
     resource: object, kind: Kind, members: tuple[object, ...] | list[object], member_kind: Kind, /
 ) -> Entry | None:
-    """Record the birth of a composite just made with all of its members, which nobody else knows.
+    """Record the birth of a composite that was just made together with all of its members.
 
     Parameters
     ----------
     resource, kind : object and Kind
         As for `born`.
     members : tuple or list of object
-        Its members, and None in the place of those that it has not. They can be weakly referenced,
-        live on one device, and none of them is a composite.
+        Its members; None stands for no member. They can be weakly referenced, live on one device,
+        and none of them is a composite.
     member_kind : Kind
         Their kind.
 
     Returns
     -------
     Entry or None
-        None where one of the members is known after all: nothing is recorded then.
+        None if a member has an entry already: nothing is recorded then.
     """
 
 def died(entry: Entry, /) -> None:
     """Record that a resource is gone.
 
-    The callback of entries, those of tuples apart: it runs on whichever thread dropped the
-    resource.
+    The weak reference callback of all entries except those of tuples. It runs on the thread that
+    dropped the last reference.
     """
 
 def anchor_died(entry: Entry, /) -> None:
-    """Record that the anchor of a tuple is gone.
+    """Record that the anchor of a tuple is gone: the callback of tuples' entries.
 
-    The tuple may have been seen to die before, with another element.
+    The death of the tuple may have been recorded before, with that of another element.
     """
 
 def sweep() -> None:
-    """Forget composites that died with all their members: the quick part of `identity.settle`."""
+    """Forget the dead composites whose members are dead: the quick part of `identity.settle`."""
 
 def set_current(scope: ScopeState | None, /) -> None:
-    """Change `CURRENT` in this context: one step for every interrupt."""
+    """Set `CURRENT` in this context. No interrupt can come in between."""
 
 def release(entry: Entry, with_members: bool = True, by_owner: bool = False, /) -> BaseException | None:
-    """Release a resource, its members with it.
+    """Release a resource and its members.
 
-    Idempotent: whoever takes the entry out of `LIVE` does the work.
+    Idempotent: only the caller that takes the entry out of `LIVE` releases the resource.
 
     Parameters
     ----------
     entry : Entry
-        Its entry.
+        The entry of the resource.
     with_members : bool, default True
         Whether its members are released too.
     by_owner : bool, default False
-        Whether the scope that owns it does this: messages name it afterwards.
+        Whether the owning scope releases it: errors about later uses name that scope.
 
     Returns
     -------
     BaseException or None
-        What the release raised, for the caller to collect; members are released all the same.
+        What the release raised. The members are released all the same.
     """
 
 def release_newest(entries: dict[Entry, None], failures: list[BaseException], /) -> None:
-    """Release entries, newest first, until none is left; what is raised goes to the failures."""
+    """Release entries, newest first, until none is left. Exceptions are added to `failures`."""
 
 def referents(thing: object, /) -> list[Any]:
     """Return what `gc.get_referents` lists for an object, without strings, bytes, numbers and None.
 
-    In a forked process the page of each object is copied whose reference is counted: that of a
-    string in a long list is not.
+    A new reference writes to an object's memory, which makes a forked process copy the page. The
+    strings of a long list are left out for that reason.
     """
 
 def tracked_objects(*classes: type) -> list[Any]:
-    """Return what `gc.get_objects` lists, with the contents of tuples in place of the tuples.
+    """Return what `gc.get_objects` lists, with the elements of tuples in place of the tuples.
 
-    A list with a tuple that another thread is making would break that thread: a tuple in the making
-    must have no other reference. Contents are listed but for strings and integers.
+    Tuples are not listed, because another thread may still be filling one, which fails if anybody
+    else refers to it. Elements that are strings or integers are left out.
 
     Parameters
     ----------
     *classes : type
-        Of which classes, by the real type of each object; every class if none is given.
+        The classes of the objects to list, by ``type()``; objects of every class if none is given.
     """
 
 def with_undo(both: tuple[Callable[..., Any], Callable[..., object]], /) -> Any:
-    """Return a method that calls the first function, and where that raises, the second.
+    """Return a method that calls the first function and, if that raises, the second.
 
-    The second is given the object and the error, which is raised then. A method in Python can be
-    interrupted before its first line, where nothing catches it.
+    The second gets the object and the exception, which propagates then. A method in Python could
+    not do that: an interrupt can come before its first line, outside of any ``try``.
     """
 
 def note_variables(frame: FrameType, /) -> tuple[int, CodeType, set[int | str]]:
-    """Return the ``id`` of a frame, its code, and which of its variables are bound.
+    """Return the ``id`` of a frame, its code, and the numbers or names of its bound variables.
 
-    A variable that is bound to something disposed is not among them.
+    A variable counts as unbound if its value is a disposed resource.
     """
 
 def held_entries(
@@ -413,21 +432,21 @@ def held_entries(
     error: BaseException | None,
     /,
 ) -> list[Entry]:
-    """Return the entries of resources that more refers to than the block's own variables.
+    """Return the entries of resources that are referenced by more than the block's own variables.
 
     Parameters
     ----------
     entries : list of Entry
-        What a scope owns. Nothing else may hold the resources for the call.
+        The entries that a scope owns. The caller must not hold references to the resources.
     types : tuple of type
-        The types of tuples that are resources themselves: one that a variable alone refers to holds
-        nothing.
+        The types of tuples that are resources. Such a tuple does not hold its elements if only a
+        variable refers to it.
     block : tuple, optional
-        What `note_variables` returned when the block began. Its frame is looked for among those
-        that run; without it no variable is the block's own.
+        What `note_variables` returned when the block began. Without it, or if its frame does not
+        run any more, no variable is the block's own.
     error : BaseException, optional
-        The exception that is on its way, or handled: what ended frames in its traceback refer to is
-        the block's own.
+        The exception that propagates or is handled. The variables of ended frames in its traceback
+        are the block's own, too.
     """
 
 def kept_entries(
@@ -438,26 +457,25 @@ def kept_entries(
     looks: dict[int | str, Any],
     /,
 ) -> list[Entry]:
-    """Return the entries of resources that are reached through an object that keeps what it holds.
+    """Return the entries of resources that are reached through a keeper: an object such as a model.
 
-    Looked for from the variables of the frames that run and of their modules, and from those of the
-    modules and classes that are met on the way, and only where references to a resource are not
-    those of variables and of what they alone refer to.
+    The search begins at the variables of running frames and of their modules, and goes on through
+    the modules and classes that it meets. It is made only for resources with references from
+    elsewhere than variables and containers that only variables refer to.
 
     Parameters
     ----------
     entries : list of Entry
-        What a scope owns. Nothing else may hold the resources for the call.
+        The entries that a scope owns. The caller must not hold references to the resources.
     types : tuple of type
-        The types of tuples that are resources themselves.
+        The types of tuples that are resources.
     variables : tuple of dict
-        The variables of modules that keep what they hold.
+        The dicts of modules that are keepers themselves.
     judge : callable
-        Tells of a class what is done with its instances: 0 for those that are looked into, 1 for
-        those that keep what they hold, 2 for those that are looked past. And of the name of a
-        module: 0 where the variables of the module and of its classes are looked into, else 2.
+        Given a class, returns what to do with its instances: 0 to look into them, 1 if they are
+        keepers, 2 to leave them out. Given the name of a module, returns 0 to look into the
+        variables of the module and of its classes, 2 to leave them out.
     looks : dict
-        What `judge` has said, which is asked once for each: by the ``id`` of a class, a weak
-        reference to it and the number; by the name of a module, the number. Belongs to `judge`, and
-        is filled here.
+        A cache of the answers of `judge`, which this function fills: by the ``id`` of a class, a
+        weak reference to the class and the number; by the name of a module, the number.
     """

@@ -1,14 +1,14 @@
-"""What is called around a scope, and which scope is current.
+"""Listeners and hooks, the service of plain memory, and which scope is current.
 
-A listener is called at births, moves and disposals: a detector is one. Without listeners this
-costs nothing, because the compiled code looks at lists that are empty then.
+A listener, such as a leak detector, is called at births, moves and disposals. Without listeners
+this costs nothing, because the compiled code looks at an empty list.
 
-Plain memory is that of arrays that no resource stands for, and is never invalidated. The arena,
-which allocates it, registers itself here. A scope switches the arena on and off, knows what is
-born in it by bytes and by owner, and gives it to the outer scope when it is closed.
+Plain memory is the memory of plain arrays, which are no resources: a scope never invalidates it.
+The arena, which allocates it, registers itself here. A scope switches the arena on and off, and
+gives the plain memory that is in use when it is closed to the outer scope.
 
-Which scope is current depends on the context variable, on the generators that are suspended, and
-on the stack of open scopes.
+Which scope is current depends on the context variable, on suspended generators, and on the stack
+of open scopes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
     "Witness",
     "add_listener",
     "after_releases",
-    "aside",
-    "drive_by_hand",
+    "await_unlimited",
+    "suspend_by_hand",
     "enter_among_generators",
     "finish_releases",
     "innermost_scope",
-    "let_ended_go",
+    "forget_ended_generators",
     "remove_listener",
     "resolve",
     "resume_scope",
@@ -51,24 +51,24 @@ __all__ = [
     "suspended",
 ]
 
-# What is called in other rooms: listeners, hooks, and the service of plain memory.
+# The protocols that other packages implement: listeners, hooks, and the service of plain memory.
 
 
 class Listener(Protocol):
     """What a listener implements.
 
-    Calls come in the thread of the event, before the verb returns; births of PyTorch's tensors
-    later, and on any thread: when the next one is made or a scope ends.
+    A call comes in the thread of the event, before the verb returns. The exception are births of
+    PyTorch's tensors: they are told when the next tensor is made or a scope ends, on any thread.
 
     A listener must not raise, must not create or dispose resources, and must not keep a resource
-    alive: an entry is a weak reference and may be kept.
+    alive. It may keep an entry, which is a weak reference.
     """
 
     def born(self, entry: Entry) -> None:
         """A resource was created (`entry.owner` owns it), or first met by ``attach``."""
 
     def moved(self, entry: Entry, source: ScopeState | None, target: ScopeState | None) -> None:
-        """The owner of a resource changed; None is nobody."""
+        """The owner of a resource changed; None means unowned."""
 
     def disposed(self, entry: Entry, owner: ScopeState | None) -> None:
         """A resource was released while it was still referenced by at least its caller."""
@@ -100,7 +100,7 @@ def add_listener(listener: Listener) -> None:
 
 
 def remove_listener(listener: Listener) -> None:
-    """Call a listener no more, where it was added."""
+    """Stop calling a listener. Does nothing if it was not added."""
     for place, each in enumerate(HOOKS.listeners):
         if each is listener:
             del HOOKS.listeners[place]
@@ -108,18 +108,18 @@ def remove_listener(listener: Listener) -> None:
 
 
 class Witness(Protocol):
-    """What a scope with ``escapes="raise"`` opens, and asks where something is held at its end."""
+    """What a scope with ``escapes="raise"`` opens, to describe what is held at its end."""
 
     def lines_of(self, entries: Sequence[Entry], /) -> list[str]:
-        """Return for each resource the line where it was born; empty where that is unknown."""
+        """Return the line where each resource was born; empty where that is unknown."""
         ...
 
     def holders_of(self, entries: Sequence[Entry], /) -> list[str]:
-        """Return for each resource what holds it; empty where that is unknown."""
+        """Return the holder of each resource, as text; empty where that is unknown."""
         ...
 
     def close(self) -> None:
-        """Watch no more. Idempotent."""
+        """Stop watching. Idempotent."""
 
 
 @final
@@ -158,33 +158,34 @@ class ArenaUse:
 
 
 class Memory(Protocol):
-    """What the allocator of plain memory implements: the arena.
+    """What the allocator of plain memory, the arena, implements.
 
-    None of it may be called while another scope is being changed.
+    No method may be called while another scope is being changed.
     """
 
     def entered(self, scope: ScopeState, /) -> object:
-        """Serve the context as the scope wants it; its ``_served`` gets what is to be put back."""
+        """Serve the context with the scope's options.
+
+        The scope's ``_served`` is set to what `left` puts back.
+        """
 
     def left(self, scope: ScopeState, /) -> object:
-        """Put back what served the context before."""
+        """Put back what served the context before `entered`."""
 
     def closed(self, scope: ScopeState, /) -> EscapedError | None:
-        """Hand what the scope has in use to the outer one.
+        """Give the scope's memory that is in use to the outer scope.
 
-        Returns what a strict scope raises about it.
-
-        Called once the scope has released what it owns. What a live resource shows goes to the
-        owner of that one.
+        Called after the scope has released what it owns. Memory behind a live resource goes to the
+        owner of that resource. Returns the error that a strict scope raises, or None.
         """
         ...
 
     def use(self, scope: ScopeState, /) -> ArenaUse | None:
-        """Return what is served for the scope; None where nothing is."""
+        """Return what the arena serves for the scope; None if it serves nothing."""
         ...
 
     def nbytes(self, scope: ScopeState, /) -> int:
-        """Return the scope's bytes in use, without what resources show, whoever owns these."""
+        """Return the scope's bytes in use, without the memory behind resources of any owner."""
         ...
 
     def is_plain(self, thing: object, /) -> bool:
@@ -194,33 +195,33 @@ class Memory(Protocol):
     def owner(self, thing: object, /) -> ScopeState | None:
         """Return the scope that owns the memory behind an object.
 
-        None where nobody owns it, and for memory from elsewhere.
+        None if it is unowned, or not the arena's.
         """
         ...
 
     def is_served(self, thing: object, /) -> bool:
-        """Return whether the memory behind an object is served here."""
+        """Return whether the memory behind an object is the arena's."""
         ...
 
     def move(self, thing: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
-        """Change the owner of the memory behind an object if `source` owns it (None: nobody).
+        """Change the owner of the memory behind an object, if `source` owns it (None: nobody).
 
-        Return whether it was changed. The memory behind a resource stays where anything else
-        refers to it as well.
+        Return whether it was changed. It is not for the memory behind a resource, if anything else
+        refers to that memory too.
         """
         ...
 
     def explain(self, error: MemoryError, /) -> None:
-        """Add to an error what is known of the budget that refused the memory."""
+        """Add notes to an error about the budget that refused the memory."""
 
     def compact_copy(self, thing: object, /) -> object:
-        """Return a copy of an array that pins more memory than it uses; any other one itself."""
+        """Return a copy of an array that pins more memory than it uses; else the array itself."""
         ...
 
 
 @final
 class _NoMemory:
-    """Serves no memory, as long as nothing else does."""
+    """The `Memory` until the arena registers itself: it serves nothing."""
 
     __slots__ = ()
 
@@ -260,30 +261,31 @@ class _NoMemory:
 
 @final
 class Hooks:
-    """What else is called, in the order in which it was added. The one instance is `HOOKS`.
+    """Functions and services that scopes call. The one instance is `HOOKS`.
+
+    The functions of a list are called in the order in which they were added.
 
     Attributes
     ----------
     listeners : list of Listener
-        Hear of births, moves and disposals: see `add_listener`.
+        Told of births, moves and disposals: see `add_listener`.
     entered : list of callable
-        Called when a scope has been entered, in its thread.
+        Called with a scope that has been entered, in its thread.
     left : list of callable
-        Called for each scope that was entered, when it is left or closed, before it releases what
-        it owns. For a scope that limits what its block records, also when the block is left after
-        the scope was closed; and both kinds of hooks are called around each suspension of what such
-        a scope decorates.
+        Called with a scope that is left or closed, before it releases what it owns. If the scope
+        limits what its block records, they are called again when the block is left after the scope
+        was closed. `left` and `entered` are also called around each suspension of a generator or
+        coroutine that such a scope decorates.
     array_moved_out : list of callable
-        Called with each plain array that is moved out of a scope, whoever has its memory. They do
-        not raise.
+        Called with each plain array that is moved out of a scope, whatever allocated its memory.
+        They do not raise.
     children : list of callable
-        Asked for what an object holds that is no container of Python's, labelled as code would
-        reach it; None is nothing to say.
+        Called with an object that is no container of Python's; they return what it holds, labelled
+        as code would reach it, or None if they do not know the object.
     put_off : list of callable
-        What releases have put off until all that belong together are done; called once: see
-        `after_releases`.
+        Called once when all releases that belong together are done: see `after_releases`.
     memory : Memory
-        What serves plain memory: see `serve_plain_memory`.
+        The service of plain memory: see `serve_plain_memory`.
     open_witness : callable, optional
         Opens a `Witness`. `disposescope/__init__.py` sets it.
     """
@@ -303,7 +305,7 @@ class Hooks:
     def add(
         self, event: Literal["array_moved_out", "children", "entered", "left"], function: Callable[..., object]
     ) -> None:
-        """Call a function too, if it is not called yet; the event is the name of an attribute."""
+        """Add a function to the list of an event, unless it is there already."""
         functions: list[Any] = getattr(self, event)
         if function not in functions:
             functions.append(function)
@@ -318,53 +320,53 @@ def after_releases(function: Callable[[], object]) -> None:
 
 
 def finish_releases() -> None:
-    """Do what releases have put off."""
+    """Call the functions of `after_releases`."""
     put_off = HOOKS.put_off
     while put_off:
-        # Taken out when it is done: after an interrupt it is done again.
+        # A function is removed after its call, so that it is called again after an interrupt.
         put_off[-1]()
         del put_off[-1:]
 
 
 def serve_plain_memory(service: Memory) -> None:
-    """Have a service answer for plain memory from now on, in the place of any other."""
+    """Make a service the one for plain memory."""
     set_memory_service(service)
     HOOKS.memory = service
 
 
-# Which scope is current: a context variable, read so that a suspended generator's scope is passed
-# over.
+# Which scope is current: the one in the context variable, unless a suspended generator opened it.
 #
 # A generator runs in its caller's context, so the scope that it opens stays in the context variable
-# while it is suspended, and would capture what its consumer creates. A scope that was opened by a
-# generator therefore remembers that generator's frame, and counts as current only while the frame
-# is running (or awaits something: the tasks it waits for inherit its scope).
+# while it is suspended, and would own what its consumer creates. Therefore a scope that was opened
+# by a generator remembers the generator's frame, and is current only while that frame runs (or
+# awaits something: the tasks that it waits for inherit its scope).
 
 
 T = TypeVar("T")
 
+# The states of a scope. `enum scope_state_number` in src/shared/types.h has the same numbers.
 UNOPENED: Final = 0
 OPEN: Final = 1
 CLOSED: Final = 2
-"""The states of a scope."""
 
+# Flags of code objects, from Include/cpython/code.h.
 _CO_GENERATOR: Final = 0x20
 _CO_ITERABLE_COROUTINE: Final = 0x100  # types.coroutine: its yield is an await
 _CO_ASYNC_GENERATOR: Final = 0x200
 _ANY_GENERATOR: Final = _CO_GENERATOR | _CO_ASYNC_GENERATOR
-_FRAMES_STAY: Final = version_info >= (3, 14)
-"""Whether the frame of a closed generator has what its loop went over: see `let_go_of_ended`."""
+_ENDED_FRAMES_KEEP_ITERATORS: Final = version_info >= (3, 14)
+"""Whether the frame of a closed generator keeps the iterators of its loops alive."""
 _RESUME: Final = dis.opmap["RESUME"]
 _AFTER_AWAIT: Final = 3
-# Generators that are a context manager, a fixture or a hook's wrapper: what runs while they are
-# suspended is their own block, not a consumer.
+"""The argument of the instruction RESUME after an await: see `_awaits`."""
+# Functions that run a generator as a context manager, a fixture or a hook wrapper, by module and
+# name. What runs while such a generator is suspended is its own block, not a consumer.
 _BLOCK_DRIVERS: Final = frozenset(
     {
         ("contextlib", "__enter__"),
         ("contextlib", "__aenter__"),
         ("_pytest.fixtures", "call_fixture_func"),
-        # The wrapper of a hook of pytest is around what the hook runs. pluggy renamed the module in
-        # version 1.7.
+        # These call wrappers of pytest hooks. pluggy renamed the module in version 1.7.
         ("pluggy._callers", "_multicall"),
         ("pluggy._callers", "run_old_style_hookwrapper"),
         ("pluggy._execution", "_multicall"),
@@ -382,14 +384,15 @@ def innermost_scope() -> ScopeState | None:
 
 
 def resolve(top: ScopeState) -> ScopeState | None:
-    """Return the current scope, which may be another than the innermost one that was entered.
+    """Return the current scope, given the scope in the context variable.
 
-    `top` is that one: it is closed or suspended, or was opened over a suspended one.
+    It is another one than `top` if `top` is closed or suspended, or was opened over a suspended
+    scope that runs again.
     """
     node: ScopeState | None = top
     while node is not None:
-        if _FRAMES_STAY:
-            let_go_of_ended(node)
+        if _ENDED_FRAMES_KEEP_ITERATORS:
+            forget_ended_generator(node)
         if node._state == OPEN and (node._frame is None or not suspended(node._frame)):
             if node._suspended:
                 return _innermost_running(node)
@@ -398,22 +401,22 @@ def resolve(top: ScopeState) -> ScopeState | None:
     return None
 
 
-def let_go_of_ended(scope: ScopeState) -> None:
-    """Let the frame of a generator go that has ended, with what its loop went over.
+def forget_ended_generator(scope: ScopeState) -> None:
+    """Drop a scope's reference to the frame of its generator, if the generator has ended.
 
-    Since Python 3.14 a generator that is closed in a loop leaves that in its frame, which is there
-    as long as somebody has it; and what the loop went over may be what closes the scope.
+    Since Python 3.14 the frame of a generator that was closed inside a loop keeps the loop's
+    iterator alive, and the death of that iterator may be what closes the scope.
     """
     frame = scope._frame
     if scope._state == OPEN and frame is not None and getattr(frame, "f_generator", frame) is None:
-        scope._frame = _ENDED
+        scope._frame = _ENDED_FRAME
 
 
-def let_ended_go(scope: ScopeState) -> None:
-    """Do so with what lies over a scope, before that is left."""
+def forget_ended_generators(scope: ScopeState) -> None:
+    """Call `forget_ended_generator` for all scopes over a scope that is about to be left."""
     node = CURRENT.get()
     while node is not None and node is not scope:
-        let_go_of_ended(node)
+        forget_ended_generator(node)
         node = node._below
 
 
@@ -421,6 +424,13 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
     """Return the open scopes that are suspended now, innermost first.
 
     They may be resumed inside the scope that is being opened.
+
+    Parameters
+    ----------
+    top : ScopeState or None
+        The scope in the context variable, where the search begins.
+    chosen : ScopeState or None
+        The current scope, where the search ends.
     """
     skipped: dict[ScopeState, None] = {}
     node = top
@@ -435,7 +445,11 @@ def suspended_scopes(top: ScopeState | None, chosen: ScopeState | None) -> tuple
 
 
 def _innermost_running(node: ScopeState) -> ScopeState:
-    """Return the one that runs innermost, of a scope and those suspended when it was opened."""
+    """Return the current scope, given one that was opened over suspended scopes.
+
+    Of those that run again, and the scope itself, it is the one whose generator's frame is the
+    innermost on the stack.
+    """
     running = {
         scope._frame: scope
         for scope in reversed(node._suspended)
@@ -455,12 +469,11 @@ def _innermost_running(node: ScopeState) -> ScopeState:
 
 
 def generator_frame(frame: FrameType) -> FrameType | None:
-    """Return the frame of the generator whose block enters a scope; None for another block.
+    """Return the frame of the generator whose block enters a scope; None if no generator's does.
 
-    `frame` is the one that enters it.
-
-    A generator made by ``contextlib.contextmanager``, a pytest fixture and the wrapper of a pytest
-    hook are None too: while they are suspended, the block that they manage runs.
+    `frame` is the frame that calls ``__enter__``. The result is None, too, for a generator that is
+    a ``contextlib.contextmanager``, a pytest fixture or the wrapper of a pytest hook: while it is
+    suspended, the block that it manages runs.
     """
     found: FrameType | None = frame
     while found is not None and not found.f_code.co_flags & _ANY_GENERATOR:
@@ -485,13 +498,13 @@ def _frame_of_an_ended_generator() -> FrameType:
     return frame
 
 
-_ENDED: Final = _frame_of_an_ended_generator()
+_ENDED_FRAME: Final = _frame_of_an_ended_generator()
 
 
 def suspended(frame: FrameType) -> bool:
-    """Return whether a generator's frame is suspended at a ``yield``, and not at an await.
+    """Return whether a generator's frame is suspended at a ``yield``, so that its consumer runs.
 
-    Its consumer runs then.
+    False for a frame that runs, and for one that is suspended at an await.
     """
     if frame.f_back is not None:
         return False
@@ -504,6 +517,7 @@ def suspended(frame: FrameType) -> bool:
 
 
 def _awaits(code: CodeType, last: int) -> bool:
+    """Return whether a suspended frame is at an await, given the offset of its last instruction."""
     # The instruction after the one that suspended the frame is RESUME, whose argument distinguishes
     # a yield (1) from an await (3): https://docs.python.org/3.11/library/dis.html#opcode-RESUME
     bytecode = code.co_code
@@ -524,17 +538,27 @@ at_forks(in_child=_forget_inherited)
 
 
 def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: FrameType) -> None:
-    """Enter a scope the slow way: its block, or one around it, is a generator's."""
+    """Set a scope's place in the stack when its block, or one around it, may be a generator's.
+
+    Parameters
+    ----------
+    scope : ScopeState
+        The scope that is entered.
+    below : ScopeState or None
+        The scope in the context variable.
+    frame : FrameType
+        The frame that calls ``__enter__``.
+    """
     while below is not None and below._state == CLOSED:
-        # Closed in another context, and not on any way out of here: it need not be kept. What it
-        # had to put back in this context is put back on the way out of this scope.
+        # A scope that was closed in another context is never left in this one, so it is dropped.
+        # What the arena has to put back for it is put back when this scope is left.
         if below._served is not None:
             scope._served = below._served
         below = below._below
     scope._below = scope._outer = below
     if below is not None:
-        # Scopes opened and closed crosswise, as by two loops in a zip, would hold one another in an
-        # ever longer chain.
+        # This drops closed scopes from the chain. Scopes that are opened and closed in alternation,
+        # as by two loops in a zip, would make it ever longer.
         below._outer = below.outer
     if below is not None and not below._direct:
         scope._outer = resolve(below)
@@ -544,19 +568,19 @@ def enter_among_generators(scope: ScopeState, below: ScopeState | None, frame: F
 
 
 def suspend_scope(scope: ScopeState) -> ScopeState | None:
-    """Take a scope, and what was entered over it, off the context variable.
+    """Take a scope, and the scopes entered over it, off the context variable.
 
-    Return what `resume_scope` wants.
+    Return the topmost of them, for `resume_scope`.
     """
-    step_aside(scope)
+    allow_recording(scope)
     top = CURRENT.get()
     node = top
     while node is not None and node is not scope:
         node = node._below
     if node is None:
         return None
-    # In this order: where an interrupt comes between, the scope is still to be left, which does
-    # both.
+    # In this order, so that an interrupt in between finds the scope still in the stack: leaving it
+    # does both.
     if scope._served is not None:
         HOOKS.memory.left(scope)
     set_current(scope._below)
@@ -564,7 +588,10 @@ def suspend_scope(scope: ScopeState) -> ScopeState | None:
 
 
 def resume_scope(scope: ScopeState, top: ScopeState | None) -> None:
-    """Put a scope, and what was entered over it when it was suspended, over the current scope."""
+    """Put a scope, and the scopes that were over it when it was suspended, on top of the stack.
+
+    `top` is what `suspend_scope` returned.
+    """
     if scope._state == CLOSED:
         return
     below = CURRENT.get()
@@ -572,30 +599,33 @@ def resume_scope(scope: ScopeState, top: ScopeState | None) -> None:
     scope._outer = innermost_scope()
     set_current(scope if top is None else top)
     HOOKS.memory.entered(scope)
-    step_back(scope)
+    limit_recording(scope)
 
 
-def step_aside(scope: ScopeState) -> None:
-    """Let others record graphs on this thread while what a scope decorates is suspended."""
+def allow_recording(scope: ScopeState) -> None:
+    """Let the thread record graphs while a function that a scope decorates is suspended.
+
+    For scopes with ``graph="none"`` or ``"refuse"``.
+    """
     if scope._limits_recording:
         for left in HOOKS.left:
             left(scope)
 
 
-def step_back(scope: ScopeState) -> None:
-    """Undo `step_aside`."""
+def limit_recording(scope: ScopeState) -> None:
+    """Undo `allow_recording`."""
     if scope._limits_recording and scope._state == OPEN:
         for entered in HOOKS.entered:
             entered(scope)
 
 
 @types.coroutine
-def aside(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
-    """Wait for an awaitable, and let other tasks record graphs meanwhile."""
+def await_unlimited(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
+    """Await, and let other tasks record graphs meanwhile: a scope limits only its own block."""
     steps: Any = awaitable.__await__()
     resume: Callable[..., Any] = steps.__next__
-    # Popped before it is passed on: an exception that stayed here would be in a cycle with this
-    # frame.
+    # The next argument of `resume`, if any. It is popped, because an exception in a variable of
+    # this frame would be in a cycle with it.
     given: list[Any] = []
     try:
         while True:
@@ -603,23 +633,26 @@ def aside(scope: ScopeState, awaitable: Awaitable[T]) -> Generator[Any, Any, T]:
                 waited = resume(given.pop()) if given else resume()
             except StopIteration as stop:
                 return cast("T", stop.value)
-            step_aside(scope)
+            allow_recording(scope)
             try:
                 sent = yield waited
             except GeneratorExit:
-                step_back(scope)
+                limit_recording(scope)
                 raise
             except BaseException as error:
                 resume, given = steps.throw, [error]
             else:
                 resume, given = (steps.__next__, []) if sent is None else (steps.send, [sent])
-            step_back(scope)
+            limit_recording(scope)
     finally:
         if hasattr(steps, "close"):
             steps.close()
 
 
-def drive_by_hand(scope: ScopeState) -> None:
-    """Leave it to the generator that entered a scope to take it off the stack while suspended."""
+def suspend_by_hand(scope: ScopeState) -> None:
+    """Mark a scope as one that its generator suspends and resumes itself: see `suspend_scope`.
+
+    Its frame needs no looking at then.
+    """
     scope._frame = None
     scope._direct = not scope._suspended

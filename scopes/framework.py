@@ -1,8 +1,8 @@
-"""The interface between libraries of tensors and scopes: one `Framework` each, registered once.
+"""The interface between libraries of tensors and scopes: one `Framework` for each library.
 
-A framework teaches scopes the types of one library: how their instances are released and measured
-(`Kind`), how scopes learn of births, and what the rest of this package asks of that library.
-Nothing is imported for it: it is installed once the program itself has imported the library.
+A framework tells scopes the types of one library: how their instances are released and measured
+(`Kind`), how scopes learn of births, and what the rest of this package asks about the library. It
+imports nothing: it is installed once the program itself has imported the library.
 """
 
 from __future__ import annotations
@@ -51,44 +51,45 @@ __all__ = [
 ]
 
 Part = Literal["tensor", "node", "module"]
-"""A tensor, a node of an autograd graph, or a module, which has tensors and other modules."""
+"""A tensor, a node of an autograd graph, or a module, which holds tensors and other modules."""
 
 Escape = Literal["due", "disposed"]
-"""How memory escaped: it outlived its scope (due), or its tensor, which was disposed."""
+"""How memory escaped: it outlived its scope ("due"), or its disposed tensor ("disposed")."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _RECORDING: Final[set[CodeType]] = set()
+"""The code of functions that are marked by `recording`."""
 
 
 def recording(function: _F) -> _F:
     """Mark a function of an adapter that does nothing but call the library and record births.
 
-    What lives may be looked at while it is running: it has no lock, and has begun nothing.
+    Live memory may be inspected while it runs: it holds no lock and changes nothing halfway.
     """
     _RECORDING.add(cast("FunctionType", function).__code__)
     return function
 
 
 def only_records(code: CodeType) -> bool:
-    """Return whether code is that of a function marked so."""
+    """Return whether code belongs to a function that is marked by `recording`."""
     return code in _RECORDING
 
 
 MemoryFacts = tuple[Hashable, int]
-"""The identity of some memory, as the storages of a kind give it, and its bytes."""
+"""The identity of a storage, as `Kind.storages` returns it, and its bytes."""
 
 
 class HeldMemory(NamedTuple):
-    """A storage that an object keeps.
+    """A storage that an object keeps alive.
 
     Attributes
     ----------
     step : str
-        How code reaches it from the object; empty for a tensor's own.
+        How code reaches the storage from the object; empty for a tensor's own storage.
     identity : hashable
-        Its identity, as `Kind.storages` gives it.
+        Its identity, as `Kind.storages` returns it.
     used_nbytes : int
-        The bytes of it that the object uses.
+        How many of its bytes the object uses.
     """
 
     step: str
@@ -97,7 +98,7 @@ class HeldMemory(NamedTuple):
 
 
 class ModelFacts(NamedTuple):
-    """What is reported of a model beside its bytes.
+    """What reports say about a model besides its bytes.
 
     Attributes
     ----------
@@ -108,7 +109,7 @@ class ModelFacts(NamedTuple):
     parts : int
         How many modules, parameters and buffers it has.
     is_added : bool
-        Whether it is a part of another model, to which it was added after that one was made.
+        Whether it was added to another model, as a part, after that model was made.
     """
 
     name: str
@@ -118,24 +119,24 @@ class ModelFacts(NamedTuple):
 
 
 class LiveMemory(NamedTuple):
-    """Memory in a log of births, and how to ask what of it is there: see `Framework.live_memory`.
+    """Recorded memory of a log, and functions that tell what is alive: `Framework.live_memory`.
 
     Attributes
     ----------
     kind : str
-        The name of the kind that it was born as; what the log has of other kinds is left out.
+        The name of the kind that the memory was born as. Rows of other kinds are left out.
     references, rows : sequence
-        What the log has: see `BirthLog.recorded_memory`.
+        What the log recorded: see `BirthLog.recorded_memory`.
     identify : callable, optional
-        Given what a reference refers to, returns its identity and its bytes, or None for what has
-        gone. Left out, the references are identities themselves.
+        Given the referent of a reference, returns its identity and its bytes, or None if its memory
+        is gone. If left out, the references are identities themselves.
     lives : callable
-        Given a reference and the number of its birth, returns whether the memory is there.
+        Given a reference and the number of its birth, returns whether the memory is alive.
     escape : callable, optional
         Given the memory (with the attribute `identity`) and its reference, returns how it has
-        escaped; None where it has not.
+        escaped; None if it has not.
     describe : callable, optional
-        For models: given one, returns what is reported of it.
+        Given a model, returns what reports say about it.
     """
 
     kind: str
@@ -149,42 +150,44 @@ class LiveMemory(NamedTuple):
 
 @final
 class MemoryByAddress:
-    """A library's recorded memory, found by an address in it: see `Framework.identity_at`.
+    """Finds the recorded memory of a library by an address in it: see `Framework.identity_at`.
 
     Parameters
     ----------
     span_of : callable
-        Given what the log has recorded, returns where its memory begins and ends; None for what has
-        gone, and for memory of other libraries.
+        Given an object that the log has recorded, returns the addresses where its memory begins and
+        ends; None if the memory is gone or belongs to another library.
     """
 
     def __init__(self, span_of: Callable[[Any], tuple[int, int] | None]) -> None:
         self._span_of = span_of
-        # Where each begins, ascending; where it ends, and a reference to it.
+        # The addresses where the recorded memory begins, ascending; and, in the same order, where
+        # it ends and a reference to its object.
         self._starts: list[int] = []
-        self._others: list[tuple[int, Callable[[], Any]]] = []
-        # They are looked up anew after more births.
+        self._ends: list[tuple[int, Callable[[], Any]]] = []
+        # The number of the last birth when the lists were made.
         self._births = -1
 
     def at(self, address: int, log: BirthLog) -> Any:
-        """Return what the log has recorded at an address; None where that is nothing."""
-        births = log.counts()[0]
+        """Return the object that the log has recorded at an address, or None."""
+        births, *_ = log.counts()
         if births != self._births:
             self._look_up(log, births)
         place = bisect_right(self._starts, address) - 1
-        end, reference = self._others[place] if place >= 0 else (0, None)
+        end, reference = self._ends[place] if place >= 0 else (0, None)
         return reference() if reference is not None and address < end else None
 
     def _look_up(self, log: BirthLog, births: int) -> None:
         spans: list[tuple[int, int, Callable[[], Any]]] = []
-        for reference in log.recorded_memory(0, births)[0]:
+        references, _ = log.recorded_memory(0, births)
+        for reference in references:
             thing = reference()
             span = None if thing is None else self._span_of(thing)
             if span is not None:
                 spans.append((*span, reference))
         spans.sort(key=itemgetter(0))
         self._starts = [start for start, _, _ in spans]
-        self._others = [(end, reference) for _, end, reference in spans]
+        self._ends = [(end, reference) for _, end, reference in spans]
         self._births = births
 
 
@@ -194,11 +197,12 @@ class Belonging(NamedTuple):
     Attributes
     ----------
     name : str
-        How code reaches it from there, such as ``".encoder.weight"``; empty for the thing itself.
+        How code reaches it from the module, such as ``".encoder.weight"``; empty for the memory of
+        a tensor.
     anchor : object
-        What goes when it goes: the part, or the storage.
+        An object that lives as long: the part itself, or the storage.
     memory : MemoryFacts or None
-        For memory, its identity and its bytes.
+        For memory, its identity and its bytes; None for a module.
     """
 
     name: str
@@ -207,16 +211,16 @@ class Belonging(NamedTuple):
 
 
 class LibraryCache(NamedTuple):
-    """A cache of the library's own, as the search for holders comes to it.
+    """A cache of the library that may hold a program's tensors, for reports about holders.
 
     Attributes
     ----------
     start : str
-        A regular expression for the beginning of a chain that leads through it.
+        A regular expression that matches the beginning of a chain of holders through the cache.
     name : str
-        What it is, with the library: "a cache of torch.compile".
+        What reports call it: "a cache of torch.compile".
     empty : str
-        The call that empties it.
+        The call that empties it, as text.
     """
 
     start: str
@@ -225,35 +229,40 @@ class LibraryCache(NamedTuple):
 
 
 class BirthLog(Protocol):
-    """The part of the log of births that every framework may use while a detector is open."""
+    """The methods of the birth log that frameworks use while a detector is open."""
 
     def counts(self) -> tuple[int, int, int, int]:
         """Return the number of the last birth, of passes, of closed scopes and of known births."""
         ...
 
     def record_owner(self, owner: object, op: str | None, kind: str, device: str, frames: int, /) -> bool:
-        """Record that what owns memory was made, such as a model. Return whether it is known now.
+        """Record that an object that owns memory, such as a model, was made.
+
+        Return whether the log knows the object now.
 
         Parameters
         ----------
         owner : object
-            It is referred to weakly.
+            The object. The log refers to it weakly.
         op : str, optional
-            What was called. What one line makes by two calls is counted apart.
+            The name of the call that made it. Two calls on one line are counted separately.
         kind, device : str
-            As for memory; its bytes are asked for when a report is made.
+            As for `record_memory`. The bytes are asked for when a report is made.
         frames : int
-            How many of the innermost frames belong to it: its line is outside of them.
+            How many of the innermost frames belong to the making of the object. Its line is the one
+            of the next frame outside.
         """
         ...
 
     def record_memory(self, anchor: object, op: str | None, nbytes: int, kind: str, device: str, /) -> bool:
-        """Record that memory was born, at the line of the caller. Return whether it is known now.
+        """Record that memory was born, at the line of the caller.
+
+        Return whether the log knows the memory now.
 
         Parameters
         ----------
         anchor : object
-            What stands for the memory, and goes when it goes. It is referred to weakly.
+            An object that stands for the memory and lives as long. The log refers to it weakly.
         op : str, optional
             The name of the call that made it.
         nbytes : int
@@ -266,21 +275,27 @@ class BirthLog(Protocol):
         ...
 
     def exclude(self, anchor: object, /) -> bool:
-        """Report some memory no more: it is a model's. Return whether it was reported until now."""
+        """Leave memory out of reports from now on: it belongs to a model.
+
+        Return whether it was in reports until now.
+        """
         ...
 
     def recorded_memory(self, after: int, until: int, /) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return weak references to what a window of births recorded, and the rows of the log."""
+        """Return what was recorded for births with numbers above `after`, up to `until`.
+
+        The first sequence has weak references to the anchors, the second the rows of the log.
+        """
         ...
 
 
 class LifeLog(Protocol):
-    """A recording of what memory is born and freed, in its order: what peaks are found in."""
+    """A recording of births and deaths of memory in their order, to find the peak of memory."""
 
     def note(self, nbytes: int, /) -> int | None:
         """Record that memory is born, at the line of the caller.
 
-        Return the number of the birth; None after the end of the recording, or where it is full.
+        Return the number of the birth; None if the recording has ended or is full.
 
         Parameters
         ----------
@@ -299,7 +314,7 @@ class LifeLog(Protocol):
 
 
 class LifeRecording(LifeLog, Protocol):
-    """A `LifeLog` of the whole process, and what it has."""
+    """A `LifeLog` of the whole process, which can be ended and read."""
 
     @property
     def time(self) -> int:
@@ -311,27 +326,27 @@ class LifeRecording(LifeLog, Protocol):
         ...
 
     def births(self) -> list[tuple[int, int, int, int, tuple[Mark, ...]]]:
-        """Return bytes, death, outcome, slot and places of each birth.
+        """Return bytes, death, outcome, slot and places of each birth: see `leaks.peaks.recording`.
 
-        Called after the end: see `leaks.peaks.recording`.
+        Called after `end`.
         """
         ...
 
 
 class Framework:
-    """What scopes ask of one library of tensors. Subclass it, and `register` one instance.
+    """How scopes and detectors deal with one library. Subclass it, and `register` one instance.
 
-    Every method has a default that does nothing, and costs nothing where it is not overridden.
+    Every method has a default that does nothing. A method that is not overridden is never called.
 
     Attributes
     ----------
     module : str
-        The name of the library's top module, such as ``"torch"``. The framework is installed when
-        the program has imported it: as the next scope is entered, or at the end of the import where
-        a scope is open then.
+        The name of the library's top module, such as ``"torch"``. The framework is installed after
+        the program has imported the module: when the next scope is entered or, if a scope is open,
+        at the end of the import.
     packages : sequence of str
-        Top packages of the library besides that of `module`. Their lines are no birth sites; their
-        callers' are.
+        Top packages of the library besides that of `module`. Lines in these packages are no birth
+        sites; the lines that call them are.
 
     Examples
     --------
@@ -368,16 +383,16 @@ class Framework:
 
     @property
     def keepers(self) -> Sequence[str | type]:
-        """Classes whose objects keep what they get or make, for later: see `disposescope.keeps`."""
+        """Classes whose objects keep the tensors that they hold: see `disposescope.keeps`."""
         return ()
 
     @property
     def current_indices(self) -> Mapping[str, Callable[[], int]]:
-        """By device type ("cuda"), functions that tell what index an unnumbered name stands for."""
+        """By device type ("cuda"), functions that return the index of the current device."""
         return {}
 
     def install(self) -> None:
-        """Do what is needed for births to be seen.
+        """Install what is needed to see births, such as hooks and patches.
 
         Called once, after the kinds have been registered.
         """
@@ -388,16 +403,17 @@ class Framework:
     def scope_left(self, scope: DisposeScope, /) -> object:
         """Called when a scope is left or closed, before it releases what it owns.
 
-        Called once, but for a scope with ``graph="none"`` or ``"refuse"``: also when its block is
-        left after it was closed, and, as `scope_entered`, around each suspension of a generator or
-        coroutine that it decorates.
+        Called once, except for a scope with ``graph="none"`` or ``"refuse"``. For such a scope it
+        is called again when the block is left after the scope was closed; and both `scope_left` and
+        `scope_entered` are called around each suspension of a generator or coroutine that the scope
+        decorates.
         """
 
     def find_births(self, scope: DisposeScope | None, /) -> object:
         """Record births that could not be seen when they happened.
 
-        Asked before anything is counted, and before a verb acts on an instance of one of the kinds;
-        and only then.
+        Called before resources are counted or listed, and before a verb acts on an instance of one
+        of the kinds; at no other time.
 
         Parameters
         ----------
@@ -406,27 +422,28 @@ class Framework:
         """
 
     def children(self, node: Any, /) -> Iterator[tuple[str, object]] | None:
-        """Return what an object of the library's holds, labelled as code would reach it.
+        """Return what an object of the library holds, labelled as code would reach it.
 
-        None for a resource, and for any other object. No code of the program may be run.
+        None for a resource, and for objects of other libraries. It must run no code of the program.
         """
         return None
 
     def array_moved_out(self, array: object, /) -> object:
-        """Called when a plain array was moved out of a scope, whoever has its memory."""
+        """Called when a plain array was moved out of a scope, whatever allocated its memory."""
 
     def role_of_code(self, code: CodeType, module: str, /) -> Role | None:
         """Return the role of the library's or adapter's code; None where `Role.LIBRARY` is right.
 
-        Asked once for each code, given with the name of its module. Also of code that stands in no
-        file, such as what a library writes while the program runs: None is then the program's own.
+        Called once for each code object, with the name of its module. Also called for code without
+        a file, such as code that a library generates while the program runs: None means then that
+        it is the program's.
         """
         return None
 
-    # What a leak detector asks. It sees the births of resources without any of it.
+    # What a leak detector asks. Births of resources it sees without these methods.
 
     reported_by_memory: Sequence[Kind] = ()
-    """The kinds whose births are recorded as those of their memory alone: see `anchor_of`."""
+    """The kinds whose memory is recorded in the log instead of their resources: see `anchor_of`."""
 
     def start_watching(self, log: BirthLog, /) -> object:
         """Record births of memory on this thread from now on, inside of scopes and outside.
@@ -435,80 +452,83 @@ class Framework:
         """
 
     def stop_watching(self) -> object:
-        """Record no more: the last detector closes."""
+        """Stop recording: the last detector closes."""
 
     def record_pending(self) -> object:
         """Record the births that were seen and are not in the log yet."""
 
     def anchor_of(self, entry: Entry, /) -> object | None:
-        """Return what stands for a resource's memory in the log; None where the resource does."""
+        """Return the object that stands for a resource's memory in the log.
+
+        None if the resource itself does.
+        """
         return None
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the memory that was born in a window of births, whoever refers to it now."""
+        """Return the memory born with numbers above `after`, up to `until`, that may be alive."""
         return None
 
     def live_models(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the models that were made in a window of births.
+        """Return the models made in the births above `after`, up to `until`.
 
-        Each has the bytes of all that belongs to it.
+        The bytes of a model are those of all its tensors.
         """
         return None
 
     def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> object:
-        """Called before a resource is disposed: what uses its memory from then on has escaped."""
+        """Called before a resource is disposed: memory of it that stays in use has escaped."""
 
     def cached_nbytes(self) -> int:
-        """Return the bytes that the library's allocator keeps for later use.
+        """Return the bytes that the library's allocator has cached for later use.
 
-        Asking starts no device.
+        It must not initialise a device.
         """
         return 0
 
     def borrowed_addresses(self) -> Iterable[int]:
-        """Return addresses of recorded memory that others allocated: it may be an array's."""
+        """Return addresses of recorded memory that others allocated, such as that of an array."""
         return ()
 
     def identity_at(self, address: int, /) -> Hashable | None:
         """Return the identity of the library's recorded memory that an address lies in, or None."""
         return None
 
-    # What is asked to find the peak of memory.
+    # What the search for the peak of memory asks.
 
     def record_lives(self, most_births: int, /) -> LifeRecording | None:
         """Return a recording of what the library allocates and frees from now on.
 
-        It covers births inside of scopes and outside. A detector is open meanwhile.
+        It includes births outside of scopes. A detector is open meanwhile.
 
         Parameters
         ----------
         most_births : int
-            So many births are recorded at most.
+            The largest number of births to record.
         """
         return None
 
     def note_lives(self, lives: LifeLog, /) -> Callable[[], object] | None:
-        """Note in a recording what library memory is born and freed on this thread from now on.
+        """Add births and deaths of library memory on this thread to a recording from now on.
 
         Returns
         -------
         callable or None
-            Ends that, on the same thread.
+            A function that ends this, to be called on the same thread.
         """
         return None
 
-    # What the search for holders asks. No code of the program may be run, and nothing is changed.
+    # What the search for holders asks. These methods run no code of the program and change nothing.
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context for the calls below: others that follow the library do not see them.
+        """Return a context for the calls below, which hooks and modes of the library do not see.
 
-        Where it is unsafe to look at the library's objects beside what other threads do, the
-        context waits until that ends.
+        If operations of other threads make it unsafe to look at the library's objects, the context
+        waits for their end.
         """
         return nullcontext()
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return what the instances of a type are; None where the library says nothing of them."""
+        """Return whether a type's instances are tensors, nodes or modules; None for other types."""
         return None
 
     def references(self, thing: Any, /) -> Sequence[tuple[str, object]]:
@@ -519,66 +539,74 @@ class Framework:
         return ()
 
     def memory_of(self, thing: Any, /) -> Sequence[HeldMemory]:
-        """Return the storages that an object keeps."""
+        """Return the storages that an object keeps alive."""
         return ()
 
     def belongings(self, thing: Any, /) -> Sequence[Belonging]:
-        """Return the modules in a module and the memory of its tensors, or that of a tensor."""
+        """Return the modules in a module and the memory of its tensors, or a tensor's memory."""
         return ()
 
     def description_of(self, thing: Any, /) -> str | None:
-        """Return what reports call a module, such as ``"Linear(512, 512)"``; None for all else."""
+        """Return what reports call a module, such as ``"Linear(512, 512)"``; None for others."""
         return None
 
     caches: Sequence[LibraryCache] = ()
-    """Caches of the library that hold what a program gave it."""
+    """Caches of the library that may hold a program's tensors."""
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
         """Return the identity of the storage of a tensor that refers to nothing else, or None."""
         return None
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return in how many steps of a loop a tensor's graph was made; 0 where that is unknown.
+        """Return in how many steps of a loop a tensor's graph was made; 0 if that is unknown.
 
-        0 also where the graph is of few steps and a backward pass can go through it: it waits for
-        that.
+        Also 0 if the graph was made in few steps and a backward pass can still go through it: it is
+        probably waiting for that pass.
         """
         return 0
 
     def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
-        """Return after which share of the steps a graph was made, and whether it is spent.
+        """Return when a graph was made, as a fraction of all steps, and whether it is spent.
 
-        It is spent where nothing can go back through it any more: what it saved was freed, or
-        changed in place since. None where the steps are unknown.
+        A graph is spent if no backward pass can go through it any more, because its saved tensors
+        were freed or changed in place. None if the steps are unknown.
         """
         return None
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return the bytes that graphs of tensors saved, each storage once; 0 where unknown."""
+        """Return the bytes saved by the graphs of tensors, each storage once; 0 if unknown."""
         return 0
 
     def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return about how many bytes the nodes of the last tensor's graph take; 0 where unknown.
+        """Return an estimate of the bytes of the nodes in the last tensor's graph; 0 if unknown.
 
-        A node takes memory also when what it saved was freed. Nodes that are in graphs of the other
-        tensors as well do not count.
+        A node takes memory also after its saved tensors were freed. Nodes that the graphs of the
+        other tensors have as well do not count.
         """
         return 0
 
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
-        """Return whether a graph is a model's that is in eval mode.
+        """Return whether a graph was made by a model in eval mode.
 
         Parameters
         ----------
         holders : sequence of object
-            What leads to the graph, each to the next.
+            The chain of holders of the graph, each of which holds the next one.
         part : object
             The tensor or node where the graph begins.
         """
         return False
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> object:
-        """Called when graph nodes were walked, by ``id``, with the ids of what each refers to."""
+        """Called when nodes of a graph were walked.
+
+        Parameters
+        ----------
+        nodes : dict of int to node
+            By ``id``, the nodes.
+        edges : dict of int to list of int
+            By the ``id`` of a node, the ids of the objects that it refers to.
+        """
 
 
 @final
@@ -590,14 +618,14 @@ class Frameworks:
         self._with_own: dict[str, tuple[Framework, ...]] = {}
         self._after_install: tuple[Callable[[], object], ...] = ()
         self._log: BirthLog | None = None
-        # Those that have been told of the log.
+        # The frameworks whose `start_watching` has been called.
         self._watching: tuple[Framework, ...] = ()
         # A framework may be installed while another thread opens or closes a detector.
         self._lock: Final = threading.RLock()
         hold_across_forks(self._lock, 2)
 
     def with_own(self, method: str) -> tuple[Framework, ...]:
-        """Return the frameworks with a method of their own, in the order of their installation."""
+        """Return the frameworks that override a method, in the order of their installation."""
         try:
             return self._with_own[method]
         except KeyError:
@@ -606,7 +634,7 @@ class Frameworks:
             return found
 
     def identity_at(self, address: int, asking: Framework | None) -> Hashable | None:
-        """Return the identity that another framework than the one that asks has for an address."""
+        """Return the identity that any framework except `asking` has for an address, or None."""
         for framework in self.with_own("identity_at"):
             identity = None if framework is asking else framework.identity_at(address)
             if identity is not None:
@@ -614,7 +642,10 @@ class Frameworks:
         return None
 
     def that_watch(self, method: str) -> list[Framework]:
-        """Return those of `with_own` that have begun to watch: other threads go on meanwhile."""
+        """Return the frameworks that override a method and have begun to watch.
+
+        Another thread may be about to install or to start one.
+        """
         watching = self._watching
         return [framework for framework in self.with_own(method) if framework in watching]
 
@@ -623,7 +654,7 @@ class Frameworks:
         self._after_install += (function,)
 
     def add(self, framework: Framework) -> None:
-        """Add a framework, if it is not there yet; a detector that is open asks it from now on."""
+        """Add an installed framework, once. If a detector is open, it watches from now on."""
         with self._lock:
             if framework not in self._installed:
                 self._installed += (framework,)
@@ -635,7 +666,7 @@ class Frameworks:
                 self._watching = self._installed
 
     def start_watching(self, log: BirthLog) -> None:
-        """Have all frameworks record births on this thread, those too that are installed later."""
+        """Have all frameworks record births on this thread, including those installed later."""
         with self._lock:
             self._log = log
             for framework in self.with_own("start_watching"):
@@ -643,7 +674,7 @@ class Frameworks:
             self._watching = self._installed
 
     def stop_watching(self) -> None:
-        """Have none of them record births any more."""
+        """Have all frameworks stop recording births."""
         with self._lock:
             self._log = None
             self._watching = ()
@@ -651,7 +682,7 @@ class Frameworks:
                 framework.stop_watching()
 
     def record_pending(self) -> None:
-        """Have all frameworks record what they have seen."""
+        """Have all frameworks record the births that they have seen."""
         for framework in self.with_own("record_pending"):
             framework.record_pending()
 
@@ -682,16 +713,16 @@ def register(framework: Framework) -> None:
 
 
 def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
-    """Make a framework, and install it, once the program has imported a module.
+    """Make and install a framework once the program has imported a module.
 
-    For a framework that imports its library itself.
+    For a framework whose own module imports the library.
 
     Parameters
     ----------
     module : str
         The name of the library's top module.
     load : callable
-        Makes the framework; None where there is nothing to install. Called again after an
+        Makes the framework; returns None if there is nothing to install. Called again after an
         interrupt.
     """
 
@@ -704,7 +735,7 @@ def register_lazily(module: str, load: Callable[[], Framework | None]) -> None:
 
 
 def _install_or_say(module: str, install: Callable[[], None]) -> None:
-    """Install a framework; where that fails, the exception and reports say what is missing."""
+    """Install a framework. If that fails, the exception and later reports say what is not seen."""
     try:
         install()
     except Exception as error:
@@ -715,8 +746,8 @@ def _install_or_say(module: str, install: Callable[[], None]) -> None:
         raise
 
 
-# Frameworks of other packages: the name of an entry point is that of the module that it is for, its
-# value a subclass of `Framework`, which is loaded only once the program has imported that module.
+# Frameworks of other packages. The name of the entry point is the name of a library's module, its
+# value a subclass of `Framework`. It is loaded only once the program has imported that module.
 
 _GROUP: Final = "disposescope.frameworks"
 
@@ -735,7 +766,7 @@ def _load(entry_point: EntryPoint) -> None:
             raise TypeError(f"it is no {Framework.__qualname__}")
         _install(framework)
     except Exception as error:
-        # Of another package: the program in whose scope it is met can do nothing about it.
+        # Only a warning: the failure is that of another package, and the program cannot help it.
         warn(
             f"scopes do not own what {entry_point.name} makes: the entry point of {_GROUP} for it, "
             f"{entry_point.value}, failed with {type(error).__name__}: {error}",
@@ -745,8 +776,8 @@ def _load(entry_point: EntryPoint) -> None:
         PATCHES.note_unwatched(f"{entry_point.name}: what it makes")
 
 
-# The interpreter's own module is always there: packages are asked when the first scope is entered,
-# not at our import.
+# The module sys is always imported, so that this runs when the first scope is entered, and not when
+# this package is imported.
 await_module("sys", _register_installed)
 install_at_import_while(lambda: innermost_scope() is not None or bool(HOOKS.listeners))
 
@@ -761,7 +792,7 @@ def _install(framework: Framework) -> None:
     if _overrides(framework, "keepers"):
         add_keepers(*framework.keepers)
     framework.install()
-    # Each step may be taken again: after an interrupt all of them are.
+    # After an interrupt all steps are repeated, so each of them can be.
     if _overrides(framework, "role_of_code"):
         add_role_of_code(framework.role_of_code)
     if _overrides(framework, "find_births"):
@@ -779,7 +810,7 @@ def _install(framework: Framework) -> None:
 
 
 def _overrides(framework: Framework, method: str) -> bool:
-    """Return whether a framework overrides a method; others are never called."""
+    """Return whether a framework overrides a method."""
     return method in vars(framework) or getattr(type(framework), method) is not getattr(Framework, method)
 
 

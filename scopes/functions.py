@@ -1,4 +1,4 @@
-"""The verbs as functions: they act on the current scope, or on a resource wherever it is owned."""
+"""The verbs as functions: they act on the current scope, or on a resource of any owner."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .identity import (
     is_released,
     is_tracked,
     owner_of_entry,
+    owning_entry_of,
     parts_of,
     raise_failures,
     settle,
-    standing_of,
     track_once,
     unit_of,
 )
@@ -239,7 +239,7 @@ def owner_of(resource: object) -> DisposeScope | None:
         settle()
     if KINDS.finders and finder_of(resource) is not None:
         find_births_of((resource,))
-    entry = standing_of(resource)
+    entry = owning_entry_of(resource)
     if entry is not None:
         return cast("DisposeScope | None", owner_of_entry(entry))
     if HOOKS.memory.is_plain(resource):
@@ -248,7 +248,7 @@ def owner_of(resource: object) -> DisposeScope | None:
     return None
 
 
-# Statistics: the frozen row that reports what happened and what lives.
+# Statistics: what was created, disposed and moved, and what lives now.
 
 COUNTERS: Final = (
     "created_in_scope",
@@ -261,7 +261,7 @@ COUNTERS: Final = (
     "graphs_kept",
     "escaped",
 )
-"""The counters of a thread, in the order of those of `compiled.Ledger`."""
+"""The names of a thread's counters, in the order of ``enum counter`` in src/shared/types.h."""
 
 
 @final
@@ -326,7 +326,7 @@ class Statistics:
 
 
 def statistics_of(counts: tuple[int, ...], by_device: dict[str, DeviceStatistics]) -> Statistics:
-    """Return the row of counts in the order of its fields, and of what lives on each device."""
+    """Return `Statistics`, given the values of its fields in their order, and `by_device`."""
     return Statistics(*counts, by_device=MappingProxyType(by_device))
 
 
@@ -373,7 +373,7 @@ def statistics(*, process: bool = False) -> Statistics:
                 place = device_name(part.kind.device(resource)) if apart else device
                 found.append((place, dict(part.kind.storages(resource))))
         except DisposedError:
-            # By another thread, since the list was made.
+            # Another thread has disposed it since the list of entries was made.
             continue
         count += 1
         counts[device] += 1
@@ -390,7 +390,7 @@ def reset_statistics(*, process: bool = False) -> None:
     """Set the counters of this thread (or of the process) to zero. What lives stays live."""
     own = thread_ledger()
     for entry in list(LIVE.values()):
-        # It was before the reset.
+        # Its birth was before the reset.
         if entry.unit is None and (process or entry.home is own):
             count_open_birth(entry)
     if process:

@@ -1,8 +1,8 @@
 """The identity of resources: one entry for each resource, from its birth to its release.
 
-An entry refers weakly to its resource and knows its owner. The sections of this file, in the order
-of a resource's life: the table of entries, what a dead composite leaves behind, how an entry is
-made and hears of the death of its resource, what a resource is made of, and how it is released.
+An entry refers weakly to its resource and knows the owner. The sections of this file: the tables of
+entries, members that outlive their composite, how an entry is made, what a resource is made of, how
+a resource is released, exceptions about failed releases, and notes for errors for want of memory.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ __all__ = [
     "release",
     "settle",
     "share",
-    "standing_of",
+    "owning_entry_of",
     "storages_of",
     "line_of_birth",
     "story_of",
@@ -84,17 +84,18 @@ __all__ = [
     "united",
 ]
 
-# The identity set of resources: one entry for each, which refers to it weakly and knows its owner.
+# The tables of entries.
 #
-# Entries live in two tables by the resource's ``id``: `LIVE`, and `DEAD` for what was released and
-# is still referenced somewhere. An ``id`` is only ever believed together with the entry's weak
-# reference, whose callback empties the slot before the address can come back. An owner change, a
-# release and a death each claim the entry with one atomic ``dict.pop``, so that no lock is needed
-# and none is held while user code runs: a resource is released once.
+# There are two, by the resource's ``id``: `LIVE`, and `DEAD` for resources that were released and
+# are still referenced. An ``id`` alone proves nothing, because addresses are used again: the weak
+# reference of the entry is always compared, too, and its callback removes the entry before the
+# address can come back. An owner change, a release and a death each begin with one atomic
+# ``dict.pop`` of the entry, and only the thread that gets the entry goes on. So a resource is
+# released once without a lock, and no lock is held while user code runs.
 
 
 def entry_of(resource: object) -> Entry | None:
-    """Return the entry of a live resource, or None; of a member its own, not its composite's."""
+    """Return the entry of a live resource, or None. A member has an entry of its own."""
     entry = LIVE.get(id(resource))
     if entry is not None and entry() is resource:
         return entry
@@ -108,16 +109,17 @@ def dead_entry_of(resource: object) -> Entry | None:
         return entry
     if KINDS.anchored:
         entry = _anchored_in(DEAD, resource)
-        # Its anchor may have had another composite to live on in.
+        # A tuple is dead only if its anchor is: another composite may have kept the anchor alive.
         if entry is not None and DEAD.get(id(entry.anchor())) is not None:
             return entry
     return None
 
 
-def standing_of(resource: object) -> Entry | None:
-    """Return the entry that has the owner of a live resource.
+def owning_entry_of(resource: object) -> Entry | None:
+    """Return the entry that says who owns a live resource.
 
-    It is its own, or its anchor's where it is not known itself; None where neither is.
+    That is its own entry or, for a tuple without one, the entry of its anchor; None if there is
+    neither.
     """
     entry = entry_of(resource)
     if entry is None and KINDS.anchored:
@@ -127,7 +129,7 @@ def standing_of(resource: object) -> Entry | None:
 
 
 def stands_for(entry: Entry, resource: object) -> bool:
-    """Return whether an entry is that of a resource, which the caller holds."""
+    """Return whether an entry belongs to a resource, which the caller keeps alive."""
     if isinstance(entry, AnchoredEntry):
         anchor = anchor_of(resource)
         return anchor is not None and entry.anchor() is anchor
@@ -140,8 +142,8 @@ def is_tracked(thing: object) -> bool:
 
 
 def is_owned(thing: object) -> bool:
-    """Return whether a scope owns an object: a resource that lives, or an array by its memory."""
-    entry = standing_of(thing)
+    """Return whether a scope owns an object: a live resource, or the memory of a plain array."""
+    entry = owning_entry_of(thing)
     if entry is None and KINDS.finders:
         find_births_of((thing,))
         entry = entry_of(thing)
@@ -151,13 +153,13 @@ def is_owned(thing: object) -> bool:
 
 
 def anchor_of(resource: object) -> object | None:
-    """Return the member whose identity stands for a resource's; None where that is its own."""
+    """Return the member whose identity stands for a tuple's; None for any other resource."""
     kind = kind_of(resource)
     return kind.anchor(resource) if kind is not None and kind.is_anchored else None
 
 
 def anchor_entry_of(entry: Entry) -> Entry:
-    """Return the entry of the member whose identity stands for a resource's, or its own entry."""
+    """Return the entry of the anchor of a tuple; for any other resource, its own entry."""
     if not isinstance(entry, AnchoredEntry):
         return entry
     return next((member for member in entry.members if member() is entry.anchor()), entry)
@@ -184,25 +186,24 @@ def owner_of_entry(entry: Entry) -> ScopeState | None:
     return unit_of(entry).owner
 
 
-# What a composite leaves behind: members that outlive it, and members that several composites
-# share.
+# Members that outlive their composite, and members that several composites share.
 
 
 SHARING: Final = threading.RLock()
 """Held while a member gets or loses a composite.
 
-Re-entrant: a collection can end a composite meanwhile.
+Re-entrant, because the garbage collector can end a composite on the same thread meanwhile.
 """
 
 hold_across_forks(SHARING, 4)
 
 
 def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
-    """Return the composite that a shared member belongs to after one is gone; None for none."""
+    """Return the composite that a shared member belongs to after `gone` has died; None for none."""
     with SHARING:
-        # Whoever gives a member up has left LIVE before, so that of two that do at once at least
-        # the later sees nobody left. Its unit may be another than that which gives it up, also
-        # where it is shared no more.
+        # A composite leaves LIVE before it gives up its members. If two composites do so at once,
+        # at least the later one finds no other left. `member.unit` may be another composite than
+        # the one that gives it up, also if the member is no longer in SHARED.
         others = SHARED.pop(member, ()) if SHARED else ()
         left = [unit for unit in (member.unit, *others) if unit not in (None, gone) and LIVE.get(unit.key) is unit]
         if not left:
@@ -214,9 +215,9 @@ def next_composite_of(member: Entry, gone: Entry | None = None) -> Entry | None:
 
 
 def share(member: Entry, above: Entry) -> bool:
-    """Make a resource part of a composite.
+    """Make a resource a member of a composite.
 
-    Return False where it is part of another one already, and shared from now on.
+    Return False if it is a member of another composite already. Both share it from now on.
     """
     with SHARING:
         if member.unit is None:
@@ -228,9 +229,9 @@ def share(member: Entry, above: Entry) -> bool:
 
 
 def let_go(entry: Entry) -> None:
-    """Leave a resource that lost its owner to its reference count.
+    """Let a resource that lost its owner live by its reference count.
 
-    One that cannot be weakly referenced is forgotten, and its members are free.
+    A resource that cannot be weakly referenced is forgotten, and its members become independent.
     """
     if type(entry) is HeldEntry:
         entry.let_go()
@@ -239,10 +240,10 @@ def let_go(entry: Entry) -> None:
 
 
 def catch_up(scope: ScopeState | None = None) -> None:
-    """Record births that nobody saw, and settle what composites have left behind.
+    """Record births that nobody saw yet, and settle what dead composites have left behind.
 
-    Called before anybody asks or counts. Who asks for one scope names it: then nothing is looked
-    for in what the others own.
+    Called before resources are counted or listed. With a scope, only births that this scope would
+    own are looked for.
     """
     # A framework may have several types.
     for finder in dict.fromkeys(KINDS.finders.values()):
@@ -252,9 +253,9 @@ def catch_up(scope: ScopeState | None = None) -> None:
 
 
 def find_births_of(resources: Iterable[object], scope: ScopeState | None = None) -> None:
-    """Record births that nobody saw, of the types of these resources.
+    """Record births that nobody saw yet, of the types of some resources.
 
-    That is all that a verb on them has to know.
+    A verb that acts on these resources needs no more.
     """
     asked: list[Finder] = []
     for resource in resources:
@@ -265,7 +266,10 @@ def find_births_of(resources: Iterable[object], scope: ScopeState | None = None)
 
 
 def finding_births(hides: Callable[[object], bool]) -> Callable[[object], bool]:
-    """Return the same question, which records the unseen birth of an object before it answers."""
+    """Return a function like `hides` that records unseen births before it answers.
+
+    It does so once for each type of object that it is asked about.
+    """
     if not KINDS.finders:
         return hides
     asked: list[Finder] = []
@@ -281,31 +285,31 @@ def finding_births(hides: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def settle(closing: ScopeState | None = None) -> None:
-    """Make resources of their own of the members that outlived their composite.
+    """Make members that outlived their composite independent resources.
 
-    A composite that dies by reference count usually takes its members along, a moment later. One
-    that somebody else still holds (``data = packed.data; del packed``) becomes an independent
-    resource of the same owner, here, before anybody counts. Where the composite was part of
-    another, the member becomes part of that.
+    When a composite dies by reference count, its members usually die a moment later. A member that
+    something else still holds (``data = packed.data; del packed``) becomes a resource of the
+    composite's owner here, before anybody counts. If the composite was a member of another one, the
+    member becomes a member of that one.
 
-    What a scope owned that has ended meanwhile, on another thread, is released.
+    If the owner was closed meanwhile, on another thread, the member is released.
 
     Parameters
     ----------
     closing : ScopeState, optional
-        A closed scope that is releasing what it owns: it gets the members of its own composites
-        yet.
+        A closed scope that is just releasing what it owns. It still gets the members of its dead
+        composites, and releases them itself.
     """
     sweep()
     failures: list[BaseException] = []
     try:
-        # A loop takes what it is given before an interrupt can come up; a call and an assignment
-        # might lose it.
+        # A for loop, because an interrupt cannot come between the call of pop and the assignment
+        # to the loop variable: the composite would be lost.
         for dead_composite in iter(DEAD_COMPOSITES.pop, None):
             try:
                 _free_members(dead_composite, closing, failures)
             except BaseException:
-                # What is left of it is found next time.
+                # The next call goes on with it.
                 DEAD_COMPOSITES.append(dead_composite)
                 raise
     except IndexError:
@@ -315,7 +319,7 @@ def settle(closing: ScopeState | None = None) -> None:
 
 
 def settle_earlier() -> None:
-    """Settle all but the composite that has died last: its members may be about to die too."""
+    """Settle all dead composites but the last one, whose members may be about to die too."""
     try:
         last = DEAD_COMPOSITES.pop()
     except IndexError:
@@ -327,11 +331,19 @@ def settle_earlier() -> None:
 
 
 def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseException]) -> None:
-    """Put the members that outlived a composite in its place.
+    """Make the members that outlived a composite members of its unit, or resources of its owner.
 
-    They become members of the composite around it, or resources of its owner. Where this is
-    interrupted it can be called again: the composite keeps its members and its owner until it is
-    done.
+    Can be called again after an interrupt: the composite keeps its members and its owner until the
+    end.
+
+    Parameters
+    ----------
+    unit : Entry
+        The dead composite.
+    closing : ScopeState or None
+        As for `settle`.
+    failures : list of BaseException
+        Gets what releases raise.
     """
     owner = unit.owner
     survivors: list[Entry] = []
@@ -340,12 +352,12 @@ def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseEx
     while pending:
         member = pending.pop()
         if next_composite_of(member) is not None or member.unit not in (None, unit, *gone):
-            # It lives on in another composite, or goes with one that is being released.
+            # It is a member of another live composite, or of one that is being released.
             continue
         if LIVE.get(member.key) is member and member() is not None:
             survivors.append(member)
         elif member.members:
-            # A part that died as well: its members go where it would have gone.
+            # A composite inside that died as well: its members are treated like those of `unit`.
             pending.extend(reversed(member.members))
             gone.append(member)
     above = unit.unit
@@ -363,7 +375,7 @@ def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseEx
             continue
         owner._entries[member] = None
         if LIVE.get(member.key) is not member:
-            # Released by another thread while it was nobody's.
+            # Another thread released it while it was in no scope's `_entries`.
             owner._entries.pop(member, None)
         elif owner._state == CLOSED and owner is not closing and owner._entries.pop(member, 0) is None:
             failed = release(member, True, True)
@@ -378,9 +390,9 @@ def _free_members(unit: Entry, closing: ScopeState | None, failures: list[BaseEx
 
 
 def track(resource: object, kind: Kind) -> Entry:
-    """Make the entry of a resource that no other thread knows yet, but not of its members.
+    """Make the entry of a resource that no other thread knows yet, and put it into `LIVE`.
 
-    It is in `LIVE`, unowned and not yet counted.
+    The entry is unowned and not counted. Members get no entries.
     """
     entry = make_entry(resource, kind)
     LIVE[entry.key] = entry
@@ -388,14 +400,14 @@ def track(resource: object, kind: Kind) -> Entry:
 
 
 def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
-    """Find the entry of a resource that any thread may know, or make it as `track` does.
+    """Return the entry of a resource, which other threads may know; make one if there is none.
 
     Returns
     -------
     entry : Entry or None
-        Its entry; None where it has been released.
+        The entry; None if the resource has been released.
     is_new : bool
-        Whether it was made here.
+        Whether this call made the entry, as `track` does.
     """
     entry = entry_of(resource)
     is_new = False
@@ -403,11 +415,11 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
         made = make_entry(resource, kind)
         entry = LIVE.setdefault(made.key, made)
         if entry is not made and not stands_for(entry, resource):
-            # That of something that is gone, and whose callback was interrupted.
+            # A stale entry: its resource is gone, but its callback was interrupted.
             LIVE[made.key] = entry = made
         is_new = entry is made
-    # Asked last: whoever releases it puts it there before its entry leaves `LIVE`, and no second
-    # one is made before.
+    # DEAD is asked last. A release on another thread may have taken its entry out of LIVE before a
+    # new one was put in here; the released entry is in DEAD then.
     if entry is not None and dead_entry_of(resource) is None:
         return entry, is_new
     if entry is not None and is_new:
@@ -419,7 +431,7 @@ def track_once(resource: object, kind: Kind) -> tuple[Entry | None, bool]:
 
 
 def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:
-    """Yield a live resource and its members, and theirs, each with its entry."""
+    """Yield the entry and the resource of a live resource, its members, and their members."""
     pending = [entry]
     while pending:
         part = pending.pop()
@@ -433,19 +445,19 @@ def parts_of(entry: Entry) -> Iterator[tuple[Entry, Any]]:
 
 
 def storages_of(entry: Entry, found: dict[Hashable, int]) -> None:
-    """Add the storages behind a live resource and its members to `found`, each storage once."""
+    """Add the storages of a live resource and its members to `found`: bytes by identity."""
     for part, resource in parts_of(entry):
         for identity, nbytes in part.kind.storages(resource):
             found[identity] = nbytes
 
 
 def arrays_of(entry: Entry) -> list[object]:
-    """Return what `Memory.move` takes for a live resource and its members: see `Kind.memory`."""
+    """Return the arguments of `Memory.move` for a live resource and its members: `Kind.memory`."""
     return [array for part, resource in parts_of(entry) for array in part.kind.memory(resource)]
 
 
 def device_of_entry(entry: Entry) -> str:
-    """Return the normalised device name of a resource, for a composite its first member's."""
+    """Return the normalised device name of a resource; of a composite, that of a first member."""
     resource = entry()
     found: tuple[Entry, Any] | None = (entry, resource)
     while found is not None:
@@ -455,9 +467,9 @@ def device_of_entry(entry: Entry) -> str:
 
 
 def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
-    """Yield the member resources of a composite, each after its name for messages.
+    """Yield the name, for messages, and the resource of each member of a composite.
 
-    Those inside of containers are members too.
+    Resources in containers that `Kind.members` returns are members, too.
     """
     given: Mapping[str, object] | Iterable[object] = kind.members(resource)
     pairs: Iterable[tuple[object, object]] = (
@@ -470,11 +482,11 @@ def named_members(resource: object, kind: Kind) -> Iterator[tuple[str, object]]:
             yield str(name) if found is member else f"{name}[{index}]", found
 
 
-# The release of a resource, and the error that whoever uses it afterwards meets.
+# The release of a resource, and the error for its later use.
 
 
 def _leave_alive(entry: Entry, resource: object, owner: ScopeState | None) -> None:
-    """Take back a release that failed: the resource lives, unowned, and can be released again.
+    """Undo a release that failed: the resource is alive, unowned, and can be released again.
 
     Parameters
     ----------
@@ -490,7 +502,8 @@ def _leave_alive(entry: Entry, resource: object, owner: ScopeState | None) -> No
         return
     ledger = thread_ledger()
     if entry.unit is not None:
-        # Where the release of its composite has failed as well, it stays a member.
+        # If the release of its composite failed as well, the composite is in LIVE again, and this
+        # stays its member.
         if LIVE.get(entry.unit.key) is not entry.unit:
             entry.unit = None
             if not entry.counted:
@@ -500,7 +513,7 @@ def _leave_alive(entry: Entry, resource: object, owner: ScopeState | None) -> No
     else:
         ledger.disposed_in_scope -= 1
         ledger.detached += 1
-    # Nobody remembers an object without an owner that cannot be weakly referenced.
+    # An unowned object that cannot be weakly referenced is forgotten.
     if type(entry) is not StrongEntry:
         LIVE[entry.key] = entry
         if DEAD.get(entry.key) is entry:
@@ -520,8 +533,9 @@ def finish_release(
 ) -> BaseException | None:
     """Finish a release that raised, and release the members of a composite.
 
-    Their members are released too, also those of a member that has died. An interrupt may have
-    struck before the release began: it is called once more where the resource says that it lives.
+    The members of members are released too, also those of a member that has died. If an interrupt
+    was raised and the resource says that it is not disposed, its release is called once more: the
+    interrupt may have come before the release began.
 
     Parameters
     ----------
@@ -565,12 +579,13 @@ def finish_release(
         elif member() is None:
             member.members = ()
     if not lives and (resource is None or type(entry) is StrongEntry):
-        # They hold each other, and of what is not remembered nobody hears any more.
+        # A composite and its members refer to each other: without this they would be a cycle, as
+        # no callback will follow.
         entry.members = ()
     try:
         return united(failures, f"releasing a {entry.kind.name}") if len(failures) > 1 else next(iter(failures), None)
     finally:
-        # This frame is reached from their tracebacks: full, the list would be in a cycle with them.
+        # The failures' tracebacks refer to this frame: a full list would make a cycle.
         failures.clear()
 
 
@@ -586,7 +601,7 @@ def is_released(resource: object, kind: Kind) -> bool:
         return is_disposed
     if not kind.is_composite or type(resource).__weakrefoffset__ or entry_of(resource) is not None:
         return False
-    # It cannot be weakly referenced, so that there is no entry of it: its members have theirs.
+    # A composite that cannot be weakly referenced and has no entry: its members have entries.
     return any(dead_entry_of(member) is not None for _, member in named_members(resource, kind))
 
 
@@ -646,10 +661,11 @@ def story_of(entry: Entry | None) -> str:
     return "".join(story for story in (listener.story(entry) for listener in HOOKS.listeners) if story)
 
 
-# What is raised where releases failed.
+# Exceptions about failed releases.
 #
 # An interrupt is raised as itself, so that ``except KeyboardInterrupt`` and an event loop find it.
-# Everything else comes together as a group, or is hung onto the exception that is on its way.
+# All other exceptions are raised as one group. If another exception is propagating, the group is
+# put into its ``__context__`` instead.
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -661,21 +677,29 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseException | None) -> None:
-    """Raise what went wrong in releases as one exception, or hang it onto the one on its way.
+    """Raise the failures as one exception, or add them to the exception that is propagating.
 
-    An interrupt propagates instead of the exception on its way, which goes into its context, as
-    Python does with what is raised while another exception passes through.
+    An interrupt among the failures propagates instead of `in_flight`, which goes into its context,
+    as Python does with an exception that is raised while another one is handled.
+
+    Parameters
+    ----------
+    failures : list of BaseException
+        What releases raised. It is emptied.
+    doing : str
+        What was done, for the message.
+    in_flight : BaseException or None
+        The exception that is propagating.
     """
     count = len(failures)
     others = [failure for failure in failures if failure is not in_flight]
-    # The frames that hold this list are reached from the failures' tracebacks: full, it would be in
-    # a cycle with them.
+    # The failures' tracebacks refer to frames that hold this list: a full list would make a cycle.
     failures.clear()
     if in_flight is not None:
         interrupt = next(filter(is_interrupt, others), None)
         if interrupt is None:
             in_flight.add_note(f"while {doing}, {count} releases failed; they are in its __context__")
-            _hang_onto(in_flight, others, _message(doing, count))
+            _append_to_contexts(in_flight, others, _message(doing, count))
             return
         _put_before(interrupt, in_flight)
         del interrupt, in_flight
@@ -684,14 +708,14 @@ def raise_failures(failures: list[BaseException], doing: str, in_flight: BaseExc
     try:
         raise_with_context(raised)
     finally:
-        # This frame is in its traceback: kept here, it would be a cycle.
+        # The traceback refers to this frame: the reference would make a cycle.
         del raised
 
 
 def raise_with_context(error: BaseException) -> None:
-    """Raise an exception with the context that it has.
+    """Raise an exception without changing its context.
 
-    Python would put what is being handled in the place of that.
+    Python would replace the context by the exception that is being handled.
     """
     context = error.__context__
     try:
@@ -699,19 +723,19 @@ def raise_with_context(error: BaseException) -> None:
     finally:
         if context is not None:
             error.__context__ = context
-        # This frame is in its traceback: kept here, they would be a cycle.
+        # The traceback refers to this frame: these references would make a cycle.
         del error, context
 
 
 def united(failures: list[BaseException], doing: str) -> BaseException:
-    """Return one exception for several: an interrupt with the others as context, or their group."""
+    """Return one exception for several: an interrupt with the others as context, or a group."""
     interrupt = next(filter(is_interrupt, failures), None)
     if interrupt is None:
         return BaseExceptionGroup(_message(doing, len(failures)), failures)
     others = [failure for failure in failures if failure is not interrupt]
     if others:
         interrupt.add_note(f"while {doing}, {len(others)} releases failed as well; they are in its __context__")
-        _hang_onto(interrupt, others, _message(doing, len(others)))
+        _append_to_contexts(interrupt, others, _message(doing, len(others)))
     return interrupt
 
 
@@ -720,13 +744,13 @@ def _message(doing: str, count: int) -> str:
 
 
 def _put_before(interrupt: BaseException, in_flight: BaseException) -> None:
-    """Put an exception into the context of the interrupt that replaces it, if Python has not."""
+    """Put an exception into the context of the interrupt that replaces it, if Python did not."""
     chain = _chain(interrupt)
     if id(in_flight) not in chain and id(interrupt) not in _chain(in_flight):
         chain.popitem()[1].__context__ = in_flight
 
 
-def _hang_onto(carrier: BaseException, failures: list[BaseException], message: str) -> None:
+def _append_to_contexts(carrier: BaseException, failures: list[BaseException], message: str) -> None:
     """Put the group of failures at the end of the chain of an exception's contexts."""
     chain = _chain(carrier)
     fresh = [failure for failure in failures if id(failure) not in chain]
@@ -737,7 +761,7 @@ def _hang_onto(carrier: BaseException, failures: list[BaseException], message: s
 
 
 def _chain(error: BaseException) -> dict[int, BaseException]:
-    """By ``id``, an exception, its context, the context of that, and so on."""
+    """Return an exception, its context, the context's context and so on, by ``id``."""
     chain: dict[int, BaseException] = {}
     following: BaseException | None = error
     while following is not None and id(following) not in chain:
@@ -747,9 +771,9 @@ def _chain(error: BaseException) -> dict[int, BaseException]:
 
 
 def _cut_context(failure: BaseException, chain: dict[int, BaseException]) -> None:
-    """Take the exceptions of a chain out of a failure's context, where Python put them.
+    """Remove the exceptions of a chain from a failure's chain of contexts.
 
-    The failure will be in theirs.
+    Python put them there. The failure goes into their context, so this would be a cycle.
     """
     pending = [failure]
     met: set[int] = set()
@@ -766,41 +790,44 @@ def _cut_context(failure: BaseException, chain: dict[int, BaseException]) -> Non
             pending.append(error.__context__)
 
 
-# Notes of what is live now, for an error for want of memory that leaves a scope.
+# Notes about live memory, for an error for want of memory that leaves a scope.
 
-_SHOWN: Final = 5
+_MOST_ROWS: Final = 5
+"""So many lines, or kinds, are listed in a note."""
 _TITLE: Final = "most of the live memory of tensors:"
-_BUDGET: Final = "the budget of "
-# PyTorch's allocator for the CPU raises a plain RuntimeError.
-_FAILED: Final = "can't allocate memory"
+"""How the note begins."""
+_BUDGET_TITLE: Final = "the budget of "
+"""How the note of `Memory.explain` begins."""
+_ALLOCATION_FAILED: Final = "can't allocate memory"
+"""Part of the message of PyTorch's CPU allocator, which raises a plain RuntimeError."""
 
-_by_line: Callable[[], list[tuple[int, str]]] | None = None
+_live_bytes_by_line: Callable[[], list[tuple[int, str]]] | None = None
 
 
 def name_lines_with(function: Callable[[], list[tuple[int, str]]]) -> None:
-    """Have a function give the live bytes of each line, with a text that names it, most first."""
-    global _by_line
-    _by_line = function
+    """Set the function that returns live bytes and the text of a line, the most bytes first."""
+    global _live_bytes_by_line
+    _live_bytes_by_line = function
 
 
 def explain(error: BaseException) -> None:
-    """Add what is live to an exception for want of memory that leaves a scope.
+    """Add a note about live memory to an exception for want of memory that leaves a scope.
 
-    Nothing is added where an inner scope has done so; where a budget refused the memory, notes on
-    that are added in its place.
+    Nothing is added if an inner scope has added it. If a budget refused the memory, notes about the
+    budget are added instead.
     """
     if isinstance(error, MemoryError):
         HOOKS.memory.explain(error)
     if not _is_for_want_of_memory(error):
         return
     notes: list[str] = getattr(error, "__notes__", [])
-    if any(note.startswith((_TITLE, _BUDGET)) for note in notes):
+    if any(note.startswith((_TITLE, _BUDGET_TITLE)) for note in notes):
         return
-    rows = (_by_line and _by_line()) or _by_kind()
+    rows = (_live_bytes_by_line and _live_bytes_by_line()) or _live_bytes_by_kind()
     if rows:
-        shown = [f"\n  {text}" for _, text in rows[:_SHOWN]]
-        if len(rows) > _SHOWN:
-            shown.append(f"\n  and {len(rows) - _SHOWN} more")
+        shown = [f"\n  {text}" for _, text in rows[:_MOST_ROWS]]
+        if len(rows) > _MOST_ROWS:
+            shown.append(f"\n  and {len(rows) - _MOST_ROWS} more")
         error.add_note(_TITLE + "".join(shown))
 
 
@@ -813,11 +840,11 @@ def _is_for_want_of_memory(error: BaseException) -> bool:
     if cls is not RuntimeError:
         return False
     text: object = error.args[0] if error.args else None
-    return type(text) is str and _FAILED in text
+    return type(text) is str and _ALLOCATION_FAILED in text
 
 
-def _by_kind() -> list[tuple[int, str]]:
-    """Return the bytes of living resources by kind: no lines are known."""
+def _live_bytes_by_kind() -> list[tuple[int, str]]:
+    """Return the bytes of live resources by kind, the most first, for when no lines are known."""
     catch_up()
     counts: dict[str, int] = {}
     storages: dict[str, dict[Hashable, int]] = {}

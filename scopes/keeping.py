@@ -1,10 +1,13 @@
-"""What is held when a block ends: the option ``escapes``, and what models and other keepers have.
+"""What is held when a block ends: the option ``escapes``, and what models and other keepers hold.
 
-A scope releases what it owns, whoever refers to it. Two questions come first. What of it does an
-object hold that keeps what it is given, such as a model, a metric or a scheduler? That is the
-object's, in every scope. And, in scopes with ``escapes="keep"`` or ``"raise"``: what of it does
-anything but the block's own variables refer to? Compiled code answers both; see
-`src/held/holding.h`.
+A scope releases what it owns, whatever refers to it. Two kinds of resources are excepted:
+
+* what a keeper holds, an object such as a model, a metric or a scheduler: in every scope it is left
+  to the keeper;
+* what is held, referenced by more than the block's own variables: in scopes with
+  ``escapes="keep"`` it is handed to the outer scope, and with ``"raise"`` an error lists it.
+
+Compiled code finds both: see `src/held/holding.h`.
 """
 
 from __future__ import annotations
@@ -42,20 +45,20 @@ __all__ = [
 
 
 def keeps(*names: str | type) -> None:
-    """Say what keeps tensors on purpose: scopes leave it what it holds when a block ends.
+    """Declare classes whose objects keep tensors on purpose: scopes leave them what they hold.
 
     For objects that are given tensors, or make them, in one step and need them in a later one: a
     metric's counts, a cache, a scheduler's last outputs. What such an object holds when a block
-    ends, directly or inside containers and other objects, is no scope's from then on, and lives by
-    reference count. ``torch.nn.Module`` and ``torch.optim.Optimizer`` are known, and classes of
-    common libraries.
+    ends, directly or inside containers and other objects, becomes unowned, and lives by reference
+    count. ``torch.nn.Module``, ``torch.optim.Optimizer`` and classes of common libraries are
+    declared already.
 
     Parameters
     ----------
     *names : str or type
-        A class; or its full name, or that of a module or package, such as ``"project.metrics"``:
-        all classes that are defined there, and classes derived from them. Of a module that is named
-        itself the variables are meant too. Nothing is imported.
+        A class; or the full name of a class, module or package, such as ``"project.metrics"``,
+        which stands for all classes defined there and classes derived from them. For a module its
+        variables are kept, too. Nothing is imported.
 
     Raises
     ------
@@ -66,10 +69,10 @@ def keeps(*names: str | type) -> None:
 
     Notes
     -----
-    Such an object is looked for where a block leaves something behind that its variables do not
-    account for: from the variables of the code that runs, through containers, objects, and the
-    modules and classes whose code they can call, those of installed libraries left out. One that is
-    more than some 2,000 objects away is not found.
+    Such an object is looked for when a block leaves resources behind with references that are not
+    those of its variables. The search begins at the variables of the running code and goes through
+    containers, objects, and the modules and classes whose code they can call, except installed
+    libraries. An object that is more than some 2,000 objects away is not found.
 
     Examples
     --------
@@ -101,10 +104,11 @@ def keeps(*names: str | type) -> None:
 
 
 _witnesses: Final[dict[int, Witness]] = {}
-"""Of the open scopes that have one, by ``id``."""
+"""The witnesses of open scopes, by ``id`` of the scope."""
 
-_SHOWN: Final = 10
-_NOT_OF_THE_BLOCK: Final = (
+_MOST_ROWS: Final = 10
+"""So many resources are listed in an `EscapedError`."""
+_MODULES_THAT_ENTER: Final = (
     "contextlib",
     "disposescope.sequences.batches",
     "disposescope.sequences.collate",
@@ -113,8 +117,12 @@ _NOT_OF_THE_BLOCK: Final = (
 
 
 def note_block(scope: ScopeState, frame: FrameType | None) -> None:
-    """Note which variables of a block were bound before it begins; `frame` enters its scope."""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_NOT_OF_THE_BLOCK):
+    """Note which variables of a block are bound before it begins.
+
+    `frame` calls ``__enter__``. The block is that of the innermost frame outside of modules that
+    enter a scope for another frame.
+    """
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_MODULES_THAT_ENTER):
         frame = frame.f_back
     if frame is not None:
         scope._variables = note_variables(frame)
@@ -123,7 +131,7 @@ def note_block(scope: ScopeState, frame: FrameType | None) -> None:
 
 
 def forget_block(scope: ScopeState) -> None:
-    """Undo `note_block`: the scope is closed."""
+    """Undo `note_block`, when the scope is closed."""
     scope._variables = None
     witness = _witnesses.pop(id(scope), None)
     if witness is not None:
@@ -131,22 +139,22 @@ def forget_block(scope: ScopeState) -> None:
 
 
 def settle_survivors(scope: ScopeState, in_flight: BaseException | None) -> EscapedError | None:
-    """Give keepers what they hold of what a scope owns, and treat what else is held.
+    """Leave resources of a scope to keepers, and apply its option `escapes` to what else is held.
 
-    The option of the scope says how. Can be called again after an interrupt.
+    Can be called again after an interrupt.
 
     Parameters
     ----------
     scope : ScopeState
         The scope that is left.
     in_flight : BaseException or None
-        What leaves its block. The frames that it has left hold nothing. Without one, that goes for
-        the exception that is being handled, as where a handler closes the scope.
+        The exception that passes through the block; None for the exception that is being handled,
+        as when a handler closes the scope. The frames that it has ended hold nothing.
 
     Returns
     -------
     EscapedError or None
-        What a scope with ``escapes="raise"`` raises.
+        The error that a scope with ``escapes="raise"`` raises.
     """
     option = scope.escapes
     try:
@@ -159,7 +167,8 @@ def settle_survivors(scope: ScopeState, in_flight: BaseException | None) -> Esca
         passing = sys.exception() if in_flight is None else in_flight
         held = held_entries(list(scope._entries), KINDS.anchored, scope._variables, passing)
     finally:
-        # What is raised here is hung onto it, and has this frame in its traceback.
+        # An exception raised here goes into their contexts, and its traceback refers to this frame:
+        # the references would make a cycle.
         passing = in_flight = None
     if not held:
         return None
@@ -173,7 +182,10 @@ def settle_survivors(scope: ScopeState, in_flight: BaseException | None) -> Esca
 
 
 def _alive(entries: list[Entry]) -> dict[Entry, object]:
-    """Return the entries that are alive, with their resources: other threads may drop some."""
+    """Return the entries whose resources are alive, with the resources, which keeps them alive.
+
+    Other threads may drop some.
+    """
     return {entry: resource for entry in entries if (resource := entry()) is not None}
 
 
@@ -197,13 +209,16 @@ class EscapedResources(tuple[Any, ...]):
 
 
 def escaped_of(scope: ScopeState) -> EscapedResources:
-    """Return what a scope gave to the outer scope because it was held, as far as it is alive."""
+    """Return the live resources that a scope gave to the outer scope because they were held."""
     resources = (entry() for entry in scope._escaped if LIVE.get(entry.key) is entry)
     return EscapedResources(resource for resource in resources if resource is not None)
 
 
 def keep_all(scope: ScopeState) -> None:
-    """Hand what is left to the outer scope where `settle_survivors` failed: in doubt it is held."""
+    """Hand all that a scope owns to the outer scope, after `settle_survivors` failed.
+
+    In doubt a resource counts as held.
+    """
     hand_over(scope, list(scope._entries), scope.outer, [])
 
 
@@ -216,13 +231,13 @@ def _refusal(scope: ScopeState, held: list[Entry]) -> EscapedError:
     for entry, line, holder in zip(held, lines, holders, strict=True):
         resource = entry()
         if resource is None:
-            # Dropped since: by another thread, or by the collector of cycles.
+            # Another thread or the garbage collector has dropped it since.
             continue
         storages_of(entry, nbytes)
         born = f", born at {line}" if line else ""
         rows.append(f"\n  {entry.kind.describe(resource)}{born}{f', held by {holder}' if holder else ''}")
-    if len(rows) > _SHOWN:
-        rows[_SHOWN:] = [f"\n  and {len(rows) - _SHOWN} more"]
+    if len(rows) > _MOST_ROWS:
+        rows[_MOST_ROWS:] = [f"\n  and {len(rows) - _MOST_ROWS} more"]
     return EscapedError(
         f"{len(held)} of the resources of {scope._called()} {'is' if len(held) == 1 else 'are'} held by more than the "
         f"variables of its block; all of them were disposed. Move out what is meant to live with move_to_outer():"

@@ -1,4 +1,4 @@
-"""Kinds: how types are released and measured; device names; graphs behind what leaves a scope."""
+"""Kinds: how the instances of a type are released and measured. Device names, and `Graphs`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 MAPPED: Final = "mapped"
-"""The device of the map of a file: pages that the system drops when it is short of memory."""
+"""The device of memory-mapped files: pages that the system drops when it is short of memory."""
 
-# One spelling for each device, so that two handles of one device are equal.
+# Device names: one spelling for each device, so that names can be compared.
 
 
 _current_index: Final[dict[str, Callable[[], int]]] = {}
 
 
 def set_current_index(device_type: str, current_index: Callable[[], int]) -> None:
-    """Have a function return the index that an unnumbered device name ("cuda") stands for.
+    """Set the function that returns the index of the current device, for names such as "cuda".
 
-    It is 0 for a device type without such a function.
+    For a device type without such a function the index is 0.
     """
     _current_index[device_type] = current_index
 
@@ -84,15 +84,15 @@ def device_name(device: object) -> str:
     return f"{kind}:{0 if current is None else current()}"
 
 
-# What scopes ask of the graphs behind tensors.
+# Autograd graphs.
 #
 # A tensor that is moved out may carry an autograd graph, and with it the memory of everything that
-# the graph saved. Scopes know no graphs: a kind whose instances can carry one has a `Graphs` of its
-# own.
+# the graph saved. Scopes know nothing of graphs: a kind whose instances can carry one implements
+# `Graphs`.
 
 
 class Cut(Protocol):
-    """A graph that is about to be removed. Each removal can be undone until all are done."""
+    """The removal of a graph: it can be undone until `finish` is called."""
 
     def finish(self) -> None:
         """Release the graph. Does not fail."""
@@ -102,34 +102,34 @@ class Cut(Protocol):
 
 
 class Graphs(Protocol):
-    """What a kind knows of the graphs behind its instances. Called for live instances only."""
+    """What scopes ask a kind about the graphs behind its instances. Called with live ones only."""
 
     def carried_by(self, resource: Any, /) -> bool:
         """Return whether an instance carries a graph. Every move calls this, so it is cheap."""
         ...
 
     def refusal(self, resource: Any, leaving: str, option: str, /) -> Exception:
-        """Return the error that says what an instance with a graph would pin.
+        """Return the error about an instance that may not leave a scope with its graph.
 
-        `leaving` names the scope and what was asked, `option` is the scope's.
+        `leaving` says, for the message, which scope it was about to leave; `option` is the scope's
+        `GraphOption`.
         """
         ...
 
     def cut(self, resource: Any, /) -> Cut:
-        """Remove the graph of an instance, which keeps identity and values.
+        """Remove the graph of an instance, which stays the same object with the same values.
 
-        An exception means that nothing was changed.
+        If this raises, nothing was changed.
         """
         ...
 
 
-# The registry of kinds: for each type, how it is released and measured. User code (``release``,
-# ``nbytes``, ...) is never run while the registry changes.
+# The registry of kinds. User code (``release``, ``nbytes``, ...) is never run while it changes.
 
 
 C = TypeVar("C")
 
-# Read from `type`: an attribute that is read from a class may run code of its metaclass.
+# These read attributes of a class. ``cls.__mro__`` itself may run code of the metaclass.
 mro_of: Final[Callable[[type], tuple[type, ...]]] = type.__dict__["__mro__"].__get__
 space_of: Final[Callable[[type], Mapping[str, Any]]] = type.__dict__["__dict__"].__get__
 name_of: Final[Callable[[type], str]] = type.__dict__["__qualname__"].__get__
@@ -137,9 +137,11 @@ module_of: Final[Callable[[type], str]] = type.__dict__["__module__"].__get__
 
 Members = Mapping[str, object] | Iterable[object]
 Storages = Iterable[tuple[Hashable, int]]
+"""Storages, each an identity and a number of bytes: see `Kind.storages`."""
 Layout = tuple[tuple[int, ...], str, int]
+"""The shape, the name of the dtype and the number of bytes of a tensor: see `Kind.layout`."""
 Finder = Callable[[Any], object]
-"""What records unseen births, given the `DisposeScope` that is asked about; None for all."""
+"""Records births that nobody saw yet, given a `DisposeScope`, or None for all scopes."""
 
 
 class Kind:
@@ -152,14 +154,14 @@ class Kind:
     name : str
         The word that messages and reports use.
     graphs : Graphs or None
-        What to ask of the autograd graphs behind its instances, where they can carry one.
+        Handles the autograd graphs of instances; None if they cannot carry one.
     host_members : frozenset of str
-        The names of members that are on the CPU wherever the others are.
+        The names of members that are always on the CPU, whatever device the others are on.
     is_composite, is_anchored : bool
-        Whether the subclass has `members`, and `anchor`, of its own.
+        Whether the subclass overrides `members`, and `anchor`.
     is_held : bool
-        Whether an instance that is attached is held until it is released or kept, so that it is
-        released also where nobody else refers to it. Not where instances are born by themselves.
+        Whether a scope holds an attached instance until it is released or kept, so that it is
+        released even if nothing else refers to it. False for tensors, which are tracked weakly.
 
     Examples
     --------
@@ -212,59 +214,55 @@ class Kind:
         return name_of(type(thing))
 
     def members(self, resource: Any, /) -> Members:
-        """Return the members of a composite, by name or in order.
-
-        A kind that overrides this is one of composites.
-        """
+        """Return the members of a composite, by name or in order. Overridden by composites only."""
         return ()
 
     def is_disposed(self, resource: Any, /) -> bool | None:
-        """Return whether one instance is released; None where it does not know that itself."""
+        """Return whether one instance is released; None if it cannot tell."""
         return None
 
     def layout(self, resource: Any, /) -> Layout | None:
-        """Return shape, name of the dtype, and bytes of its own elements, of one live instance.
+        """Return the shape, the name of the dtype and the bytes of the elements of a live instance.
 
-        Fewer bytes than its storages have mean a view. None where that is unknown.
+        An instance with fewer bytes than its storages is a view. None if the layout is unknown.
         """
         return None
 
     def memory(self, resource: Any, /) -> Iterable[object]:
-        """Return what changes its owner with one instance: what `Memory.move` takes.
+        """Return the objects whose memory changes its owner with one instance, for `Memory.move`.
 
-        That is the instance itself where the arena may serve its elements, or what counts its bytes
-        against budgets.
+        That is the instance itself if the arena may have allocated its elements, or an object that
+        counts its bytes against budgets.
         """
         return ()
 
     def anchor(self, resource: Any, /) -> object:
         """Return the member whose identity stands for that of one instance.
 
-        For a composite whose instances are tuples, which cannot be weakly referenced. Two instances
-        around one anchor are one resource.
+        For composites that are tuples, which cannot be weakly referenced. Two instances with the
+        same anchor are one resource.
         """
         return None
 
     def library_references(self, resource: Any, /) -> int:
-        """Return how many references to one live instance are its library's own.
+        """Return how many references to one live instance belong to its library.
 
-        A disposal does no harm to these, such as that of a view to its base. See the option
-        ``escapes`` of scopes.
+        Such a reference, as that of a view to its base, does not hold the instance for the option
+        ``escapes`` of scopes: a disposal does it no harm.
         """
         return 0
 
     def copy_compact(self, resource: Any, /) -> object:
-        """Give one live instance memory of its own where it is a view that uses less than it pins.
+        """Give one live instance memory of its own if it is a view that pins more than it uses.
 
-        It stays the same instance, with the same values. What others hold of the old memory stays
-        as it is.
+        It stays the same object, with the same values. Other views of the old memory keep it.
         """
         return resource
 
     def inner(self, resource: Any, /) -> Iterable[object]:
-        """Return the parts of one live instance that are resources of their own; most have none.
+        """Return the parts of one live instance that are independent resources. Most have none.
 
-        An instance that leaves a scope takes along those that the same scope owns.
+        When the instance leaves a scope, parts that the same scope owns leave with it.
         """
         return ()
 
@@ -288,7 +286,8 @@ class _FunctionKind(Kind):
         self.name = name_of(cls)
         self.is_composite = members is not None
         self._nbytes = nbytes
-        # Called as they are: no interrupt comes up before the user's own code has begun.
+        # Set as attributes of this instance, not called by methods, so that no interrupt can come
+        # before the user's own code has begun.
         self.release = release  # type: ignore[method-assign]  # of this one instance
         if device is not None:
             self.device = device  # type: ignore[method-assign]  # likewise
@@ -302,25 +301,23 @@ class _FunctionKind(Kind):
 
 @final
 class _Kinds:
-    """The kinds that are known. The one instance is `KINDS`.
+    """The registry of kinds. The one instance is `KINDS`.
 
     Attributes
     ----------
     anchored : tuple of type
-        The types of those that have an anchor: the paths of all others ask only whether there are
-        any.
+        The types whose kinds have an anchor. Often empty, which spares other code a lookup.
     before_lookup : callable
-        Called before the kind of a type is looked for that was not asked for before: it installs
-        the frameworks whose libraries have been imported. See `framework`.
+        Called before the kind of a type is looked up for the first time. It installs the frameworks
+        whose libraries have been imported: see `framework`.
     registered : dict
-        By type, those that were registered.
+        By type, the kinds that were registered.
     by_type : dict
-        What was found for a type that was asked for: its own, that of a base, or None.
+        A cache of lookups: by type, its own kind, that of a base class, or None.
     finders : dict
-        For a type whose births cannot all be seen when they happen, what records those that were
-        not: see `finder_of`.
+        By type, the `Finder` of a type whose births cannot all be seen when they happen.
     finder_by_type : dict
-        As `by_type`, for `finders`.
+        A cache of lookups in `finders`.
     """
 
     __slots__ = ("anchored", "before_lookup", "by_type", "finder_by_type", "finders", "registered")
@@ -335,7 +332,8 @@ class _Kinds:
 
 
 KINDS: Final = _Kinds()
-_REMEMBERED: Final = 4096
+_MOST_REMEMBERED: Final = 4096
+"""A cache with so many types is emptied: it keeps them alive, and every mock has a new type."""
 
 
 def kind_of(resource: object) -> Kind | None:
@@ -354,15 +352,14 @@ def kind_of_type(cls: type) -> Kind | None:
     """
     KINDS.before_lookup()
     found = find_kind(cls)
-    if len(KINDS.by_type) >= _REMEMBERED:
-        # Types come and go (every mock has one of its own), and what is remembered lives on.
+    if len(KINDS.by_type) >= _MOST_REMEMBERED:
         KINDS.by_type.clear()
     KINDS.by_type[cls] = found
     return found
 
 
 def find_kind(cls: type) -> Kind | None:
-    """Return the same, without remembering it: what is remembered keeps the type alive."""
+    """Return what `kind_of_type` does, without caching it: the cache keeps the type alive."""
     mro = mro_of(cls)
     for base in mro:
         # A class whose metaclass gives it no hash cannot be registered.
@@ -386,20 +383,20 @@ def add_kind(kind: Kind) -> None:
 
 
 def find_births_with(cls: type, finder: Finder) -> None:
-    """Have a function record a type's unseen births before anybody counts or acts on instances."""
+    """Set the function that records a type's unseen births: see `identity.find_births_of`."""
     KINDS.finders[cls] = finder
     KINDS.finder_by_type.clear()
 
 
 def finder_of(resource: object) -> Finder | None:
-    """Return what records unseen births of an object's type or its bases; None if all are seen."""
+    """Return the `Finder` of an object's type or of a base class; None if there is none."""
     cls = type(resource)
     try:
         return KINDS.finder_by_type[cls]
     except KeyError:
-        if len(KINDS.finder_by_type) >= _REMEMBERED:
+        if len(KINDS.finder_by_type) >= _MOST_REMEMBERED:
             KINDS.finder_by_type.clear()
-        # By identity: a class whose metaclass gives it no hash is in no table.
+        # Compared by identity, because a metaclass may give a class no hash.
         found = next((finder for base in mro_of(cls) for known, finder in KINDS.finders.items() if known is base), None)
         KINDS.finder_by_type[cls] = found
         return found
@@ -526,7 +523,7 @@ def register_kind(
     return cls
 
 
-# Compiled: no interrupt comes up before the method of the resource has begun.
+# A compiled callable, so that no interrupt can come before the method of the resource has begun.
 _call_dispose: Final[Callable[[Any], object]] = methodcaller("dispose")
 
 
@@ -537,15 +534,16 @@ def _nothing_of_its_own(_resource: object) -> None:
 _flags_of: Final[Callable[[type], int]] = type.__dict__["__flags__"].__get__
 _HEAP_TYPE: Final = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _OF_PYTHON: Final = frozenset({"builtins", "functools", "types"})
+"""Modules of Python whose classes nobody registers: they are values and functions."""
 
 
 def is_own(cls: type) -> bool:
-    """Return whether a user may register a type: not one of Python's for values and functions."""
+    """Return whether a user may register a type: it is none of Python's values and functions."""
     return bool(_flags_of(cls) & _HEAP_TYPE) and module_of(cls) not in _OF_PYTHON and not issubclass(cls, type)
 
 
 def advice_for(cls: type) -> str:
-    """Return, for an error message, what to do about an instance of a type that is no resource."""
+    """Return advice, for an error message, about an object that is no resource."""
     name = name_of(cls).rpartition("<locals>.")[2]
     if any(callable(space_of(base).get("close")) for base in mro_of(cls)) and module_of(cls) not in _OF_PYTHON:
         return (

@@ -29,11 +29,11 @@ from .identity import (
     let_go,
     named_members,
     owner_of_entry,
+    owning_entry_of,
     parts_of,
     refuse_disposed,
     settle,
     share,
-    standing_of,
     track,
     track_once,
     unit_of,
@@ -60,21 +60,19 @@ __all__ = [
     "take_over",
 ]
 
-# How a composite takes its members: planned first, with every test that may refuse it, and then
-# done.
+# How a composite takes its members: a plan is made first, with all tests that may refuse it; then
+# the plan is carried out.
 
 
 MemberPlan = list[tuple[object, list[tuple[str, object, Kind]]]]
-"""The composites that one brings along, itself first, each with its members.
+"""A composite and the composites inside of it, the outermost first, each with its members.
 
-Of each member there are its name, the resource and its kind.
+A member is a tuple of its name, the resource and its kind.
 """
 
 
 def plan_members(resource: object, kind: Kind) -> MemberPlan:
-    """Return the members that a composite not tracked yet would take: for `absorb_members`.
-
-    Changes nothing.
+    """Return the members that a new composite would take, for `absorb_members`. Changes nothing.
 
     Raises
     ------
@@ -111,7 +109,7 @@ def plan_members(resource: object, kind: Kind) -> MemberPlan:
 def _check_devices(plan: MemberPlan) -> None:
     """Raise `DeviceMismatchError` where the members of a composite are on different devices.
 
-    A composite among them has the device of its own members.
+    The device of a composite is that of its members.
     """
     devices: dict[int, str | None] = {id(parent): None for parent, _ in plan}
     for parent, rows in reversed(plan):
@@ -141,10 +139,10 @@ def _check_devices(plan: MemberPlan) -> None:
 
 
 def absorb_members(unit: Entry, plan: MemberPlan) -> None:
-    """Make the members that were planned for a composite part of it.
+    """Make the planned members part of a composite.
 
-    A member that is tracked gives up its owner; one that is a member of another composite already
-    is shared with it from now on; one that is not tracked yet becomes known as a member only.
+    A member that has an entry loses its owner. A member of another composite is shared by both from
+    now on. A member without an entry gets one.
     """
     for parent, rows in plan:
         above = entry_of(parent)
@@ -153,11 +151,11 @@ def absorb_members(unit: Entry, plan: MemberPlan) -> None:
         for _, member, kind in rows:
             entry, is_new = track_once(member, kind)
             if entry is None:
-                # Another thread has released it since it was planned.
+                # Another thread has released the member since the plan was made.
                 continue
             if not is_new and (entry is unit or _is_part_of(entry, above) or _is_part_of(above, entry)):
                 continue
-            # A member first, then no longer its owner's: an interrupt in between loses nothing.
+            # It becomes a member before it loses its owner, so that an interrupt loses nothing.
             above.members = (*above.members, entry)
             _absorb(entry, above)
 
@@ -170,7 +168,7 @@ def _absorb(entry: Entry, above: Entry) -> None:
 
 
 def set_apart(member: Entry) -> None:
-    """Take a member out of its composites: it is an unowned resource of its own from now on."""
+    """Take a member out of its composites. It becomes an independent, unowned resource."""
     with SHARING:
         if member.unit is None:
             return
@@ -182,7 +180,7 @@ def set_apart(member: Entry) -> None:
 
 
 def _is_part_of(entry: Entry, unit: Entry) -> bool:
-    """Return whether a resource is a member of a composite, or of a member of it."""
+    """Return whether a resource is a member of a composite, directly or through other members."""
     if SHARED and unit in SHARED.get(entry, ()):
         return True
     node: Entry | None = entry.unit
@@ -192,19 +190,19 @@ def _is_part_of(entry: Entry, unit: Entry) -> bool:
 
 
 def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
-    """Return what a verb of a scope acts on for a resource.
+    """Return the resources that a verb of a scope acts on when it is given a resource.
 
-    It is the resource itself, or the elements of a tuple that is no composite of the scope's.
+    They are the resource itself, or the elements of a tuple that is no composite of the scope's.
 
-    A tuple whose birth was not recorded is not known until a verb meets it. It becomes a composite
-    of the scope that owns its anchor, or of nobody where nobody owns that, and takes along what the
-    same scope owns of its elements. An element that is a member of another composite is shared with
-    that.
+    The birth of a tuple may not have been recorded. Then it becomes a composite when a verb meets
+    it: it gets the owner of its anchor, if that is `scope`, and takes those of its elements as
+    members that have the same owner. An element that is a member of another composite is shared by
+    both.
 
     Raises
     ------
     DeviceMismatchError, DisposedError, UnknownKindError
-        It cannot be one: see `plan_members`. Nothing has changed.
+        The tuple cannot be a composite: see `plan_members`. Nothing has changed.
     """
     kind = kind_of(resource)
     if kind is None or not kind.is_anchored or is_released(resource, kind):
@@ -239,21 +237,21 @@ def gathered(resource: object, scope: ScopeState | None) -> Iterable[object]:
     absorb_members(entry, own)
     _count_in_place_of_members(entry)
     if fresh:
-        _recorded(entry, scope)
+        _record_birth(entry, scope)
     return (resource,)
 
 
 def _count_in_place_of_members(unit: Entry) -> None:
-    """Take back that births of members were counted since the last reset of their threads."""
+    """Take back the counts of the members' births: the composite counts in their place."""
     for member in unit.members:
         if member.unit is unit:
             take_back_birth(member)
 
 
 def compose(resource: object, kind: Kind) -> None:
-    """Make one resource of a tuple just made, where its anchor is known: see `gathered`.
+    """Make a new tuple a composite, if its anchor has an entry: see `gathered`.
 
-    What is of the type and was given anything but resources is left alone.
+    A tuple with an element that is neither None nor a resource is left as it is.
     """
     elements = cast("tuple[object, ...]", resource)
     anchor = None if not kind.is_anchored or not elements else entry_of(kind.anchor(resource))
@@ -269,13 +267,13 @@ def compose(resource: object, kind: Kind) -> None:
         _absorb(part, unit)
     unit.members = tuple(parts)
     _count_in_place_of_members(unit)
-    _recorded(unit, scope)
+    _record_birth(unit, scope)
 
 
 def compose_of(resource: object, parts: Iterable[object]) -> None:
-    """Make one resource of one just born and those of its parts that the same scope owns.
+    """Make parts members of a resource that was just born, if the same scope owns them.
 
-    A part that is a member of another composite is shared with that.
+    A part that is a member of another composite is shared by both.
     """
     unit = entry_of(resource)
     if unit is None or unit.owner is None:
@@ -289,7 +287,10 @@ def compose_of(resource: object, parts: Iterable[object]) -> None:
 
 
 def _parts_at_hand(resource: object, kind: Kind, scope: ScopeState | None) -> list[Entry] | None:
-    """Return the entries that `gathered` would take of a new tuple; None where it has to decide."""
+    """Return the entries that `gathered` would make members of a new tuple.
+
+    A quick way for common cases; None means that `gathered` has to be called.
+    """
     members = None if not kind.is_composite or entry_of(resource) is not None else kind.members(resource)
     if type(members) is not dict:
         return None
@@ -312,7 +313,7 @@ def _parts_at_hand(resource: object, kind: Kind, scope: ScopeState | None) -> li
     return parts
 
 
-# The moment of birth: what a kind calls when one of its instances has come into being.
+# Births: the functions that a framework calls when a resource has been created.
 
 
 def born_together(resource: object, kind: Kind, plan: MemberPlan | None = None) -> Entry:
@@ -323,8 +324,7 @@ def born_together(resource: object, kind: Kind, plan: MemberPlan | None = None) 
     resource, kind : object and Kind
         As for `born`.
     plan : list, optional
-        Its members, where whoever has made them knows that they go together: then nothing is asked
-        of them.
+        The members, if the caller made them and knows that they fit: then nothing is tested.
 
     Raises
     ------
@@ -336,13 +336,13 @@ def born_together(resource: object, kind: Kind, plan: MemberPlan | None = None) 
     entry = track(resource, kind)
     absorb_members(entry, plan)
     _count_in_place_of_members(entry)
-    return _recorded(entry, innermost_scope())
+    return _record_birth(entry, innermost_scope())
 
 
 def born_late(resource: object, kind: Kind, scope: ScopeState) -> Entry:
-    """Record the birth of a resource that was noticed late.
+    """Record a birth that was noticed late, when another scope may be current.
 
-    The given scope owns it, or where that is closed, the next one out that is open.
+    `scope` becomes the owner; if it is closed, the next open scope out.
 
     Parameters
     ----------
@@ -353,19 +353,18 @@ def born_late(resource: object, kind: Kind, scope: ScopeState) -> Entry:
     scope : ScopeState
         The scope that was current at its birth.
     """
-    return _recorded(track(resource, kind), scope)
+    return _record_birth(track(resource, kind), scope)
 
 
 def belongs_to_model(resource: object) -> None:
-    """Let no scope own a resource, and no detector report it: a model has it now, or an optimizer.
+    """Make a resource unowned and unreported, because a model or an optimizer holds it now.
 
-    Its graph stays as it is, whatever the option ``graph`` of the scope says: it leaves with the
-    model, not by a verb.
+    The option ``graph`` of its scope is not applied: no verb moved the resource out.
 
     Parameters
     ----------
     resource : object
-        A resource; what has been disposed, or is none, is left as it is.
+        A resource. A disposed one, and any other object, is left as it is.
     """
     entry = entry_of(resource)
     if entry is None:
@@ -379,7 +378,7 @@ def belongs_to_model(resource: object) -> None:
             listener.died(entry)
 
 
-def _recorded(entry: Entry, scope: ScopeState | None) -> Entry:
+def _record_birth(entry: Entry, scope: ScopeState | None) -> Entry:
     """Count a birth, and give what was born to its scope."""
     entry.counted = thread_ledger().count_birth(in_scope=scope is not None)
     if scope is not None:
@@ -390,16 +389,27 @@ def _recorded(entry: Entry, scope: ScopeState | None) -> Entry:
     return entry
 
 
-# Giving small views memory of their own, so that the big one behind them can go.
+# Compact copies: a small view gets memory of its own, so that the big storage can be freed.
 
 
 def made_compact(scope: ScopeState, tree: object, entries: list[Entry], plain: list[object]) -> object:
-    """Give what a scope owns in a tree memory of its own, where it pins more than it uses.
+    """Copy the memory of views in a tree that pin more memory than they use.
+
+    Parameters
+    ----------
+    scope : ScopeState
+        The scope whose resources and plain arrays are copied.
+    tree : object
+        The tree.
+    entries : list of Entry
+        The entries that the scope owns in the tree. These resources get their copies in place.
+    plain : list of object
+        The plain arrays in the tree. A copied array is replaced in the list.
 
     Returns
     -------
     object
-        The tree; where it is a plain array itself, its copy, which stands in `plain` then.
+        The tree; if it is a plain array that was copied, the copy.
 
     Raises
     ------
@@ -425,19 +435,19 @@ def made_compact(scope: ScopeState, tree: object, entries: list[Entry], plain: l
             part.kind.copy_compact(resource)
     for index, copy in copies:
         plain[index] = tree = copy
-        _take_in(scope, copy)
+        _take_memory_in(scope, copy)
     return tree
 
 
-def _take_in(scope: ScopeState, array: object) -> None:
-    """Let the scope own memory that was made in whatever scope is current."""
+def _take_memory_in(scope: ScopeState, array: object) -> None:
+    """Make the scope the owner of a new array's memory, which the current scope owns."""
     memory = HOOKS.memory
     owner = memory.owner(array)
     if owner is not None and owner is not scope:
         memory.move(array, owner, scope)
 
 
-# Who owns what, and how that changes: what a scope owns in a tree, hands over, and takes over.
+# The verbs: what a scope owns in a tree, what it hands over, and what it takes over.
 
 
 def owned_in(
@@ -450,9 +460,24 @@ def owned_in(
     check_strict: bool = True,
     is_result: bool = False,
 ) -> list[Entry]:
-    """Return the entries that a scope owns in a tree, each composite once; `plain` gets its arrays.
+    """Return the entries that a scope owns in a tree, each composite once. Changes no owner.
 
-    Changes nothing.
+    Parameters
+    ----------
+    scope : ScopeState
+        The scope.
+    tree : object
+        A resource, or any nesting of containers.
+    verb : str
+        The name of the verb, for messages.
+    plain : list of object
+        Gets the plain arrays in the tree.
+    what : str, optional
+        What messages call the tree.
+    check_strict : bool
+        Whether a strict scope raises `NotOwnedError` for what it does not own.
+    is_result : bool
+        Whether the tree is what a decorated function returned or yielded: see `resources_in`.
     """
     if DEAD_COMPOSITES:
         settle()
@@ -484,7 +509,10 @@ def owned_in(
 
 
 def _owned_inside(scope: ScopeState, resource: object, kind: Kind) -> list[Entry]:
-    """Return what a scope owns of the parts of a resource, and of their parts."""
+    """Return the entries that a scope owns among the parts of a resource, and among their parts.
+
+    Parts are resources that `Kind.inner` returns.
+    """
     pending = [(resource, part) for part in kind.inner(resource)]
     if not pending:
         return []
@@ -499,7 +527,7 @@ def _owned_inside(scope: ScopeState, resource: object, kind: Kind) -> list[Entry
         pending += [(part, inside) for inside in part_kind.inner(part)]
         entry, above = entry_of(part), entry_of(outer)
         if entry is None or (entry.unit is not None and above is not None and _is_part_of(entry, above)):
-            # What is part of it moves with it, and takes no other composite along.
+            # A member moves with its composite anyway. It takes no other composite along.
             continue
         if owner_of_entry(entry) is scope:
             found[unit_of(entry)] = None
@@ -546,12 +574,12 @@ def hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | None
     try:
         _hand_over(scope, entries, target, plain)
     except BaseException:
-        _put_in_order(entries)
+        _repair_lists_of_owners(entries)
         raise
 
 
-def _put_in_order(entries: list[Entry]) -> None:
-    """After an interrupt, put each entry into the list of its owner; hold nothing unowned."""
+def _repair_lists_of_owners(entries: list[Entry]) -> None:
+    """After an interrupt, put each entry into its owner's `_entries`; let go of unowned ones."""
     for entry in entries:
         if entry.owner is None:
             let_go(entry)
@@ -560,16 +588,16 @@ def _put_in_order(entries: list[Entry]) -> None:
 
 
 def _let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
-    """Treat the graphs of what leaves a scope as the scope's option says.
+    """Apply the option `graph` of a scope to the graphs of resources that leave it.
 
     Parameters
     ----------
     entries : list of Entry
-        What leaves. The members of a composite are looked at one by one.
+        The entries that leave. The members of a composite are looked at one by one.
     option : str
         A `GraphOption`.
     leaving : str
-        The scope and what was asked of it, for the message.
+        For the message: the scope and what was asked of it.
 
     Returns
     -------
@@ -579,8 +607,8 @@ def _let_graphs_out(entries: list[Entry], option: str, leaving: str) -> int:
     Raises
     ------
     GraphRetainedError
-        The option is ``"error"`` or ``"refuse"`` and there is a graph, or it is ``"detach"`` and
-        one cannot be taken away. Nothing has changed then.
+        The option is ``"error"`` or ``"refuse"`` and there is a graph, or it is ``"detach"`` and a
+        graph cannot be removed. Nothing has changed then.
     """
     kept = 0
     cuts: list[Cut] = []
@@ -628,9 +656,9 @@ def _hand_over(scope: ScopeState, entries: list[Entry], target: ScopeState | Non
 
 
 def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
-    """Let no scope own what keepers have, and what that is made of: see `keeping`.
+    """Make resources that keepers hold, and their parts, unowned and unreported: see `keeping`.
 
-    Their graphs stay as they are.
+    The option `graph` of the scope is not applied.
     """
     found = dict.fromkeys(entries)
     for entry in entries:
@@ -640,7 +668,7 @@ def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
     try:
         _change_owner(scope, entries, None)
     except BaseException:
-        _put_in_order(entries)
+        _repair_lists_of_owners(entries)
         raise
     for listener in HOOKS.listeners:
         for entry in entries:
@@ -650,7 +678,7 @@ def leave_to_keepers(scope: ScopeState, entries: list[Entry]) -> None:
 def _change_owner(scope: ScopeState, entries: list[Entry], target: ScopeState | None) -> None:
     ledger = thread_ledger()
     for entry in entries:
-        # Taking the entry out is the claim: a move on another thread finds nothing then.
+        # Whoever takes the entry out of `_entries` may move it; other threads find nothing then.
         if scope._entries.pop(entry, 0) is not None:
             continue
         count_open_birth(entry)
@@ -682,7 +710,7 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
             continue
         refuse_disposed(resource, kind)
         if kind.is_anchored:
-            standing = standing_of(resource)
+            standing = owning_entry_of(resource)
             if standing is not None and standing.owner is not None:
                 gathered(resource, standing.owner)
         entry = entry_of(resource)
@@ -693,13 +721,14 @@ def take_over(scope: ScopeState, resources: list[object]) -> None:
     try:
         _attach(scope, planned)
     except BaseException:
-        met = [*resources, *(row[1] for _, _, plan in planned for _, rows in plan for row in rows)]
+        members = [member for _, _, plan in planned for _, rows in plan for _, member, _ in rows]
+        met = [*resources, *members]
         entries = [entry for entry in map(entry_of, met) if entry is not None and entry.unit is None]
         for entry in entries:
-            # A composite has taken its members from their owners.
+            # The composite has taken members from their owners, but has no owner itself yet.
             if entry.members and entry.owner is None:
                 change_owner(entry, None, scope)
-        _put_in_order(entries)
+        _repair_lists_of_owners(entries)
         raise
 
 

@@ -1,6 +1,6 @@
 """The scope: a block of code that owns what is born in it.
 
-The sections: what happens when a scope ends, the class `DisposeScope`, the decorator, and `tidy`.
+The sections: what happens when a scope ends, the decorator, the class `DisposeScope`, and `tidy`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from .context import (
     OPEN,
     UNOPENED,
     ArenaUse,
-    aside,
-    drive_by_hand,
+    await_unlimited,
     enter_among_generators,
     finish_releases,
-    let_ended_go,
+    forget_ended_generators,
     resolve,
     resume_scope,
+    suspend_by_hand,
     suspend_scope,
 )
 from .identity import (
@@ -54,9 +54,9 @@ from .identity import (
     is_tracked,
     let_go,
     owner_of_entry,
+    owning_entry_of,
     raise_failures,
     settle,
-    standing_of,
     storages_of,
 )
 from .keeping import (
@@ -90,19 +90,18 @@ __all__ = [
 # scope.
 #
 # An interrupt (``KeyboardInterrupt``, an exception thrown into a thread, the limit of recursion)
-# can come up at any call of Python code, and a scope is left all the same. So that it is:
+# can come up at any call of Python code, and a scope must be left all the same. Therefore:
 #
-# * the context variable is put back first, by compiled code that calls no Python;
-# * what follows is steps that can be taken again, and `again` takes one once more where it was
-#   interrupted;
-# * what was raised meanwhile is kept until all is done, and raised then: see `identity`.
+# * compiled code that calls no Python puts the context variable back first;
+# * all further steps can be repeated, and `again` repeats a step that was interrupted;
+# * exceptions are collected, and raised when all is done: see `identity`.
 
 
 R = TypeVar("R")
 
 
 def _once(failures: list[BaseException], step: Callable[..., object], *arguments: Any) -> None:
-    """Take a step that cannot be taken again."""
+    """Call a function that cannot be repeated; add what it raises to the failures."""
     try:
         step(*arguments)
     except BaseException as error:
@@ -110,37 +109,44 @@ def _once(failures: list[BaseException], step: Callable[..., object], *arguments
 
 
 def end(scope: DisposeScope, failures: list[BaseException], in_flight: BaseException | None, /) -> EscapedError | None:
-    """Release what a scope owned that has been closed.
+    """Release what a closed scope owns. Can be called again after an interrupt.
 
-    Can be called again after an interrupt.
+    Parameters
+    ----------
+    scope : DisposeScope
+        The scope; it is off the stack, and its state is closed.
+    failures : list of BaseException
+        Gets what releases and listeners raise.
+    in_flight : BaseException or None
+        The exception that passes through the block.
 
     Returns
     -------
     EscapedError or None
-        The `EscapedError` of a strict scope about the plain memory that it hands over, or of one
-        with ``escapes="raise"`` about what was held. What releases and listeners raise goes to the
-        failures.
+        The error of a strict scope about the plain memory that it hands over, or that of a scope
+        with ``escapes="raise"`` about what was held.
     """
     try:
         if scope.keep_pages:
             return_pages(scope)
         if failures:
-            # An entry that an interrupted release took out of the list is found by its owner.
+            # An interrupt may have lost an entry that was taken out of `_entries` already. It is
+            # found by its owner.
             scope._entries.update(dict.fromkeys(entry for entry in list(LIVE.values()) if entry.owner is scope))
         refusal: EscapedError | None = None
         if scope._entries and (CLASSES.any_keeps or scope.escapes != "dispose"):
             before = len(failures)
             refusal = again(failures, settle_survivors, scope, in_flight)
+            # Two failures: it was interrupted both times.
             if len(failures) == before + 2 and scope.escapes == "keep":
                 again(failures, keep_all, scope)
     finally:
-        # It would be in a cycle with this frame, which its traceback leads to.
+        # Its traceback refers to this frame: the reference would make a cycle.
         del in_flight
     if scope._variables is not None or scope.escapes == "raise":
         again(failures, forget_block, scope)
     while DEAD_COMPOSITES or scope._entries:
-        # A composite of this scope may die by a release: its members are still this scope's to
-        # release.
+        # A release may end a composite of this scope, which releases the members then.
         if DEAD_COMPOSITES:
             settle(scope)
         release_newest(scope._entries, failures)
@@ -165,11 +171,25 @@ def raise_what_failed(
     in_flight: BaseException | None,
     /,
 ) -> None:
-    """Raise what came up while a scope was left, or hang it onto the exception on its way."""
+    """Raise what failed while a scope was left, or add it to the exception that passes through.
+
+    Parameters
+    ----------
+    scope : DisposeScope
+        The scope.
+    doing : {"leaving", "closing"}
+        What was done to it.
+    failures : list of BaseException
+        What releases, listeners and hooks raised.
+    escaped : EscapedError or None
+        What `end` returned.
+    in_flight : BaseException or None
+        The exception that passes through the block.
+    """
     try:
         if escaped is not None:
             if in_flight is not None:
-                # Its traceback holds the frames, and they the arrays: no wonder.
+                # Only a note: the traceback of an exception holds frames, and these hold arrays.
                 in_flight.add_note(str(escaped))
             elif failures:
                 failures.append(escaped)
@@ -178,16 +198,12 @@ def raise_what_failed(
         if failures:
             raise_failures(failures, f"{doing} {scope._called()}", in_flight)
     finally:
-        # This frame is reached from the tracebacks of what is raised: kept here, it would be a
-        # cycle.
+        # The tracebacks of these exceptions refer to this frame: the references would make cycles.
         del escaped, in_flight
 
 
 def release_each(entries: list[Entry], failures: list[BaseException], *, by_owner: bool = False) -> None:
-    """Release entries, the last one first, until none is left.
-
-    Can be called again where it was interrupted.
-    """
+    """Release entries, the last one first, until none is left. Can be repeated if interrupted."""
     while entries:
         failure = release(entries[-1], True, by_owner)
         entries.pop()
@@ -199,14 +215,14 @@ def release_each(entries: list[Entry], failures: list[BaseException], *, by_owne
 def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException]:
     """Release what a scope owns now, newest first, except `kept`; return what releases raised.
 
-    What a release brings into being meanwhile stays.
+    Resources that a release creates are left.
     """
     failures: list[BaseException] = []
     pending = [entry for entry in list(scope._entries) if entry not in kept]
     for _ in range(2):
         try:
             while pending:
-                # Taking the entry out is the claim, as for a move.
+                # Whoever takes an entry out of `_entries` may release or move it; no other thread.
                 if scope._entries.pop(pending[-1], 0) is None:
                     release_each([pending[-1]], failures, by_owner=True)
                 pending.pop()
@@ -214,15 +230,15 @@ def release_all_but(scope: DisposeScope, kept: set[Entry]) -> list[BaseException
         except BaseException as error:
             failures.append(error)
             if pending and pending[-1].owner is scope:
-                # An interrupt after the claim.
+                # The entry was taken out, but not released: it is put back.
                 scope._entries[pending[-1]] = None
     if HOOKS.put_off:
         again(failures, finish_releases)
     return failures
 
 
-# A scope around each call of a function, and what the function returns or yields moved to its
-# caller.
+# The decorator: a scope around each call of a function. What the function returns or yields is
+# moved to the caller's scope.
 
 
 P = ParamSpec("P")
@@ -249,7 +265,7 @@ def decorate(scope: DisposeScope, function: Any) -> Callable[..., Any]:
         async def coroutine(*args: Any, **kwargs: Any) -> Any:
             with scope._fresh() as fresh:
                 result = function(*args, **kwargs)
-                return fresh._hand_out(await (aside(fresh, result) if fresh._limits_recording else result))
+                return fresh._hand_out(await (await_unlimited(fresh, result) if fresh._limits_recording else result))
 
         return coroutine
 
@@ -268,10 +284,10 @@ def _around_generator(scope: DisposeScope, function: Callable[..., Any]) -> Call
         fresh = scope._fresh()
         with fresh:
             try:
-                drive_by_hand(fresh)
+                suspend_by_hand(fresh)
                 resume: Callable[..., Any] = inner.send
-                # Popped before it is passed on: an exception that stayed here would be in a cycle
-                # with this frame.
+                # The next argument of `resume`. It is popped, because an exception in a variable of
+                # this frame would be in a cycle with it.
                 given: list[Any] = [None]
                 while True:
                     try:
@@ -304,13 +320,15 @@ def _around_async_generator(scope: DisposeScope, function: Callable[..., Any]) -
         fresh = scope._fresh()
         with fresh:
             try:
-                drive_by_hand(fresh)
+                suspend_by_hand(fresh)
                 resume: Callable[..., Any] = inner.asend
                 given: list[Any] = [None]
                 while True:
                     try:
                         step = resume(given.pop())
-                        yielded = fresh._hand_out(await (aside(fresh, step) if fresh._limits_recording else step))
+                        yielded = fresh._hand_out(
+                            await (await_unlimited(fresh, step) if fresh._limits_recording else step)
+                        )
                     except StopAsyncIteration:
                         return
                     top = suspend_scope(fresh)
@@ -404,10 +422,10 @@ class DisposeScope(ScopeState):
 
     __slots__ = ()
 
-    # What the compiled `__enter__` and `__exit__` call where anything is unusual.
+    # The compiled `__enter__` and `__exit__` call these in unusual cases.
     _end = end
     _explain = staticmethod(explain)
-    _let_ended_go = let_ended_go
+    _forget_ended_generators = forget_ended_generators
     _raise_what_failed = raise_what_failed
     _resolve = resolve
 
@@ -485,7 +503,7 @@ class DisposeScope(ScopeState):
             settle()
         if KINDS.finders and finder_of(resource) is not None:
             find_births_of((resource,), self)
-        entry = standing_of(resource)
+        entry = owning_entry_of(resource)
         if entry is None:
             return self._account is not None and HOOKS.memory.owner(resource) is self
         return owner_of_entry(entry) is self
@@ -520,7 +538,7 @@ class DisposeScope(ScopeState):
     def _take(self, entry: Entry, /) -> None:
         self._entries[entry] = None
         if self._state == CLOSED and self._entries.pop(entry, 0) is None:
-            # Closed by another thread a moment ago: the entry goes where the next birth would.
+            # Another thread has just closed this scope: the entry goes to the next open scope out.
             count_open_birth(entry)
             outer = self.outer
             if not change_owner(entry, self, outer):
@@ -531,7 +549,7 @@ class DisposeScope(ScopeState):
             else:
                 outer._take(entry)
         elif LIVE.get(entry.key) is not entry:
-            # Released by another thread while it was nobody's.
+            # Another thread released it while it was in no scope's `_entries`.
             self._entries.pop(entry, None)
 
     def move_to_outer(self, tree: T, *, compact: bool = False) -> T:
@@ -741,9 +759,10 @@ class DisposeScope(ScopeState):
                 raise ValueError("a budget is kept by the arena: give no budget, or leave out arena=False")
 
     def _prepare(self) -> None:
-        """Find the place of the scope among the others.
+        """Find the scope's place in the stack: see `enter_among_generators`.
 
-        The compiled `__enter__` calls this where the block is not a plain one.
+        The compiled `__enter__` calls this if the block may be a generator's, a module was imported
+        that is awaited, or the scope was entered before.
         """
         if self._state:
             self._refuse_to_enter()
@@ -752,9 +771,9 @@ class DisposeScope(ScopeState):
         enter_among_generators(self, CURRENT.get(), _getframe(1))
 
     def _begin(self) -> None:
-        """Note what is there before the block, for options that ask for it.
+        """Do what the options `keep_pages` and `escapes` ask for before the block begins.
 
-        `__enter__` calls this.
+        The compiled `__enter__` calls this.
         """
         if self.keep_pages:
             keep_pages(self)
@@ -798,16 +817,17 @@ class DisposeScope(ScopeState):
         return decorate(self, function)
 
     def _fresh(self) -> DisposeScope:
-        # Told by the first line of the function, or where that has none by who calls it.
+        """Return a new scope with the name and options of this one."""
+        # The origin is the first line of the decorated function or, if it has no code, its caller.
         origin = self._origin
         if origin is None and (mark := mark_of(_getframe(1))) is not None:
             origin = self.name, *mark
         return _unopened(origin, *self._options())
 
     def _hand_out(self, result: T) -> T:
-        """Move what a decorated function gives out to its caller's scope.
+        """Move what a decorated function returns or yields to its caller's scope.
 
-        What it was given stays where it is, also in a strict scope.
+        What this scope does not own stays where it is, also in a strict scope.
         """
         plain: list[object] = []
         entries = owned_in(
@@ -851,7 +871,7 @@ def _unopened(
     return scope
 
 
-# One call in a scope of its own.
+# `tidy`: one call in a scope of its own.
 
 
 def tidy(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,27 +1,27 @@
-"""The walk: every resource in a nesting of containers, each once, by path.
+"""The walk: finds every resource in a nesting of containers, each once.
 
-The objects' own code is not run, but for that of mappings and their views, and of pytrees.
+No code of the objects is run, except that of mappings, their views, and pytrees.
 
-What is understood is walked:
+These objects are walked:
 
 * containers: list, tuple and namedtuple, dict and any other Mapping, set, frozenset, deque,
-  dataclasses, attrs classes, arrays of objects, and whatever else the instances of their subclasses
-  hold as attributes;
+  dataclasses, attrs classes, arrays of objects, and the attributes of instances of their
+  subclasses;
 * types that are registered as pytrees, by the function they were registered with: see
   `walk_pytrees_with`;
-* the objects of libraries that are there to hold arrays or state, through their attributes or by a
-  function of ours: see `walk_attributes_of` and `walk_with`.
+* objects of libraries that hold arrays or state, through their attributes or by a function of this
+  package: see `walk_attributes_of` and `walk_with`.
 
-A *model* (`walk_as_models`: a module, a metric, an optimizer, what `disposescope.keeps` names) is
-walked last, and in another way. What nobody owns in it is the model's own and is passed over: its
-parameters, its buffers. And what it holds may be of any type.
+A *model* (`walk_as_models`: a module, a metric, an optimizer, an object that `disposescope.keeps`
+names) is walked last, and differently. Unowned resources in it, such as parameters and buffers,
+belong to the model and are passed over. Objects of every type inside of it are walked.
 
-Anything else is a leaf, unless it hides a resource that the caller would lose. It does so where a
-search of what it refers to (`gc.get_referents`, bounded) meets one that the walk has not met. Then
-the walk refuses, before anything is changed: whoever holds a resource may be a cache or a callback
-that is not there to hand it on. In two places an object of unknown type is walked through its
-attributes instead, because it belongs to somebody who has been named: inside of a model, and in
-what a decorated function returns.
+Any other object is a leaf, unless it hides a resource that the caller would lose: a bounded search
+with `gc.get_referents` finds a resource in it that the walk has not met. Then the walk raises
+before anything is changed, because the object may be a cache or a callback that only happens to
+refer to the resource. In two places an object of unknown type is walked through its attributes
+instead, because what it holds was asked for: inside of a model, and in what a decorated function
+returns.
 """
 
 from __future__ import annotations
@@ -57,18 +57,19 @@ __all__ = [
 ]
 
 PathTo = tuple[Any, str] | None
+"""The path to an object: the path to its parent, and a label as in code; None for the root."""
 Asked = Callable[[object], bool]
-"""A question about an object that the walk has met."""
+"""A predicate of an object that the walk has met."""
 
 LEAF_TYPES: Final[frozenset[type]] = frozenset({
     type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type(...),
     type(NotImplemented), type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, types.FrameType,
     types.TracebackType, Entry, HeldEntry, StrongEntry,
 })  # fmt: skip
-"""Types whose exact instances hold nothing to be found."""
+"""Types whose exact instances hold no resources."""
 
 Children = Iterator[tuple[str, object]]
-"""What an object holds, each labelled as code would reach it."""
+"""The objects that an object holds, each with a label as in code, such as ``.weight``."""
 
 Walker = Callable[[Any], Children]
 
@@ -77,13 +78,13 @@ _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType)
 SEARCH_LIMIT: Final = 10_000
 """How many objects are looked into inside one object of an unknown type."""
 _MET_LIMIT: Final = 100 * SEARCH_LIMIT
+"""How many objects such a search may meet: some of them may be large containers."""
 
 
 def walk_pytrees_with(walker: Callable[[object], Children | None]) -> None:
-    """Have a function take objects apart whose types are registered as pytrees.
+    """Set the function that returns the children of an object whose type is a registered pytree.
 
-    It may run code of the program, and is therefore asked by verbs alone, and not by the search for
-    holders.
+    It may run code of the program. Therefore only verbs use it, not the search for holders.
     """
     global _pytree_children
     _pytree_children = walker
@@ -96,27 +97,27 @@ def _no_pytrees(_node: object) -> Children | None:
 _pytree_children: Callable[[object], Children | None] = _no_pytrees
 
 
-# Classes of libraries, by name: nothing is imported for them.
+# Classes of libraries, mostly given by name, so that nothing is imported for them.
 
 
 class _Known(NamedTuple):
-    """What is known of a class, or of all classes of a module or package."""
+    """How the instances of a class, or of all classes of a module or package, are walked."""
 
-    # The class itself, where it was not named: its ``id`` is good as long as it lives.
+    # The class or its name. A class is kept here, because its ``id`` is a key of `_known`.
     named: str | type
     walker: Walker
     keeps: bool
 
 
 _LOOK_INTO, _KEEPER, _LOOK_PAST = range(3)
-"""What compiled code does with a class's instances, or a module, in the order of ``enum look``."""
+"""The answers of `KnownClasses._look`: those of ``enum look`` in src/held/keepers.c."""
 
 
 @final
 class KnownClasses:
     """How the instances of named classes are walked, and which of them keep what they hold.
 
-    The one instance is `CLASSES`. What is known of a base class holds for those derived from it.
+    The one instance is `CLASSES`. A record of a class holds for classes derived from it.
 
     Attributes
     ----------
@@ -127,16 +128,18 @@ class KnownClasses:
     __slots__ = ("_known", "_looks", "_walkers", "any_keeps")
 
     def __init__(self) -> None:
+        # By name, or by ``id`` of a class.
         self._known: dict[str | int, _Known] = {}
-        # Of the types that were asked for.
+        # A cache of `walker_of`.
         self._walkers: dict[type, Walker | None] = {}
+        # A cache of `_look`, which compiled code fills: see `compiled.kept_entries`.
         self._looks: dict[int | str, Any] = {}
         self.any_keeps = False
 
     def add(self, names: tuple[str | type, ...], walker: Walker, *, keeps: bool = False) -> None:
-        """Record classes, by themselves or by their names or those of modules around them.
+        """Record classes, or names of classes, modules and packages.
 
-        A walker that one has stays.
+        What was recorded before keeps its walker.
         """
         for named in names:
             key = named if isinstance(named, str) else id(named)
@@ -145,32 +148,31 @@ class KnownClasses:
         self._walkers.clear()
         if keeps:
             self.any_keeps = any(known.keeps for known in self._known.values())
-            # What is known of each class is forgotten. A search that runs goes on with the one
-            # before.
+            # A new dict, because a search that is running still uses the old one.
             self._looks = {}
 
     def walker_of(self, cls: type) -> Walker | None:
-        """Return the walker of the nearest base class that has one; None where none has.
+        """Return the walker of a class or of its nearest base class that has one; else None.
 
-        A class has it for itself, or by the innermost module around it.
+        A class has the walker that was recorded for itself or for the innermost module around it.
         """
         try:
             return self._walkers[cls]
         except KeyError:
             known = next(self._known_of(cls), None)
-            if len(self._walkers) >= _REMEMBERED:
-                # Types come and go, and what is remembered lives on.
+            if len(self._walkers) >= _MOST_REMEMBERED:
                 self._walkers.clear()
             walker = self._walkers[cls] = None if known is None else known.walker
             return walker
 
     def _known_of(self, cls: type) -> Iterator[_Known]:
-        # By identity: what equals a class, and its hash, may be for its metaclass to say.
+        """Yield the records of a class and its bases, the nearest first."""
+        # By ``id``, because a metaclass may define equality and hash of a class.
         for base in mro_of(cls):
             known = self._known.get(id(base))
             if known is not None:
                 yield known
-            # Of a class it may be anything.
+            # The ``__module__`` of a class may be of any type.
             module = _module_of(base)
             name = f"{module}.{name_of(base)}" if type(module) is str else name_of(base)
             while name:
@@ -180,11 +182,12 @@ class KnownClasses:
                 name = name.rpartition(".")[0]
 
     def kept(self, entries: list[Entry]) -> list[Entry]:
-        """Return those entries of which an object that keeps what it holds has a part."""
+        """Return the entries of resources that a keeper holds, or a part of them."""
         return kept_entries(entries, KINDS.anchored, self._variables(), self._look, self._looks)
 
     def _look(self, cls: Any) -> int:
-        # A class may have a metaclass that answers isinstance() with code of its own.
+        """Return what the search for keepers does with a class's instances, or a module by name."""
+        # Not isinstance(), which may run code of the metaclass.
         if type(cls) is str:
             return _LOOK_INTO if is_of_the_program(cls) else _LOOK_PAST
         if any(base is types.ModuleType or base is ScopeState for base in mro_of(cls)):
@@ -195,7 +198,7 @@ class KnownClasses:
         return _LOOK_INTO if kind is None or kind.is_composite else _LOOK_PAST
 
     def _variables(self) -> tuple[dict[str, Any], ...]:
-        """Return the variables of the imported modules that keep what they hold."""
+        """Return the dicts of the imported modules that are keepers themselves."""
         modules = [
             sys.modules.get(name) for name, known in self._known.items() if known.keeps and isinstance(name, str)
         ]
@@ -211,7 +214,8 @@ def _module_of(cls: type) -> object:
 
 
 CLASSES: Final = KnownClasses()
-_REMEMBERED: Final = 4096
+_MOST_REMEMBERED: Final = 4096
+"""A cache with so many types is emptied: it keeps them alive."""
 
 
 def _is_model(cls: type) -> bool:
@@ -243,12 +247,13 @@ def walk_with(walker: Walker, *names: str) -> None:
 
 
 def walk_as_models(*names: str | type) -> None:
-    """Walk the instances of some classes as models, which keep what nobody owns in them: see above.
+    """Walk the instances of some classes as models: see the top of this file.
 
     Parameters
     ----------
     *names : str or type
-        Classes, or names as for `walk_attributes_of`, which come first where both are given.
+        Classes, or names as for `walk_attributes_of`. A class given itself comes before its name,
+        and its name before those of the modules around it.
     """
     CLASSES.add(names, _parts_of_model)
 
@@ -259,13 +264,13 @@ def add_keepers(*names: str | type) -> None:
     Parameters
     ----------
     *names : str or type
-        As for `walk_as_models`. Of a module the variables are meant too.
+        As for `walk_as_models`. The variables of a module are kept, too.
     """
     CLASSES.add(names, _parts_of_model, keeps=True)
 
 
 def children_found_by_frameworks(node: object) -> Children | None:
-    """Return the children of an object by the first framework that knows it; None for none."""
+    """Return the children of an object, from the first framework that knows it; else None."""
     for walker in HOOKS.children:
         children = walker(node)
         if children is not None:
@@ -289,16 +294,17 @@ def resources_in(
     tree : object
         A resource, or any nesting of containers. Cycles end.
     hides : callable, optional
-        Tells whether an object met inside an object of unknown type would be lost. Without it
-        nothing is searched.
+        Returns whether an object inside of an object of unknown type would be lost. Without it,
+        objects of unknown type are not searched.
     what : str
-        What the root is called in a message.
+        What messages call the root.
     plain : list, optional
-        Gets the arrays that are plain memory, each once.
+        Gets the plain arrays, each once.
     is_owned : callable, optional
-        Tells whether anybody owns a resource or an array. Without it models are leaves.
+        Returns whether a scope owns a resource or a plain array. Without it models are leaves.
     is_result : bool
-        Whether objects of unknown type are walked through their attributes: see above.
+        Whether the tree is what a decorated function returned: objects of unknown type are walked
+        through their attributes then.
 
     Returns
     -------
@@ -318,9 +324,10 @@ def resources_in(
     pending: list[tuple[object, PathTo]] = [(tree, None)]
     models: list[tuple[object, PathTo]] = []
     unknown: list[tuple[object, PathTo]] = []
+    # How many of the unknown objects have been handled.
     judged = 0
-    # What counts inside of models, once the walk is there.
-    only: Asked | None = None
+    # Inside of models, the filter for what is found; None while the walk is outside of them.
+    is_wanted: Asked | None = None
     while True:
         while pending:
             node, path = pending.pop()
@@ -328,39 +335,40 @@ def resources_in(
             if cls in LEAF_TYPES or id(node) in met:
                 continue
             if kind_of(node) is not None:
-                if only is None or only(node):
+                if is_wanted is None or is_wanted(node):
                     met[id(node)] = node
                     found.append(node)
                 continue
-            # Kept until the end of the walk: an id is only as good as the object is alive.
+            # Kept alive until the end of the walk, so that its id is not used again.
             met[id(node)] = node
-            if plain is not None and HOOKS.memory.is_plain(node) and (only is None or only(node)):
+            if plain is not None and HOOKS.memory.is_plain(node) and (is_wanted is None or is_wanted(node)):
                 plain.append(node)
             children = _children(node, cls)
             if children is None:
-                (models if only is None and _is_model(cls) else unknown).append((node, path))
+                (models if is_wanted is None and _is_model(cls) else unknown).append((node, path))
                 continue
             pending.extend([(child, (path, label)) for label, child in children][::-1])
         if judged < len(unknown):
-            # All that is reached otherwise has been met: what is still found would be lost.
+            # All that is reached in other ways has been met: a resource that only this object leads
+            # to would be lost.
             node, path = unknown[judged]
             judged += 1
-            if only is None or not _is_model(type(node)):
+            if is_wanted is None or not _is_model(type(node)):
                 hidden = None if hides is None else _hidden_in(node, hides, met)
                 if hidden is None:
                     continue
-                if not (is_result or only is not None) or not _has_attributes(node):
+                if not (is_result or is_wanted is not None) or not _has_attributes(node):
                     raise _refusal(node, hidden, what + _spelled(path))
             pending.extend([(child, (path, label)) for label, child in _parts(node)][::-1])
-        elif models and is_owned is not None and only is None:
-            only = is_owned
-            hides = partial(_both, hides, is_owned)
+        elif models and is_owned is not None and is_wanted is None:
+            is_wanted = is_owned
+            hides = partial(_hides_and_is_owned, hides, is_owned)
             unknown, judged = models, 0
         else:
             return found
 
 
-def _both(hides: Asked | None, is_owned: Asked, thing: object) -> bool:
+def _hides_and_is_owned(hides: Asked | None, is_owned: Asked, thing: object) -> bool:
     return hides is not None and hides(thing) and is_owned(thing)
 
 
@@ -411,8 +419,7 @@ _dict_items: Final[Callable[[Any], Iterable[tuple[Any, object]]]] = dict.__dict_
 
 
 def _is_a(cls: type, base: type) -> bool:
-    # A function, so that type checkers do not make a container of unknown things out of what is
-    # asked.
+    # Hides issubclass() from type checkers, which would narrow the type of the object.
     return issubclass(cls, base)
 
 
@@ -433,16 +440,16 @@ def _state(node: object) -> Iterator[tuple[str, object]]:
 
 
 def attributes_of(node: object, *, of_compiled_classes: bool) -> Iterator[tuple[str, object]]:
-    """Return what an instance holds in its ``__dict__`` and its slots, by name.
+    """Yield the attributes of an instance in its ``__dict__`` and its slots, by name.
 
-    Read past properties and ``__getattr__``; no code of the program is run.
+    Properties and ``__getattr__`` are not called; no code of the program is run.
 
     Parameters
     ----------
     node : object
         The instance.
     of_compiled_classes : bool
-        Whether the members of its compiled base classes are returned too, as ``func`` of a partial.
+        Whether members of compiled base classes are included, such as ``func`` of a partial.
     """
     attributes = instance_dict_of(node)
     if attributes is not None:
@@ -453,8 +460,8 @@ def attributes_of(node: object, *, of_compiled_classes: bool) -> Iterator[tuple[
             continue
         for name, member in dict(space).items():
             if type(member) is types.MemberDescriptorType and name != "__dict__":
-                # An empty slot raises AttributeError, a member of the interpreter's own may raise
-                # others.
+                # An empty slot raises AttributeError; members of Python's own types may raise
+                # other errors.
                 try:
                     value = member.__get__(node)
                 except (AttributeError, TypeError, ValueError):
@@ -465,7 +472,7 @@ def attributes_of(node: object, *, of_compiled_classes: bool) -> Iterator[tuple[
 def _has_attributes(node: object) -> bool:
     """Return whether an object of unknown type can be walked through its attributes.
 
-    Not a function: it has attributes, and refers to its module and its closure besides.
+    A function cannot: besides its attributes it refers to its module and its closure.
     """
     cls: type = type(node)
     return cls is not types.FunctionType and (
@@ -474,9 +481,9 @@ def _has_attributes(node: object) -> bool:
 
 
 def _parts(node: Any) -> Iterator[tuple[str, object]]:
-    """Yield the attributes of an object, and all else that it refers to.
+    """Yield the attributes of an object, and whatever else it refers to.
 
-    A compiled class may keep that for itself.
+    A compiled class may hold objects that are no attributes.
     """
     attributes = instance_dict_of(node)
     referents: list[object] = gc.get_referents(node)
@@ -491,13 +498,12 @@ def _parts_of_model(node: object) -> Children:
 
 
 def instance_dict_of(node: object) -> dict[str, object] | None:
-    """Return the ``__dict__`` of an instance, read past any property of that name.
+    """Return the ``__dict__`` of an instance, without calling a property of that name.
 
-    None where it has none, and for a ``threading.local``.
+    None if it has none, and for a ``threading.local``.
     """
     if issubclass(type(node), threading.local):
-        # It makes one for this thread where there is none, and may call the program's __init__ for
-        # it.
+        # Reading its dict may make one for this thread, and call the program's __init__.
         return None
     for base in mro_of(type(node)):
         descriptor = space_of(base).get("__dict__")
@@ -512,11 +518,11 @@ def _has_fields(cls: type) -> bool:
 
 
 def _hidden_in(node: object, hides: Asked, met: dict[int, object]) -> object | None:
-    """Return what the caller would lose in an object of unknown type, by a limited search.
+    """Search an object of unknown type, and return a resource that the caller would lose, or None.
 
-    What the walk has met is not lost. None where nothing was found.
+    Objects that the walk has met, `met`, are not lost. The search is bounded.
     """
-    # In breadth: what is near is found, however large its neighbours are.
+    # Breadth-first, so that near resources are found, however large their neighbours are.
     pending: deque[object] = deque([node])
     seen: dict[int, object] = {}
     for _ in range(SEARCH_LIMIT):
@@ -546,10 +552,10 @@ def _refusal(node: object, hidden: object, where: str) -> UnknownKindError:
 
 
 def refuse_without_resources(tree: object, verb: str) -> None:
-    """Raise `UnknownKindError` for a tree without resources, unless there is nothing in it at all.
+    """Raise `UnknownKindError` for a tree that has objects, but no resources.
 
-    None is nothing, and so is an empty container. Models and what else is walked by the names of
-    its classes is understood, whatever it holds.
+    None and empty containers are no objects here. A model, or another instance of a named class
+    (`CLASSES`), is accepted, whatever it holds.
     """
     met: dict[int, object] = {}
     pending: list[tuple[object, PathTo]] = [(tree, None)]
@@ -577,18 +583,20 @@ def refuse_without_resources(tree: object, verb: str) -> None:
 
 
 def _referents(node: object) -> list[object]:
+    """Return what an object refers to, for `_hidden_in`."""
     cls = type(node)
     if cls is types.FunctionType:
-        # Not its globals: a function is not the owner of its module.
+        # Without its globals: the variables of its module are not the function's.
         return [getattr(node, name) for name in ("__closure__", "__defaults__", "__kwdefaults__", "__dict__")]
-    # Only the type is asked: asking an object for its __class__ may run its code, and raises for a
-    # dead proxy. What refers to a scope does not hide what the scope owns.
+    # isinstance() reads __class__, which may run code of the object, and raises for a dead proxy.
+    # An object that refers to a scope does not hide what the scope owns.
     if issubclass(cls, (type, types.ModuleType, ScopeState)):
         return []
     return gc.get_referents(node)
 
 
 def _spelled(path: PathTo) -> str:
+    """Return a path as code, such as ``[0].weight``."""
     labels: list[str] = []
     while path is not None:
         path, label = path

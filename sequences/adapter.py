@@ -1,6 +1,6 @@
-"""What the sequence functions take as a tensor, and whose it is.
+"""Which objects are tensors for the sequence functions, and of which library.
 
-Imports no PyTorch: its types are looked up where the program has imported it.
+PyTorch is not imported: its types are looked up in ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Array: TypeAlias = NDArray[Any]
 Integers: TypeAlias = NDArray[np.int64]
 TensorLike: TypeAlias = "Tensor | Array"
 Block: TypeAlias = Any
-"""A NumPy array or a tensor of PyTorch's: both have shape, dtype and itemsize."""
+"""A NumPy array or a tensor of PyTorch, which both have shape, dtype and itemsize."""
 
 
 def is_tensor_like(thing: object) -> bool:
-    """Return whether an object is a `Tensor`, or an array or a scalar of NumPy's.
+    """Return whether an object is a `Tensor`, or a NumPy array or scalar.
 
-    Those are what the sequence functions take for tensors, besides PyTorch's own: see `is_torch`.
+    The sequence functions take these as tensors, and tensors of PyTorch: see `is_torch`.
     """
     return isinstance(thing, (Tensor, np.ndarray, np.generic))
 
@@ -51,14 +51,14 @@ def as_numpy(thing: object, what: str) -> Array:
     Parameters
     ----------
     thing : object
-        What the user gave.
+        The user's argument.
     what : str
-        What the message calls it (``"pad_sequence: sequence 3"``).
+        The name of the argument for messages (``"pad_sequence: sequence 3"``).
 
     Raises
     ------
     TypeError
-        It is neither, or of a dtype that holds no numbers.
+        It is neither, or its dtype holds no numbers.
     DisposedError
         The Tensor has been disposed.
     """
@@ -78,17 +78,17 @@ def as_numpy(thing: object, what: str) -> Array:
 
 
 def has_torch() -> bool:
-    """Return whether the program has imported PyTorch, and all of it."""
+    """Return whether the program has imported PyTorch completely."""
     module = sys.modules.get("torch")
     return module is not None and hasattr(module, "Tensor") and "torch.nn.utils.rnn" in sys.modules
 
 
 def is_torch(thing: object) -> TypeIs[torch.Tensor]:
-    """Return whether an object is a tensor of PyTorch's, disposed or not."""
-    # Its class is asked by type(), because a disposed one answers nothing.
+    """Return whether an object is a tensor of PyTorch, disposed or not."""
+    # type(), because reading ``__class__`` of a disposed tensor raises.
     return has_torch() and issubclass(type(thing), sys.modules["torch"].Tensor)
 
 
 def is_torch_packed(thing: object) -> TypeIs[TorchPackedSequence]:
-    """Return whether an object is a packed sequence of PyTorch's."""
+    """Return whether an object is a packed sequence of PyTorch."""
     return has_torch() and isinstance(thing, sys.modules["torch.nn.utils.rnn"].PackedSequence)

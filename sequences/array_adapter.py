@@ -1,6 +1,6 @@
-"""What the sequence functions ask of NumPy's arrays and `Tensor`s.
+"""The adapter of NumPy arrays and `Tensor`s for the sequence functions.
 
-Tells what is wrong with what it is given in messages of its own, and raises what PyTorch raises.
+For bad arguments it raises the exceptions that PyTorch raises, with messages of its own.
 """
 
 from __future__ import annotations
@@ -23,32 +23,33 @@ __all__ = [
 
 
 class ArrayAdapter:
-    """What the sequence functions ask of a framework: this one of NumPy, a subclass of PyTorch.
+    """The operations on tensors that the sequence functions need, for NumPy.
 
-    `what` is the name of the function, for messages.
+    `TorchAdapter` overrides them for PyTorch. The parameter `what` of the methods is the name of
+    the function, and perhaps of the argument, for messages.
     """
 
     __slots__ = ()
 
     def call(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a function with the adapter, a name and what the user gave.
+        """Call a function with the adapter, its name and the user's arguments.
 
-        No resources are born but its results. The name is that of PyTorch's function, which may be
-        called instead.
+        Nothing but the results is born in the current scope. `TorchAdapter` may call PyTorch's
+        function of the same name instead.
         """
         return served(function, self, name, *given)
 
     def block(self, given: Any, what: str) -> Block:
-        """Return the block behind what a user gave; `what` is its name."""
+        """Return the block of a tensor that the user gave."""
         return as_numpy(given, what)
 
     def blocks(self, sequences: Any, what: str, not_iterable: type[Exception]) -> list[Block]:
-        """Return the blocks of a list of sequences, or of the rows of a single one.
+        """Return the blocks of an iterable of sequences, or of the rows of one tensor.
 
         Raises
         ------
         not_iterable
-            It is neither.
+            The argument is neither.
         """
         if is_tensor_like(sequences):
             return [np.asarray(row) for row in as_numpy(sequences, what)]
@@ -67,7 +68,10 @@ class ArrayAdapter:
         return data, batch_sizes, places
 
     def lengths(self, given: Any, what: str) -> Array:
-        """Return lengths, of any shape and number type, or raise as ``torch.as_tensor(given)``."""
+        """Return lengths as an array, of any shape and number type.
+
+        Raises what ``torch.as_tensor(given)`` raises.
+        """
         if isinstance(given, (list, tuple, range)):
             return _array_of_numbers(list(cast("Sequence[Any]", given)), what)
         if isinstance(given, (int, float)):
@@ -79,19 +83,16 @@ class ArrayAdapter:
 
     def descending(self, lengths: Integers) -> Integers:
         """Return the indices that sort lengths, longest first; equal lengths keep their order."""
-        # The complement reverses the order of all int64, where a minus would overflow at the
-        # smallest.
+        # The complement reverses the order of all int64; negation would overflow for the smallest.
         return np.argsort(~lengths, kind="stable")
 
     def alike(self, blocks: list[Block], what: str) -> list[Block]:
-        """Return contiguous blocks with dtype and trailing shape of the first.
-
-        Others are broadcast to that shape.
+        """Return contiguous blocks with the dtype and the trailing shape of the first block.
 
         Raises
         ------
         RuntimeError
-            One cannot be broadcast to that shape.
+            A block cannot be broadcast to the trailing shape.
         """
         first = blocks[0]
         row = first.shape[1:]
@@ -110,13 +111,14 @@ class ArrayAdapter:
         return parts
 
     def empty(self, shape: tuple[int, ...], like: Block) -> Block:
-        """Return a new block with the dtype of another, whose values are undefined."""
+        """Return a new block of undefined values, with the dtype of another block."""
         return np.empty(shape, like.dtype)
 
     def full(self, shape: tuple[int, ...], like: Block, value: Any, what: str, as_float: bool) -> Block:
-        """Return a new block of a padding value, by PyTorch's rules for a scalar.
+        """Return a new block filled with a padding value, with the dtype of another block.
 
-        `as_float` says whether the value is taken for a float first, as ``pad_sequence`` does.
+        The value is converted by PyTorch's rules for a scalar; with `as_float`, to float first, as
+        ``pad_sequence`` does.
         """
         if is_tensor_like(value):
             array = as_numpy(value, f"{what}: padding_value")
@@ -137,20 +139,23 @@ class ArrayAdapter:
         return np.full(shape, fitted, like.dtype)
 
     def tensor(self, block: Block) -> Any:
-        """Return the result of a block or an array that nobody else refers to."""
+        """Return a new tensor, for the user, that takes over a block or an array of indices."""
         return wrap(block)
 
     def packed(self, data: Block, *indices: Integers | None) -> Any:
-        """Return the packed sequence with some data, batch sizes, sorted and unsorted indices."""
+        """Return a packed sequence of data, batch sizes, sorted and unsorted indices."""
         return PackedSequence._of((data, *indices))
 
     def of_one_dtype(self, blocks: list[Block], names: list[str]) -> list[Block]:
-        """Return the blocks of some names in a dtype that holds all; they must be on one device."""
+        """Return blocks converted to a dtype that can hold the values of all.
+
+        They must be on one device; `names` are the names of the blocks for messages.
+        """
         dtype = np.result_type(*{block.dtype for block in blocks})
         return [block.astype(dtype, copy=False) for block in blocks]
 
     def stacked(self, blocks: list[Block]) -> Any:
-        """Return the result of blocks along a new first axis."""
+        """Return a tensor of blocks that are stacked along a new first axis."""
         return wrap(served(np.stack, blocks))
 
 
@@ -172,10 +177,10 @@ def _array_of_numbers(lengths: list[Any], what: str) -> Array:
 
 
 def _fit(number: complex, dtype: np.dtype[Any]) -> complex | None:
-    """Return the number as it goes into the dtype, None where it does not.
+    """Return a number converted to a dtype; None if it does not fit.
 
-    Fractions are cut off for an integer dtype, and a negative integer wraps around for an unsigned
-    one. Any number but 0 is True for bool.
+    For integer dtypes fractions are cut off; for unsigned ones negative integers wrap around. For
+    bool, any number but 0 is True.
     """
     if dtype.kind == "b":
         return number != 0
@@ -192,7 +197,7 @@ def _fit(number: complex, dtype: np.dtype[Any]) -> complex | None:
     limits = np.iinfo(dtype)
     if isinstance(number, int) and dtype.kind == "u" and -limits.max <= number < 0:
         return number + int(limits.max) + 1
-    # NaN is within no limits.
+    # This comparison is false for NaN.
     return int(number) if limits.min <= number <= limits.max else None
 
 

@@ -1,4 +1,4 @@
-"""Batches with one scope each, whose loop body the scope belongs to."""
+"""`scoped_batches`: a scope for each batch, which is current in the loop body."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def scoped_batches(
 
 
 class _Closing(ABC):
-    """A context manager that closes what is still open when it is left."""
+    """A context manager that closes the scopes of batches when it is left."""
 
     __slots__ = ()
 
@@ -109,12 +109,12 @@ class _Closing(ABC):
 
     @abstractmethod
     def _close(self, in_flight: BaseException | None) -> None:
-        """Close, while an exception may be on its way."""
+        """Close. `in_flight` is the exception that propagates, or None."""
 
 
 @final
 class ScopedBatches(_Closing, Generic[T]):
-    """What `scoped_batches` makes: an iterable of batches, and a context manager.
+    """The iterable of batches that `scoped_batches` returns. Also a context manager.
 
     As a context manager, it closes the scopes that are still open when it is left.
     """
@@ -131,7 +131,7 @@ class ScopedBatches(_Closing, Generic[T]):
         given = cast(object, loader)
         if not isinstance(given, Iterable) and not hasattr(type(given), "__getitem__"):
             raise TypeError(f"scoped_batches: expected an iterable of batches, not {loader!r}")
-        # Which refuses what is no name, and no option, here and not at the first batch.
+        # Checks the name and the option here instead of at the first batch.
         DisposeScope(name, escapes=escapes)
         self._loader = loader
         self._name = name
@@ -190,8 +190,7 @@ class BatchIterator(_Closing, Iterator[T]):
             self._source = None
             raise
         self._scope = scope = DisposeScope(self._name, escapes=self._escapes)
-        # Entered here and not in a with block: it stays open in the context of whoever asked for
-        # the batch.
+        # Entered without a with statement, so that it stays open in the caller's context.
         scope.__enter__()
         try:
             scope._attach(batch)
@@ -204,11 +203,11 @@ class BatchIterator(_Closing, Iterator[T]):
         try:
             self._leave(in_flight)
         finally:
-            # A loader that is an iterator itself can be gone on with, as after a plain loop.
+            # Only the reference is dropped: a loader that is an iterator itself can be used on.
             self._source = None
 
     def _leave(self, in_flight: BaseException | None) -> None:
-        # Not there where the iterator was interrupted while it was made.
+        # The attribute is missing if an interrupt came while the iterator was made.
         scope = getattr(self, "_scope", None)
         if scope is not None and scope._state != UNOPENED:
             scope.__exit__(type(in_flight) if in_flight is not None else None, in_flight, None)
@@ -218,9 +217,8 @@ class BatchIterator(_Closing, Iterator[T]):
         self._close(None)
 
 
-# The traceback of what is raised keeps the iterator, which otherwise would close the scope when it
-# dies. mypy takes no method for another; each of these has the same signature as the one that it
-# wraps.
+# These methods close the scope if they are interrupted before their first line. The iterator would
+# not do so by dying, because the traceback of the exception keeps it alive.
 _wrapped: Final = with_undo
 BatchIterator.__next__ = _wrapped((BatchIterator.__next__, BatchIterator._leave))  # type: ignore[method-assign]  # same
 BatchIterator.__del__ = _wrapped((BatchIterator.__del__, BatchIterator._leave))  # type: ignore[method-assign]  # same

@@ -1,4 +1,4 @@
-"""Collate functions: any one in a scope of its own, and one that packs what varies in length."""
+"""Collate functions: `ScopedCollate` wraps any of them in a scope, `pack_collate` makes one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "pack_collate",
 ]
 
-# The collate hook: any collate function, in a scope of its own.
+# ScopedCollate: any collate function, in a scope of its own.
 
 
 P = ParamSpec("P")
@@ -60,11 +60,11 @@ class ScopedCollate(Generic[P, R]):
 
     Notes
     -----
-    Can be pickled where `function` can, so that it works in the worker processes of a
-    ``DataLoader``, and used as a decorator. A batch that contains an object of unknown type in
-    which one of its tensors hides is refused with `UnknownKindError`: the tensor would be lost. A
-    packed sequence of PyTorch's whose fields were stacked is refused with ``ValueError``:
-    ``default_collate`` makes such of samples that are packed sequences, and they are none.
+    Can be pickled if `function` can, so that it works in the worker processes of a ``DataLoader``.
+    Can be used as a decorator. A batch with an object of unknown type that hides a tensor is
+    refused with `UnknownKindError`: the tensor would be lost. A packed sequence of PyTorch whose
+    fields were stacked is refused with ``ValueError``: ``default_collate`` makes such objects of
+    samples that are packed sequences, and they are no valid packed sequences.
 
     Examples
     --------
@@ -106,8 +106,7 @@ class ScopedCollate(Generic[P, R]):
         return f"ScopedCollate({getattr(self.function, '__qualname__', None) or repr(self.function)})"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # A decorated function is found under its own name only, and what is found there is this
-        # object.
+        # The name of a decorated function refers to this object, so it is pickled by that name.
         found: Any = sys.modules.get(getattr(self.function, "__module__", None) or "")
         name = getattr(self.function, "__qualname__", "")
         for part in name.split("."):
@@ -117,14 +116,17 @@ class ScopedCollate(Generic[P, R]):
         return functools.partial(ScopedCollate, escapes=self.escapes), (self.function,)
 
 
-# The common collate function: fields that vary in length packed, the others stacked.
+# pack_collate: fields that vary in length are packed, the others stacked.
 
 
 FieldPath = tuple[str, ...]
+"""The names that lead to a field, from the outermost sample to the innermost."""
 Names = Collection[str | int]
 
 _LISTED: Final = (str, bytes, type(None))
+"""The types of values that a batch has as a list."""
 _NUMBERS: Final = (bool, int, float, complex, np.generic)
+"""The types of values that a batch has as a tensor of one axis."""
 
 
 def pack_collate(
@@ -198,9 +200,9 @@ def pack_collate(
 
 @final
 class PackCollate:
-    """What `pack_collate` makes: called with a list of samples, it returns the batch.
+    """The collate function that `pack_collate` returns. Called with samples, it returns a batch.
 
-    What it raises, it raises then.
+    The call raises these exceptions.
 
     Raises
     ------
@@ -218,8 +220,8 @@ class PackCollate:
     _pack: frozenset[FieldPath] | Literal["varying", "all"]
     _stack: frozenset[FieldPath]
     _enforce_sorted: bool
-    # The fields that were seen to vary. Only ever grows; adding to a set is atomic, so that threads
-    # may share the collate.
+    # The fields whose length was seen to vary. The set only grows, and adding to it is atomic, so
+    # that several threads may use one collate function.
     _varied: set[FieldPath]
 
     def __init__(self, pack: Names | Literal["varying", "all"], stack: Names, enforce_sorted: bool) -> None:
@@ -255,9 +257,18 @@ class PackCollate:
             return scope.move_to_outer(batch)
 
     def _field(self, path: FieldPath, values: list[Any], met: set[FieldPath], numbers: ArrayAdapter) -> Any:
-        """Return the batch of one field, whatever it is.
+        """Return the batch of one field.
 
-        Adds the paths of the fields of arrays to `met`; `numbers` makes the batches of numbers.
+        Parameters
+        ----------
+        path : tuple of str
+            The names that lead to the field.
+        values : list
+            The field of each sample.
+        met : set of tuple of str
+            Gets the paths of the fields of arrays.
+        numbers : ArrayAdapter
+            Makes the tensors of fields of numbers.
         """
         first = values[0]
         if is_torch_packed(first) or isinstance(first, PackedSequence):
@@ -300,7 +311,7 @@ class PackCollate:
         return _rebuilt(first, batches)
 
     def _blocks(self, path: FieldPath, adapter: ArrayAdapter, blocks: list[Block]) -> Any:
-        """Return the batch of a field of arrays or of PyTorch's tensors: packed or stacked."""
+        """Return the batch of a field of arrays or of tensors of PyTorch: packed or stacked."""
         blocks = adapter.of_one_dtype(blocks, [_where(path, at) for at in range(len(blocks))])
         shapes = [tuple(block.shape) for block in blocks]
         first = shapes[0]
@@ -395,14 +406,14 @@ def _children(value: Any) -> dict[Any, Any] | None:
 
 
 def _rebuilt(first: Any, batches: dict[Any, Any]) -> Any:
-    """Return a container like that of the first sample around the batches of its fields."""
+    """Return a container like the first sample, with the batches as its fields."""
     cls = cast(Any, type(first))
     if cls is dict or (isinstance(first, Mapping) and not isinstance(first, MutableMapping)):
         return batches
     if isinstance(first, (tuple, list)):
         return cls._make(batches.values()) if hasattr(cls, "_make") else cls(batches.values())
-    # A copy, so that what __init__ checks of a sample is not asked of a batch; past the lock of a
-    # frozen class.
+    # A copy, because __init__ may check conditions that hold for a sample and not for a batch.
+    # object.__setattr__, because the class may be frozen.
     clone: Any = copy.copy(cast(Any, first))
     for name, batch in batches.items():
         if isinstance(first, MutableMapping):

@@ -1,4 +1,4 @@
-"""Rows of sequences, moved in contiguous CPU memory.
+"""Copying the rows of sequences in contiguous CPU memory.
 
 A block is an object with the buffer protocol, or a tensor with PyTorch's methods, whose memory is
 contiguous.
@@ -13,18 +13,18 @@ def move_rows(
     row_nbytes: int,
     /,
 ) -> None:
-    """Copy the rows of some sequences from one place to another.
+    """Copy the rows of sequences from one place to another.
 
-    All is checked before anything is written: where it raises `ValueError`, or what a block raises,
-    the target is as it was. Target and source must not overlap, and what says where rows are must
-    not change meanwhile.
+    Everything is checked before anything is written: if this raises, the target is unchanged.
+    Target and source must not overlap, and `starts`, `steps` and `lengths` must not change
+    meanwhile.
 
     Parameters
     ----------
     target, source : tuple of (blocks, starts, steps)
-        Where the rows are: row ``starts[i] + steps[t]`` of its block is step t of sequence i.
-        `blocks` are a tuple of one for each sequence, or of one for all; `starts`, shape (batch,),
-        and `steps`, shape (time,), are blocks of int64, and steps do not descend.
+        The places of the rows: see `rows.Rows`. `blocks` is a tuple of one block for each sequence,
+        or of one for all; `starts`, shape (batch,), and `steps`, shape (time,), are blocks of
+        int64, and `steps` do not descend.
     lengths : block of int64, shape (batch,)
         The length of each sequence, at most `time`.
     row_nbytes : int

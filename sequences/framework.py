@@ -17,7 +17,7 @@ __all__: list[str] = []
 class TorchSequences(Framework):
     """PyTorch's packed sequences.
 
-    The module that imports PyTorch is imported when the program has.
+    The adapter, which imports PyTorch, is imported after the program has imported PyTorch.
     """
 
     module = "torch"

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def adapter_of(thing: object) -> ArrayAdapter:
-    """Return the adapter of a tensor, array or packed sequence; for all else that of arrays."""
+    """Return the adapter of a tensor, array or packed sequence; for other objects, `ARRAYS`."""
     if is_torch(thing) or is_torch_packed(thing):
         from .torch_adapter import TENSORS
 
@@ -41,19 +41,21 @@ def adapter_of(thing: object) -> ArrayAdapter:
 
 
 def listed(sequences: Any, what: str) -> tuple[ArrayAdapter, Any]:
-    """Return the adapter of a list of sequences, and the sequences: an iterator as a list.
+    """Return the adapter of an iterable of sequences, and the sequences as a list.
+
+    A single tensor or array is returned as it is, except a tensor of PyTorch.
 
     Parameters
     ----------
     sequences : object
-        What the user gave.
+        The user's argument.
     what : str
-        The function, for the message.
+        The name of the function, for the message.
 
     Raises
     ------
     TypeError
-        Only some of them are PyTorch's tensors.
+        Only some of the sequences are tensors of PyTorch.
     """
     if is_torch(sequences):
         return adapter_of(sequences), list(sequences)
@@ -61,10 +63,10 @@ def listed(sequences: Any, what: str) -> tuple[ArrayAdapter, Any]:
         return ARRAYS, sequences
     given: list[Any] = list(cast(Any, sequences))
     classes = set(map(type, given))
-    theirs = {cls for cls in classes if has_torch() and issubclass(cls, sys.modules["torch"].Tensor)}
-    if theirs and theirs != classes:
-        own = [type(sequence) in theirs for sequence in given]
-        torch_at, other_at = own.index(True), own.index(False)
+    torch_classes = {cls for cls in classes if has_torch() and issubclass(cls, sys.modules["torch"].Tensor)}
+    if torch_classes and torch_classes != classes:
+        are_torch = [type(sequence) in torch_classes for sequence in given]
+        torch_at, other_at = are_torch.index(True), are_torch.index(False)
         cls = cast("type[object]", type(given[other_at]))
         raise TypeError(
             f"{what}: sequence {torch_at} is a torch.Tensor and sequence {other_at} a "
@@ -213,8 +215,7 @@ def _pack_padded_sequence(
                 raise RuntimeError(f"{what}: got {len(counts)} lengths for {batch} sequences")
             order = adapter.descending(counts)
             counts = counts[order]
-            # PyTorch selects by the order, so that with fewer lengths than sequences the rest is
-            # left out.
+            # With fewer lengths than sequences PyTorch leaves out the other sequences.
             batch = len(counts)
     if counts.ndim != 1:
         raise RuntimeError(f"{what}: lengths must have one dimension, not shape {counts.shape}")
@@ -232,10 +233,10 @@ def _pack_padded_sequence(
 def _packed(
     adapter: ArrayAdapter, source: Rows, lengths: Integers, order: Integers | None, row: tuple[int, ...], what: str
 ) -> Any:
-    """Return the packed sequence of some rows.
+    """Return a new packed sequence with a copy of rows.
 
-    The sequences are given in descending order of length, into which `order` has brought them,
-    unless it is None.
+    The sequences are in descending order of length already. `order` has the index that each had
+    before; None if they were given in this order.
     """
     check_lengths(lengths, what)
     batch_sizes = counts_above(lengths)
@@ -249,14 +250,16 @@ def _packed(
 def sequences_in(
     adapter: ArrayAdapter, blocks: list[Block], what: str, first_refusal: type[Exception]
 ) -> tuple[list[Block], Integers]:
-    """Return contiguous sequences like the first, at least one, and their lengths.
+    """Return contiguous sequences, with dtype and trailing shape of the first, and their lengths.
 
     Raises
     ------
     RuntimeError
-        There is none, or one does not fit the first.
+        There are no sequences, or one does not fit the first.
     IndexError
-        A sequence has no dimensions; `first_refusal` where it is the first one.
+        A sequence but the first has no dimensions.
+    first_refusal
+        The first sequence has no dimensions.
     """
     if not blocks:
         raise RuntimeError(f"{what}: received an empty list of sequences")
@@ -270,7 +273,7 @@ def sequences_in(
 
 
 def check_padded(padded: Block, what: str) -> None:
-    """Raise `IndexError` where a padded batch has less than two dimensions."""
+    """Raise `IndexError` if a padded batch has fewer than two dimensions."""
     if padded.ndim < 2:
         raise IndexError(
             f"{what}: the batch must have at least two dimensions, time and batch, but has shape {tuple(padded.shape)}"
@@ -278,16 +281,16 @@ def check_padded(padded: Block, what: str) -> None:
 
 
 def check_flag(flag: object, what: str, name: str = "batch_first") -> None:
-    """Raise `TypeError` where a flag is not a bool.
+    """Raise `TypeError` if a flag is not a bool.
 
-    A number or a list in its place is an argument out of order.
+    Other types are refused because arguments in a wrong order would otherwise go unnoticed.
     """
     if not isinstance(flag, bool):
         raise TypeError(f"{what}: {name} must be a bool, not {flag!r}")
 
 
 def check_lengths(lengths: Integers, what: str) -> None:
-    """Raise `RuntimeError` where lengths are not sorted, longest first, or one is not positive."""
+    """Raise `RuntimeError` if lengths are not sorted, longest first, or one is not positive."""
     if (lengths[1:] > lengths[:-1]).any():
         raise RuntimeError(
             f"{what}: the sequences must be sorted by length, longest first, when enforce_sorted is True; "

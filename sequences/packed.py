@@ -37,7 +37,7 @@ __all__ = [
     "arrays_in",
 ]
 
-# The class has methods of these names, which a type checker takes its annotations for.
+# In the class body ``int`` is a method, so that annotations there need another name.
 _Int: TypeAlias = int
 
 
@@ -134,7 +134,7 @@ class PackedSequence(Sequence["Tensor | None"]):
 
     @classmethod
     def _of(cls, arrays: Iterable[Array | None]) -> Self:
-        """Return one around four arrays that are known to fit."""
+        """Return a packed sequence of four arrays that are known to fit."""
         self = cls.__new__(cls)
         self._adopt(arrays)
         return self
@@ -170,7 +170,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         """
         return self._tuple.unsorted_indices
 
-    # ------------------------------------------------------------------ as a namedtuple
+    # ------------------------------------------------------------------ the methods of a namedtuple
 
     def __len__(self) -> _Int:
         return len(self._tuple)
@@ -245,7 +245,7 @@ class PackedSequence(Sequence["Tensor | None"]):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:
-        """Return one made of four fields in order."""
+        """Return a packed sequence of four fields in their order."""
         return cls(*iterable)
 
     def _asdict(self) -> dict[str, Tensor | None]:
@@ -253,10 +253,10 @@ class PackedSequence(Sequence["Tensor | None"]):
         return self._tuple._asdict()
 
     def _replace(self, **fields: Any) -> Self:
-        """Return another one with some fields replaced; the others share memory with this one."""
+        """Return a copy with some fields replaced; the others share memory with this one."""
         return type(self)(*self._tuple._replace(**fields))
 
-    # ------------------------------------------------------------------ the life
+    # ------------------------------------------------------------------ disposal, copies, pickling
 
     def dispose(self) -> None:
         """Release this packed sequence now, its fields with it, whoever owns it. Idempotent.
@@ -279,6 +279,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         return copied
 
     def _derived(self, arrays: Iterable[Array | None]) -> Self:
+        """Return a packed sequence of other arrays, with the attributes of this one."""
         new = type(self)._of(arrays)
         new.__dict__.update(self.__dict__)
         return new
@@ -289,9 +290,7 @@ class PackedSequence(Sequence["Tensor | None"]):
     # ------------------------------------------------------------------ conversions
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Return a packed sequence whose data has another dtype, or is on another device.
-
-        It is this one where nothing changes.
+        """Return a packed sequence whose data has another dtype; itself if nothing changes.
 
         Called as ``torch.Tensor.to``: ``to(dtype)``, ``to(device)``, ``to(device, dtype)``,
         ``to(other)``, each with ``non_blocking=False, copy=False``.
@@ -299,9 +298,9 @@ class PackedSequence(Sequence["Tensor | None"]):
         Parameters
         ----------
         *args, **kwargs
-            `dtype` : a NumPy dtype, or what makes one. `device` : ``"cpu"`` is the only one there
-            is. `other` : a Tensor or array, whose dtype is taken. `copy` : make a new one also
-            where nothing changes.
+            `dtype` : a NumPy dtype, or an object that converts to one. `device` : ``"cpu"``, the
+            only one there is. `other` : a Tensor or array whose dtype is used. `copy` : return a
+            new packed sequence even if nothing changes.
 
         Returns
         -------
@@ -330,7 +329,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         return self.to(*args, **kwargs)
 
     def cuda(self, *args: Any, **kwargs: Any) -> Self:
-        """Refused: the memory of NumPy's arrays is the CPU's.
+        """Raise an error: NumPy arrays are CPU memory.
 
         Raises
         ------
@@ -341,7 +340,7 @@ class PackedSequence(Sequence["Tensor | None"]):
         raise _no_device("cuda")
 
     def pin_memory(self) -> Self:
-        """Refused: NumPy's memory cannot be pinned.
+        """Raise an error: the memory of NumPy arrays cannot be pinned.
 
         Raises
         ------
@@ -354,13 +353,13 @@ class PackedSequence(Sequence["Tensor | None"]):
         )
 
     def is_pinned(self) -> bool:
-        """False: NumPy's memory is never pinned."""
+        """Return False: the memory of NumPy arrays is never pinned."""
         arrays_in(self)
         return False
 
     @property
     def is_cuda(self) -> bool:
-        """False: NumPy's memory is the CPU's."""
+        """False: NumPy arrays are CPU memory."""
         arrays_in(self)
         return False
 
@@ -436,7 +435,7 @@ class PackedSequenceKind(Kind):
     name = "PackedSequence"
 
     def release(self, resource: Any, /) -> None:
-        """Record the release; the members are released by themselves."""
+        """Note the release. The caller releases the members."""
         resource._disposed = True
 
     def device(self, resource: Any, /) -> object:
@@ -448,7 +447,7 @@ class PackedSequenceKind(Kind):
         return f"PackedSequence of {TENSOR.describe(resource._tuple.data)}"
 
     def members(self, resource: Any, /) -> dict[str, object]:
-        """Return the fields that it has, by name."""
+        """Return the fields that are not None, by name."""
         return {name: member for name, member in resource._asdict().items() if member is not None}
 
     def is_disposed(self, resource: Any, /) -> bool:
@@ -492,7 +491,7 @@ def _parse_to(
     copy: bool = False,
     other: object = None,
 ) -> tuple[np.dtype[Any] | None, bool]:
-    """Dtype and copy from the arguments of ``to``; the device is checked."""
+    """Return dtype and `copy` from the arguments of ``to``. The device is checked."""
     given = list(args)
     if given and (given[0] is None or _is_device(given[0])):
         device = given.pop(0)

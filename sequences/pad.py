@@ -269,7 +269,7 @@ def _pad_sequence(
 def _pad_packed_sequence(
     adapter: ArrayAdapter, what: str, sequence: Any, batch_first: Any, padding_value: Any, total_length: Any
 ) -> tuple[Any, Any]:
-    source, lengths, row = _opened(adapter, sequence, what)
+    source, lengths, row = _rows_in_packed(adapter, sequence, what)
     time = len(source.steps)
     if total_length is not None:
         total = _index(total_length, f"{what}: total_length")
@@ -286,7 +286,7 @@ def _pad_packed_sequence(
 
 
 def _unpack_sequence(adapter: ArrayAdapter, what: str, packed_sequences: Any) -> list[Any]:
-    return _separated(adapter, *_opened(adapter, packed_sequences, what))
+    return _separated(adapter, *_rows_in_packed(adapter, packed_sequences, what))
 
 
 def _unpad_sequence(
@@ -301,14 +301,14 @@ def _unpad_sequence(
     if len(numbers) != batch:
         raise ValueError(f"{what}: got {len(numbers)} lengths for {batch} sequences")
     (padded,) = adapter.alike([padded], what)
-    # How many of the steps 0, 1, ... are below a length: a fraction counts as a whole step, NaN as
-    # none.
+    # Lengths as PyTorch's function takes them: fractions are rounded up, NaN is 0.
     steps = np.ceil(np.clip(numbers.astype(np.float64), 0, time))
     counts = np.nan_to_num(steps).astype(np.int64)
     return _separated(adapter, rows_of_padded(padded, batch_first), counts, padded.shape[2:])
 
 
 def _separated(adapter: ArrayAdapter, source: Rows, lengths: Integers, row: tuple[int, ...]) -> list[Any]:
+    """Return a new tensor for each sequence, with a copy of its rows."""
     blocks = [adapter.empty((length, *row), source.blocks[0]) for length in lengths.tolist()]
     move(rows_of_sequences(blocks, len(source.steps)), source, lengths, row)
     return [adapter.tensor(block) for block in blocks]
@@ -318,10 +318,10 @@ def _padded_shape(batch_first: bool, batch: int, time: int, row: tuple[int, ...]
     return (batch, time, *row) if batch_first else (time, batch, *row)
 
 
-def _opened(adapter: ArrayAdapter, packed: Any, what: str) -> tuple[Rows, Integers, tuple[int, ...]]:
-    """Return where the rows of a packed sequence are, its lengths, and the shape of a row.
+def _rows_in_packed(adapter: ArrayAdapter, packed: Any, what: str) -> tuple[Rows, Integers, tuple[int, ...]]:
+    """Return the rows of a packed sequence, the lengths, and the shape of a row.
 
-    The lengths are in the order in which the sequences were given.
+    Rows and lengths are in the order that the sequences had before packing.
 
     Raises
     ------

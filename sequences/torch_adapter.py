@@ -1,9 +1,9 @@
 """The adapter of PyTorch's tensors, and PyTorch's packed sequences as resources.
 
-This module imports PyTorch, and is itself imported only when the program has imported PyTorch.
+This module imports PyTorch. It is imported only after the program has imported PyTorch.
 
-Input of few sequences or steps goes to PyTorch's functions as well: they loop over steps or
-lengths, and take less time then than the checks here.
+For few sequences or steps PyTorch's functions are called, too: they loop over steps or lengths, and
+take less time for few of them than the checks here.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = [
 
 # ``torch.nn.utils.rnn.PackedSequence`` as a kind of resource: a composite of its tensors.
 #
-# It is a tuple, which cannot be weakly referenced, and it is rebuilt at every turn (``to``,
-# ``pin_memory``, a trip through a queue). So its data stands for it: whoever holds the data tensor
-# in a packed sequence holds the same resource.
+# It is a tuple, which cannot be weakly referenced, and it is often rebuilt (``to``, ``pin_memory``,
+# a queue). So its data tensor is its anchor: packed sequences with the same data tensor are the
+# same resource.
 #
-# Whoever makes one, PyTorch's functions and modules, ``copy``, ``pickle`` or the user, comes
-# through one of the two constructors of its class: ``__new__``, or ``_make``, to which ``_replace``
-# and ``torch.compile`` come. Both record what they have made. What protocols 0 and 1 of
-# ``pickle`` make by ``tuple.__new__`` is known as soon as a verb meets it.
+# Packed sequences are made by PyTorch's functions and modules, ``copy``, ``pickle`` and users. All
+# of them call one of the two constructors of the class: ``__new__``, or ``_make``, which
+# ``_replace`` and ``torch.compile`` call. Both are patched to record births. Protocols 0 and 1 of
+# ``pickle`` call ``tuple.__new__``; such a packed sequence is recorded when a verb meets it.
 
 
 _FIELDS: Final = PackedSequence._fields
@@ -60,7 +60,7 @@ class TorchPackedSequenceKind(Kind):
 
     cls = PackedSequence
     name = "torch.nn.utils.rnn.PackedSequence"
-    # PyTorch reads them on the CPU: see the notes on its class.
+    # PyTorch keeps batch sizes on the CPU: see the notes of its class PackedSequence.
     host_members = frozenset({"batch_sizes"})
 
     def anchor(self, resource: Any, /) -> object:
@@ -76,11 +76,11 @@ class TorchPackedSequenceKind(Kind):
         return f"torch PackedSequence of {TENSOR.describe(resource[0])}"
 
     def members(self, resource: Any, /) -> dict[str, object]:
-        """Return the fields that it has, by name."""
+        """Return the fields that are not None, by name."""
         return {name: member for name, member in zip(_FIELDS, resource, strict=True) if member is not None}
 
     def is_disposed(self, resource: Any, /) -> bool:
-        """Return whether its data were disposed."""
+        """Return whether its data has been disposed."""
         return TENSOR.is_disposed(resource[0])
 
 
@@ -88,18 +88,18 @@ TORCH_PACKED_SEQUENCE: Final = TorchPackedSequenceKind()
 
 
 def see_births() -> None:
-    """See packed sequences made from now on, on every thread."""
+    """Record the births of packed sequences from now on, on every thread."""
     PATCHES.replace(TORCH_PACKED_SEQUENCES, PackedSequence, "__new__", lambda new: staticmethod(_recorded(new)))
     PATCHES.replace(TORCH_PACKED_SEQUENCES, PackedSequence, "_make", lambda make: classmethod(_recorded(make.__func__)))
 
 
 def _recorded(construct: Callable[..., PackedSequence]) -> Callable[..., PackedSequence]:
-    """Return the same constructor, which records what it has made as born."""
+    """Return a constructor that also records the birth of its result."""
 
     @functools.wraps(construct)
     def constructed(cls: type[PackedSequence], *args: Any, **kwargs: Any) -> PackedSequence:
         packed = construct(cls, *args, **kwargs)
-        # Dynamo traces through here, and takes the test for a constant.
+        # torch.compile traces this code. The first test is a constant for it.
         if not torch.compiler.is_compiling() and id(packed[0]) in LIVE:
             compose(packed, TORCH_PACKED_SEQUENCE)
         return packed
@@ -108,10 +108,10 @@ def _recorded(construct: Callable[..., PackedSequence]) -> Callable[..., PackedS
 
 
 def check_whole(packed: PackedSequence, what: str) -> None:
-    """Raise `ValueError` where the fields of a packed sequence cannot belong together.
+    """Raise `ValueError` if the fields of a packed sequence cannot belong together.
 
-    ``default_collate`` takes packed sequences for tuples and stacks their fields, which makes one
-    that looks whole.
+    ``default_collate`` takes packed sequences for tuples and stacks their fields. The result is of
+    the class PackedSequence, but invalid.
     """
     data, batch_sizes = packed[0], packed[1]
     if not TORCH_PACKED_SEQUENCE.is_disposed(packed) and batch_sizes.dim() != 1:
@@ -123,7 +123,10 @@ def check_whole(packed: PackedSequence, what: str) -> None:
 
 
 _FEW: Final = 12
-"""Measured: see ``benchmarks/bench_pack.py``."""
+"""PyTorch's function is called for fewer iterations of its loop than this.
+
+Measured with ``benchmarks/bench_pack.py``.
+"""
 
 _C: Final[Any] = torch._C
 _forward_ad: Final[Any] = torch.autograd.forward_ad
@@ -131,38 +134,42 @@ _CLASSES: Final = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _by_pytorch(name: str, given: tuple[Any, ...]) -> Any:
+    """Call PyTorch's function of a name with the user's arguments."""
     if name == "unpad_sequence":
-        # PyTorch's takes no list of lengths, and transposes what it is given in place.
+        # PyTorch's function accepts no list of lengths, and transposes its argument in place.
         padded, lengths, batch_first = given
-        counts = lengths if isinstance(lengths, Tensor) else torch.as_tensor(_own(lengths), device=padded.device)
+        counts = (
+            lengths if isinstance(lengths, Tensor) else torch.as_tensor(_for_pytorch(lengths), device=padded.device)
+        )
         _check_lengths(padded, counts, batch_first)
         return rnn.unpad_sequence(padded if batch_first else padded.transpose(0, 1), counts, True)
     if name == "pack_padded_sequence":
         padded, lengths, *options = given
-        return rnn.pack_padded_sequence(padded, _own(lengths), *options)
+        return rnn.pack_padded_sequence(padded, _for_pytorch(lengths), *options)
     return getattr(rnn, name)(*given)
 
 
 def _check_lengths(padded: Any, counts: Tensor, batch_first: Any) -> None:
-    """Raise `ValueError` for a wrong number of lengths: PyTorch 2.9 drops what is too many."""
+    """Raise `ValueError` for a wrong number of lengths: PyTorch 2.9 ignores surplus ones."""
     with _C.DisableTorchFunction():
         if padded.dim() > 1 and counts.dim() == 1 and len(counts) != (batch := padded.shape[0 if batch_first else 1]):
             raise ValueError(f"unpad_sequence: got {len(counts)} lengths for {batch} sequences")
 
 
-def _own(given: Any) -> Any:
-    """Return what was given, and the array of a `Tensor`, which PyTorch understands."""
-    own: Any = torch.as_tensor(given.numpy()) if type(given) is OwnTensor else given
-    return own
+def _for_pytorch(given: Any) -> Any:
+    """Return an argument for PyTorch: a `Tensor` of this package as a tensor of PyTorch."""
+    converted: Any = torch.as_tensor(given.numpy()) if type(given) is OwnTensor else given
+    return converted
 
 
 def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool:
-    """Return whether to call PyTorch's function: there is a graph, or it is faster on so little."""
+    """Return whether to call PyTorch's function: it records a graph, or is faster for few rows."""
+    # How often PyTorch's function loops.
     loops = _FEW
     if name == "pad_sequence":
         loops = len(tensors)
     elif name == "pack_padded_sequence":
-        # PyTorch goes from one length to the next.
+        # PyTorch loops over the different lengths: at most over sequences or steps.
         loops = min(given[0].shape[:2])
     elif name == "pad_packed_sequence":
         loops = min(tensors[1].shape[0], int(tensors[1][0]))
@@ -170,9 +177,9 @@ def _fits_pytorch(name: str, given: tuple[Any, ...], tensors: list[Any]) -> bool
 
 
 def _is_unobserved() -> bool:
-    """Return whether only scopes follow operations.
+    """Return whether nothing but scopes follows operations.
 
-    No compiler, detector, mode, transform, trace or dual level does then.
+    That is: no compiler, detector, mode, transform, trace or dual level of forward AD.
     """
     if torch.compiler.is_compiling():
         return False
@@ -188,7 +195,7 @@ def _is_unobserved() -> bool:
 
 
 def _tensors_in(given: tuple[Any, ...]) -> list[tuple[str | int, Any]]:
-    """Return the tensors that a function was given, with their names, or their places in a list."""
+    """Return the tensors among the user's arguments, with their names or list indices."""
     first: Any = given[0]
     if isinstance(first, PackedSequence):
         return list(TORCH_PACKED_SEQUENCE.members(first).items())
@@ -199,12 +206,14 @@ def _tensors_in(given: tuple[Any, ...]) -> list[tuple[str | int, Any]]:
 
 
 def _born(made: Any) -> Any:
-    """Record the births of unseen results, a packed sequence or tensors, where a scope is open.
+    """Record the births of results, a packed sequence or tensors, if a scope is open.
+
+    The results were made with births switched off. Returns them.
 
     Raises
     ------
     MemoryError
-        A budget refuses. Nothing is recorded then.
+        A budget refuses the memory. Nothing is recorded then.
     """
     if not births_now():
         return made
@@ -222,11 +231,11 @@ def _born(made: Any) -> Any:
 
 
 def _check_one_device(tensors: Iterable[tuple[str | int, Any]], what: str) -> None:
-    """Raise `DeviceMismatchError` where two tensors live on different devices.
+    """Raise `DeviceMismatchError` if two tensors live on different devices.
 
-    Also where PyTorch copies in silence.
+    Also in cases where PyTorch would copy without a warning.
     """
-    # PyTorch reads the batch sizes on the CPU.
+    # Batch sizes are always on the CPU.
     compared = [(name, device_name(tensor.device)) for name, tensor in tensors if name != "batch_sizes"]
     for name, device in compared:
         if device != compared[0][1]:
@@ -241,15 +250,15 @@ def _check_one_device(tensors: Iterable[tuple[str | int, Any]], what: str) -> No
 
 @final
 class TorchAdapter(ArrayAdapter):
-    """What the sequence functions ask of PyTorch's tensors.
+    """The operations on PyTorch's tensors that the sequence functions need.
 
-    What it refuses goes to PyTorch, whose function raises, or makes something of it.
+    If a method raises, PyTorch's function is called, which raises its own error or succeeds.
     """
 
     __slots__ = ()
 
     def call(self, name: str, function: Callable[..., Any], *given: Any) -> Any:
-        """Call a function where the compiled one fits what was given, else PyTorch's of a name."""
+        """Call a function of this package if it fits the arguments, else PyTorch's of the name."""
         named = _tensors_in(given)
         tensors = [tensor for _, tensor in named]
         is_plain = _CLASSES.issuperset(map(type, tensors)) and all(tensor.is_cpu for tensor in tensors)
@@ -261,7 +270,7 @@ class TorchAdapter(ArrayAdapter):
                     else:
                         made = function(self, name, *given)
             except (IndexError, OverflowError, RuntimeError, TypeError, ValueError):
-                # PyTorch says what is wrong, or makes something of it.
+                # PyTorch's function, called below, raises its own error or succeeds.
                 pass
             else:
                 return _born(made)
@@ -284,38 +293,38 @@ class TorchAdapter(ArrayAdapter):
 
     def lengths(self, given: Any, what: str) -> Array:
         """Return lengths, of any shape and number type."""
-        lengths = torch.as_tensor(_own(given))
+        lengths = torch.as_tensor(_for_pytorch(given))
         if lengths.is_complex():
             raise ValueError("the lengths are complex numbers")
         return _array(lengths)
 
     def descending(self, lengths: Integers) -> Integers:
-        """Return PyTorch's order, also of equal lengths."""
+        """Return the order of ``torch.sort``, also for equal lengths."""
         given: Any = torch.tensor(lengths)
         return torch.sort(given, descending=True)[1].numpy()
 
     def alike(self, blocks: list[Block], what: str) -> list[Block]:
-        """Return the tensors, where they are of one dtype and trailing shape.
+        """Return the tensors, if they have one dtype and one trailing shape.
 
-        Moving them refuses those that are not contiguous.
+        Tensors that are not contiguous are refused later, by `compiled.move_rows`.
 
         Raises
         ------
         ValueError
-            They are not, or the first one is quantized.
+            They have not, or the first one is quantized.
         """
         first = blocks[0]
         row, dtype = first.shape[1:], first.dtype
-        if first.is_quantized or any(one.shape[1:] != row or one.dtype is not dtype for one in blocks):
+        if first.is_quantized or any(block.shape[1:] != row or block.dtype is not dtype for block in blocks):
             raise ValueError("the tensors are quantized, or differ in dtype or trailing shape")
         return blocks
 
     def empty(self, shape: tuple[int, ...], like: Block) -> Block:
-        """Return a new tensor with the dtype of another, whose values are undefined."""
+        """Return a new tensor of undefined values, with the dtype of another."""
         return torch.empty(shape, dtype=like.dtype)
 
     def full(self, shape: tuple[int, ...], like: Block, value: Any, what: str, as_float: bool) -> Block:
-        """Return a new tensor of a padding value."""
+        """Return a new tensor filled with a padding value."""
         if type(value) not in (int, float):
             raise TypeError("the padding value is neither int nor float")
         return like.new_full(shape, float(value) if as_float else value)
@@ -329,18 +338,18 @@ class TorchAdapter(ArrayAdapter):
         return PackedSequence(data, *[None if array is None else torch.tensor(array) for array in indices])
 
     def of_one_dtype(self, blocks: list[Block], names: list[str]) -> list[Block]:
-        """Return the tensors of some names in a dtype that holds all of them."""
+        """Return tensors converted to a dtype that can hold the values of all."""
         _check_one_device(zip(names, blocks, strict=True), "pack_collate")
         dtype = functools.reduce(torch.promote_types, [block.dtype for block in blocks])
         return [block.to(dtype) for block in blocks]
 
     def stacked(self, blocks: list[Block]) -> Any:
-        """Return tensors along a new first axis."""
+        """Return a tensor of tensors that are stacked along a new first axis."""
         return torch.stack(blocks)
 
 
 def _array(tensor: Any) -> Array:
-    """Return a copy as an array. ``Tensor.numpy`` would forbid for good to resize the memory."""
+    """Return a copy as an array: after ``Tensor.numpy`` the tensor could never be resized."""
     return np.array(tensor.tolist(), str(tensor.dtype).removeprefix("torch."))
 
 

@@ -1,6 +1,9 @@
-"""Tensors: the handles that scopes own. This floor teaches the scopes NumPy."""
+"""Tensors: `ds.Tensor`, the arena, and an adapter for each library of tensors.
 
-# Each of these registers itself when it is imported.
+Read `arena`, `numpy` and `tensor` first; `torch` and `jax` do not depend on each other.
+"""
+
+# Each of these modules registers a framework, or the arena, when it is imported.
 from . import libraries as named_libraries  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
 from . import torch as torch_room  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect
 from .jax import install as jax_install  # noqa: F401  # pyright: ignore[reportUnusedImport]  # for its effect

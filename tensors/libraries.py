@@ -1,9 +1,8 @@
-"""Other libraries that hold arrays or state, by name. Nothing is imported for them.
+"""Classes of other libraries that hold arrays or state, by name. Nothing is imported for them.
 
-Their instances are walked through their attributes: see `scopes/tree_walk.py`. What a library has
-registered as a pytree needs no line here. And the classes of theirs that keep tensors from one step
-to the next on purpose: what their objects hold when a block ends is theirs. Each line of that table
-has a program in `tests/frameworks` that needs it.
+Their instances are walked: see `scopes/tree_walk.py`. Types that a library has registered as
+pytrees need no line here. `KEEPERS_OF` has the classes that keep tensors from one step to the next
+on purpose; each of them has a program in `tests/frameworks` that needs it.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ __all__ = [
     "KEEPERS_OF",
 ]
 
-# They compute what their caller wants, whose line is the birth site. Libraries that run a program's
-# own code, such as a trainer, are none of these.
+# Libraries whose callers' lines are birth sites. Libraries that run a program's own code, such as a
+# trainer, must not be here.
 add_library("imageio", "pandas", "PIL", "pyarrow", "scipy", "skimage", "sklearn", "xarray", module=__name__)
 
-# As what keeps tensors is: PyTorch's modules and optimizers, and the classes below.
+# PyTorch's modules and optimizers, and the classes of `KEEPERS_OF`, are walked as models too.
 walk_as_models(
     "torch.amp.grad_scaler.GradScaler",
     "torch.optim.lr_scheduler.LRScheduler",
@@ -40,8 +39,8 @@ walk_attributes_of(
     "transformers.cache_utils.CacheLayerMixin",
 )
 
-# The memory of NumPy's arrays may be in containers of PyArrow, which do not name the array: only
-# where their buffers are.
+# Containers of PyArrow may hold the memory of NumPy arrays. They do not refer to the array, and
+# only tell the addresses of their buffers.
 
 
 def _children_in_arrow(node: Any) -> Iterator[tuple[str, object]]:
@@ -55,7 +54,7 @@ def _children_in_arrow(node: Any) -> Iterator[tuple[str, object]]:
     if isinstance(node, arrow.DictionaryArray):
         return iter([(".indices", node.indices), (".dictionary", node.dictionary)])
     if isinstance(node, arrow.Array):
-        # Those of its children too.
+        # This includes the buffers of its children.
         return ((f".buffers()[{index}]", buffer) for index, buffer in enumerate(arrow.Array.buffers(node)))
     return iter(())
 
@@ -63,7 +62,7 @@ def _children_in_arrow(node: Any) -> Iterator[tuple[str, object]]:
 walk_with(_children_in_arrow, "pyarrow.lib")
 
 KEEPERS_OF: Final[dict[str, tuple[str, ...]]] = {
-    # Metrics of torchmetrics and what Lightning logs are modules, which PyTorch's framework names.
+    # Metrics of torchmetrics, and values that Lightning logs, are PyTorch modules: no line needed.
     "accelerate": ("accelerate.tracking.GeneralTracker",),
     "diffusers": ("diffusers.schedulers.scheduling_utils.SchedulerMixin",),
     "flax": ("flax.nnx.pytreelib.Pytree",),
@@ -76,19 +75,19 @@ KEEPERS_OF: Final[dict[str, tuple[str, ...]]] = {
 """For each library the full names of classes; subclasses count too: see `disposescope.keeps`."""
 
 for library, names in KEEPERS_OF.items():
-    # Programs that do not use the library do not pay for it.
+    # Once the library is imported: `CLASSES.any_keeps` makes the end of every scope slower.
     await_module(library, partial(add_keepers, *names))
 
-# What objects hold whose types are registered as pytrees with PyTorch, JAX or optree.
+# The children of objects whose types are registered as pytrees with PyTorch, JAX or optree.
 #
-# Each of these libraries keeps a registry of types and of the functions that take their instances
-# apart. Only registries of libraries that the program has imported are asked. The functions are the
-# program's own code. It has registered them for this very purpose, and the walk runs no other code
-# of the objects that it meets.
+# Each of these libraries has a registry of types and of functions that return the children of an
+# instance. Only registries of libraries that the program has imported are used. The functions are
+# the program's code, registered for this purpose; the walk runs no other code of the objects that
+# it meets.
 
 
 Flattened = tuple[Iterable[object], object]
-"""The children of an object, and what else is needed to put it together again."""
+"""The children of an object, and the other data that is needed to build it again."""
 
 
 def _flattened_by_torch(pytree: Any, node: object) -> Flattened | None:
@@ -106,11 +105,13 @@ def _flattened_by_optree(registry: Any, node: object) -> Flattened | None:
     entries: dict[Any, Any] = registry._NODETYPE_REGISTRY
     entry = entries.get(cls)
     if entry is None:
-        # Registered in a namespace: the key is a pair.
+        # For a type that is registered in a namespace, the key is a pair.
         entry = next((entry for entry in list(entries.values()) if entry.type is cls), None)
     return None if entry is None else entry.flatten_func(node)[:2]
 
 
+# By library: the module of its registry, the attribute that the module must have, and a function
+# that looks an object up.
 _REGISTRIES: Final[tuple[tuple[str, str, Callable[[Any, object], Flattened | None]], ...]] = (
     ("torch.utils._pytree", "SUPPORTED_NODES", _flattened_by_torch),
     ("jax.tree_util", "default_registry", _flattened_by_jax),
@@ -119,13 +120,13 @@ _REGISTRIES: Final[tuple[tuple[str, str, Callable[[Any, object], Flattened | Non
 
 
 def _pytree_children(node: object) -> Iterator[tuple[str, object]] | None:
-    """Return what an object holds by the registry that has its type; None where none has.
+    """Return what an object holds, from the registry that has its type; None if none has.
 
-    That includes what is no child but needed to put the object together again.
+    That includes the other data that is needed to build the object again.
     """
     for name, attribute, flatten in _REGISTRIES:
         module = sys.modules.get(name)
-        # Another thread may be importing it.
+        # The attribute is missing while another thread imports the module.
         if module is not None and hasattr(module, attribute):
             flattened = flatten(module, node)
             if flattened is not None:

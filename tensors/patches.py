@@ -1,4 +1,4 @@
-"""What this floor changes in NumPy, PyTorch and JAX: rows of `PATCHES`. Imports none of them."""
+"""The rows of `PATCHES` for changes in NumPy, PyTorch and JAX. Imports none of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ __all__ = [
 ]
 
 _NUMPY: Final = "2.0 to 2.5"
+"""The versions of NumPy that the tests run with."""
 _THERE: Final = "each of them is there"
+"""The guard of patches that only need the attributes to exist."""
 
 GARBAGE_COLLECTIONS: Final = Patch(
     library="python",

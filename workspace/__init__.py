@@ -1,6 +1,6 @@
-"""Workspaces: loops whose memory is known, planned and explained.
+"""Workspaces: loops whose memory is planned in one slab, after one pass was recorded.
 
-Read `workspace`, then `results` (what a workspace says of itself). Passes are recorded and served
-by the arena, in `tensors/arena/src/passes.h`; what was born in them, and what would lower their
-peak, is found by `leaks.peaks`; where things lie is planned by `planner`.
+Read `workspace`, then `results` (statistics and peaks). The arena records and serves the passes
+(`tensors/arena/src/passes.h`). `leaks.peaks` finds what was born in them and what would lower their
+peak. `planner` plans the offsets in the slab.
 """

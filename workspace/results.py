@@ -1,4 +1,4 @@
-"""What a workspace says of itself: its figures and its peak."""
+"""The statistics and the peak of a workspace."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ __all__ = ["Peak", "Replan", "WorkspaceStatistics"]
 
 
 _REASONS_SHOWN: Final = 20
+"""So many reasons for misses are listed; the others are counted in one line."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A plan that was made after the first one.
+    """A plan that replaced an earlier one.
 
     Attributes
     ----------
@@ -27,9 +28,9 @@ class Replan:
     key : object
         The key of that pass.
     reason : str
-        What did not fit, with its line.
+        What did not fit into the earlier plan, and the line.
     line : str
-        That line: ``"train.py:41"``.
+        The line, such as ``"train.py:41"``.
     """
 
     number: int
@@ -41,7 +42,7 @@ class Replan:
 @final
 @dataclass(frozen=True, slots=True)
 class WorkspaceStatistics:
-    """The figures of a workspace, of all its threads together.
+    """The statistics of a workspace, for all its threads together.
 
     Attributes
     ----------
@@ -50,17 +51,17 @@ class WorkspaceStatistics:
     slab_nbytes : int
         The bytes of its slabs.
     bound_nbytes : int
-        The most bytes that what is planned has in use at once, in the largest of its plans: no slab
-        can be smaller. With several threads, the sum over their slabs.
+        The most bytes that planned blocks have in use at once, in the largest plan: no slab can be
+        smaller. With several threads, the sum over their slabs.
     hits, misses : int
-        Births that the slab served, and births that it should have served.
+        Births that were served from a slab, and planned births that were not.
     escapes : int
         Blocks that outlived their pass.
     reasons : mapping of str to int
-        Why births were missed, with the line, and how often; of more than 500 reasons the later
-        ones together.
+        By the reason for misses, with the line, their number. After 500 reasons all further ones
+        are counted together.
     replans : tuple of Replan
-        The plans that were made after the first of each key.
+        The plans that replaced earlier ones.
     persistent_nbytes : int
         The bytes of persistent arrays.
     """
@@ -77,7 +78,7 @@ class WorkspaceStatistics:
 
     @property
     def ratio(self) -> float:
-        """Return the bytes of the slabs over the bound; 1.0 where nothing is planned."""
+        """Return the bytes of the slabs divided by the bound; 1.0 if nothing is planned."""
         return self.slab_nbytes / self.bound_nbytes if self.bound_nbytes else 1.0
 
     def __str__(self) -> str:
@@ -92,7 +93,7 @@ class WorkspaceStatistics:
         if most[_REASONS_SHOWN:]:
             rest = sum(count for _, count in most[_REASONS_SHOWN:])
             lines.append(f"missed {rest} times: {len(most) - _REASONS_SHOWN} reasons more")
-        lines += [f"planned anew after pass {one.number}: {one.reason}" for one in self.replans]
+        lines += [f"planned anew after pass {replan.number}: {replan.reason}" for replan in self.replans]
         return "\n".join(lines)
 
 
@@ -106,12 +107,11 @@ class Peak:
     key : object
         The key of the pass.
     nbytes : int
-        The most bytes that what was born in the pass had in use at once, with the persistent
-        arrays.
+        The most bytes in use at once of what was born in the pass, plus the persistent arrays.
     line : str
-        The line of the birth at which that was.
+        The line of the birth that reached the peak.
     living : tuple of LinePeak
-        What lived then, by line, the largest sum first.
+        What lived at the peak, by line, the most bytes first.
     advice : tuple of Advice
         What would lower the peak, the most effective first.
     """

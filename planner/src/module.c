@@ -7,32 +7,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More are not searched: a search goes as deep as there are buffers, on the stack of the thread. */
-enum { SEARCHED_AT_MOST = 1024 };
-#define ASKS_EVERY_S 0.05
+/* With more buffers there is no search: it recurses once for each buffer, on the thread's stack. */
+enum { MAX_SEARCHED_BUFFERS = 1024 };
+/* How often Python handles its signals while a plan is made, in seconds. */
+#define SIGNALS_EVERY_S 0.05
 
-/* A clock that lets other threads run, and Python handle its signals now and then. */
+/* A clock that lets Python handle its signals now and then, without the GIL in between. */
 struct python_clock {
     struct clock clock;
-    double asks_at_s;
-    PyThreadState *thread;
+    double signals_at_s;   /* when signals are handled next */
+    PyThreadState *thread; /* saved by PyEval_SaveThread() */
 };
 
 static bool is_interrupted(struct clock *given)
 {
     struct python_clock *clock = (struct python_clock *)given;
     double now = now_s();
-    if (now < clock->asks_at_s) {
+    if (now < clock->signals_at_s) {
         return false;
     }
-    clock->asks_at_s = now + ASKS_EVERY_S;
+    clock->signals_at_s = now + SIGNALS_EVERY_S;
     PyEval_RestoreThread(clock->thread);
     bool interrupted = PyErr_CheckSignals() < 0;
     clock->thread = PyEval_SaveThread();
     return interrupted;
 }
 
-static enum outcome lower_of_two(const struct problem *problem, int64_t *best, int64_t *offsets, enum outcome outcome)
+/* Copies the plan `offsets` to `best` if it was found and is lower. Returns `outcome`. */
+static enum outcome keep_lower(const struct problem *problem, int64_t *best, int64_t *offsets, enum outcome outcome)
 {
     if (outcome == DONE && problem_height(problem, offsets) < problem_height(problem, best)) {
         memcpy(best, offsets, (size_t)problem->count * sizeof *best);
@@ -40,11 +42,18 @@ static enum outcome lower_of_two(const struct problem *problem, int64_t *best, i
     return outcome;
 }
 
-/* Plan, without Python: the greedy plan by size always, others while there is time. */
+/* Makes a plan without the GIL: the greedy plan by size always, others while there is time. */
 static enum outcome make_plan(struct problem *problem, int64_t *best, struct clock *clock)
 {
-    static const char *const lowest_first[] = {"TWA", "TA", "WA"};
-    static const char *const one_by_one[] = {"A", "W"};
+    typedef enum outcome (*placing)(const struct problem *problem, const int32_t *order, int64_t *offsets);
+    /* Further greedy plans: how the buffers are placed, and in which order. See `problem_order`. */
+    static const struct {
+        placing place;
+        const char *letters;
+    } further[] = {
+        {place_lowest, "TWA"}, {place_lowest, "TA"},   {place_lowest, "WA"},
+        {place_by_order, "A"}, {place_by_order, "W"},
+    };
     size_t count = (size_t)problem->count;
     int32_t *order = malloc((count + 1) * sizeof *order);
     int64_t *offsets = malloc((count + 1) * sizeof *offsets);
@@ -57,19 +66,18 @@ static enum outcome make_plan(struct problem *problem, int64_t *best, struct clo
                       ? place_by_order(problem, order, best)
                       : NO_MEMORY;
     }
-    for (int i = 0; outcome == DONE && i < 5; i++) {
+    for (size_t i = 0; outcome == DONE && i < sizeof further / sizeof further[0]; i++) {
         if ((i > 0 && is_over(clock)) || problem_height(problem, best) <= problem->bound) {
             break;
         }
-        const char *letters = i < 3 ? lowest_first[i] : one_by_one[i - 3];
-        outcome = !problem_order(problem, problem->totals, letters, order, problem->count) ? NO_MEMORY
-                  : i < 3 ? place_lowest(problem, order, offsets)
-                          : place_by_order(problem, order, offsets);
-        outcome = lower_of_two(problem, best, offsets, outcome);
+        outcome = problem_order(problem, problem->totals, further[i].letters, order, problem->count)
+                      ? further[i].place(problem, order, offsets)
+                      : NO_MEMORY;
+        outcome = keep_lower(problem, best, offsets, outcome);
     }
     free(order);
     free(offsets);
-    if (outcome == DONE && problem->count <= SEARCHED_AT_MOST && !is_over(clock)) {
+    if (outcome == DONE && problem->count <= MAX_SEARCHED_BUFFERS && !is_over(clock)) {
         outcome = search_lower(problem, best, clock);
     }
     return outcome == STOPPED || outcome == NONE ? DONE : outcome;
@@ -98,7 +106,7 @@ static PyObject *plan(PyObject *module, PyObject *arguments)
         double now = now_s();
         struct python_clock clock = {
             .clock = {.end_s = now + seconds, .is_interrupted = is_interrupted},
-            .asks_at_s = now + ASKS_EVERY_S,
+            .signals_at_s = now + SIGNALS_EVERY_S,
             .thread = PyEval_SaveThread(),
         };
         struct problem problem;
@@ -110,7 +118,7 @@ static PyObject *plan(PyObject *module, PyObject *arguments)
         problem_clear(&problem);
         PyEval_RestoreThread(clock.thread);
         if (clock.clock.interrupted) {
-            /* With the exception of the handler. */
+            /* The signal handler has raised an exception. */
         }
         else if (outcome == NO_MEMORY) {
             PyErr_NoMemory();

@@ -1,5 +1,5 @@
-/* What is to be planned: buffers, the sections of time that they live in, and whether a plan is
- * sound. */
+/* The problem: buffers and the sections of time that they live in. The check of a plan, and orders
+ * of buffers. */
 #include "planner.h"
 
 #include <stdlib.h>
@@ -25,7 +25,8 @@ static int compare(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static int32_t place_of(int64_t time, const int64_t *cuts, int32_t count)
+/* The index of a time among the sorted cuts. */
+static int32_t index_of(int64_t time, const int64_t *cuts, int32_t count)
 {
     return (int32_t)((const int64_t *)bsearch(&time, cuts, (size_t)count, sizeof *cuts, compare) - cuts);
 }
@@ -59,8 +60,8 @@ bool problem_make(struct problem *problem, const int64_t *lower, const int64_t *
         *buffer = (struct buffer){
             .size = sizes[i],
             .width = (uint64_t)upper[i] - (uint64_t)lower[i],
-            .first = place_of(lower[i], cuts, distinct),
-            .until = place_of(upper[i], cuts, distinct),
+            .first = index_of(lower[i], cuts, distinct),
+            .until = index_of(upper[i], cuts, distinct),
         };
         for (int32_t section = buffer->first; section < buffer->until; section++) {
             problem->totals[section] += buffer->size;
@@ -110,7 +111,8 @@ static int compare_extents(const void *left, const void *right)
 
 bool problem_overlaps(const struct problem *problem, const int64_t *offsets)
 {
-    /* From low to high: in each section a buffer begins where the one below has ended, or above. */
+    /* From low to high offsets: in each section, a buffer must begin at or above the end of the one
+     * before. */
     struct extent *extents = malloc(((size_t)problem->count + 1) * sizeof *extents);
     int64_t *ends = calloc((size_t)problem->sections + 1, sizeof *ends);
     bool overlaps = extents == NULL || ends == NULL;
@@ -135,15 +137,17 @@ bool problem_overlaps(const struct problem *problem, const int64_t *offsets)
 
 /* ------------------------------------------------------------------ orders */
 
+enum { MAX_KEYS = 4 };
+
 struct ranked {
-    double keys[4];
+    double keys[MAX_KEYS];
     int32_t buffer;
 };
 
 static int compare_ranked(const void *left, const void *right)
 {
     const struct ranked *a = left, *b = right;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < MAX_KEYS; i++) {
         if (a->keys[i] != b->keys[i]) {
             return a->keys[i] > b->keys[i] ? -1 : 1;
         }
@@ -170,7 +174,7 @@ bool problem_order(const struct problem *problem, const int64_t *totals, const c
     for (int32_t i = 0; i < count; i++) {
         const struct buffer *buffer = &problem->buffers[order[i]];
         ranked[i].buffer = order[i];
-        for (int at = 0; at < 4 && letters[at] != '\0'; at++) {
+        for (int at = 0; at < MAX_KEYS && letters[at] != '\0'; at++) {
             switch (letters[at]) {
             case 'T': ranked[i].keys[at] = (double)largest_total(buffer, totals); break;
             case 'W': ranked[i].keys[at] = (double)buffer->width; break;

@@ -1,23 +1,26 @@
 /* Lower plans, by a search in depth for one that fits under a given height.
  *
  * After M. D. Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
- * Learning", ASPLOS 2023. A plan in which no buffer can sink is found by placing buffers from low
- * to high, each as low as those allow that are placed already. That is given up where a section can
- * no longer take what is left to be placed in it. Where what is left falls apart into parts that
- * share no section, each is searched by itself. Which buffer comes first among those that could lie
- * equally low is a matter of luck, so several orders take turns, and heights too: each with so many
- * steps, and then with twice as many. */
+ * Learning", ASPLOS 2023. Buffers are placed from low to high, each as low as the placed buffers
+ * allow; every plan in which no buffer can be lowered is found in this way. A branch of the search
+ * is given up as soon as a section has no room for its buffers that are not placed yet. If these
+ * buffers fall into parts that share no section, each part is searched by itself. Several buffers
+ * may be able to lie equally low, and which one should come first cannot be known. Therefore
+ * several orders are tried in turn, for several heights, with a limited number of steps each; then
+ * again with twice as many steps. */
 #include "planner.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a buffer may come next, with the lowest offset that it could have. */
+/* A buffer that may be placed next, the lowest offset that it can have, and its place in the
+ * order. */
 struct candidate {
     int64_t offset;
     int32_t buffer, rank;
 };
 
+/* A former value of `lowest`, to be put back. */
 struct change {
     int64_t lowest;
     int32_t buffer;
@@ -26,19 +29,20 @@ struct change {
 struct search {
     const struct problem *problem;
     struct clock *clock;
-    const char *letters;
-    int64_t height;
-    int64_t steps;          /* that are left */
-    int32_t *neighbours;    /* of each buffer: those that live while it does */
-    int32_t *neighbours_at; /* where those of a buffer begin; those of the next one end them */
-    int32_t *members;       /* of each section: the buffers that live in it */
-    int32_t *members_at;
-    int32_t *crossing;      /* of each section: how many buffers, not placed yet, live on in the next one */
-    int64_t *floors;        /* of each section: how low what is left can lie at best */
-    int64_t *totals;        /* of each section: the bytes of what is left */
-    int64_t *lowest;        /* of each buffer that is left: the lowest offset that it could have */
-    int64_t *offsets;       /* of each buffer; -1 while it is not placed */
-    int64_t *found;
+    const char *letters; /* the order of the buffers: see problem_order */
+    int64_t height; /* the plan has to fit under this */
+    int64_t steps;  /* how many steps are left */
+    /* The buffers that live at the same time as buffer i: from `neighbours_at[i]` to
+     * `neighbours_at[i + 1]`, the latter excluded. */
+    int32_t *neighbours, *neighbours_at;
+    /* The buffers that live in section i: from `members_at[i]` to `members_at[i + 1]`. */
+    int32_t *members, *members_at;
+    int32_t *crossing; /* by section: how many unplaced buffers live both in it and in the next one */
+    int64_t *floors;   /* by section: the lowest offset that an unplaced buffer in it can have */
+    int64_t *totals;   /* by section: the bytes of the unplaced buffers in it */
+    int64_t *lowest;   /* by unplaced buffer: the lowest offset that it can have */
+    int64_t *offsets;  /* by buffer: its offset, or -1 while it is not placed */
+    int64_t *found;    /* by buffer: the offset where it was placed last; in the end, the plan */
 };
 
 static enum outcome search_part(struct search *search, int32_t first, int32_t until, int32_t *buffers, int32_t count);
@@ -52,7 +56,8 @@ static int compare_candidates(const void *left, const void *right)
                                   : (a->rank > b->rank) - (a->rank < b->rank);
 }
 
-/* Go on after a buffer has been placed; in parts, where it was all that held them together. */
+/* Search on after a buffer was placed. If only that buffer connected parts of the problem, each
+ * part is searched by itself. */
 static enum outcome search_around(struct search *search, int32_t first, int32_t until, const int32_t *order,
                                   int32_t count, struct candidate placed)
 {
@@ -95,8 +100,9 @@ static enum outcome search_around(struct search *search, int32_t first, int32_t 
     return outcome;
 }
 
-/* Place a buffer: raise what others could have, and the floors. Returns the number of changes that
- * were noted. */
+/* Place a buffer, and raise `lowest` of its neighbours and the floors accordingly. Returns the
+ * number of former values that were put into `changes`. Sets `is_last` to whether no unplaced
+ * buffer lives at the same time. */
 static int32_t put(struct search *search, struct candidate placed, struct change *changes, bool *is_last)
 {
     const struct problem *problem = search->problem;
@@ -137,8 +143,8 @@ static int32_t put(struct search *search, struct candidate placed, struct change
     return noted;
 }
 
-/* Whether each section can still take what is left, where nothing lies lower than an offset any
- * more. */
+/* Whether each section has room for its unplaced buffers, given that all of them will lie at
+ * `offset` or above. */
 static bool is_possible(const struct search *search, int32_t first, int32_t until, int64_t offset)
 {
     for (int32_t section = first; section < until; section++) {
@@ -150,17 +156,20 @@ static bool is_possible(const struct search *search, int32_t first, int32_t unti
     return true;
 }
 
-/* Place the next of the buffers of an order that are not placed yet, and search on. */
+/* How often the time is looked at: every 64 steps, a power of 2. */
+enum { STEPS_BETWEEN_LOOKS = 64 };
+
+/* Place each possible next buffer of an order in turn, and search on. */
 static enum outcome search_on(struct search *search, int32_t first, int32_t until, const int32_t *order, int32_t count,
                               int64_t at_least, int32_t rank_at_least)
 {
-    if (search->steps-- <= 0 || ((search->steps & 63) == 0 && is_over(search->clock))) {
+    if (search->steps-- <= 0 || ((search->steps & (STEPS_BETWEEN_LOOKS - 1)) == 0 && is_over(search->clock))) {
         return STOPPED;
     }
     const struct buffer *buffers = search->problem->buffers;
     size_t width = (size_t)(until - first);
-    /* What lies at this height or above leaves room for a buffer below: it could sink, or another
-     * takes that room first. */
+    /* A buffer at this offset or above would leave room for another one below it. The other one is
+     * placed first instead. */
     int64_t too_high = INT64_MAX;
     for (int32_t rank = 0; rank < count; rank++) {
         int64_t end = search->lowest[order[rank]] + buffers[order[rank]].size;
@@ -176,7 +185,7 @@ static enum outcome search_on(struct search *search, int32_t first, int32_t unti
     int32_t left = 0;
     for (int32_t rank = 0; outcome == NONE && rank < count; rank++) {
         int64_t offset = search->lowest[order[rank]];
-        /* Others were tried where the one before was placed. */
+        /* Candidates below were tried before, in place of the buffer that was placed last. */
         bool is_new = offset > at_least || (offset == at_least && rank >= rank_at_least);
         if (search->offsets[order[rank]] < 0 && offset < too_high && is_new) {
             candidates[left++] = (struct candidate){offset, order[rank], rank};
@@ -202,7 +211,7 @@ static enum outcome search_on(struct search *search, int32_t first, int32_t unti
         memcpy(search->floors + first, floors, width * sizeof *floors);
         search->offsets[next.buffer] = -1;
         if (is_last) {
-            /* Nothing lies on it: elsewhere it would be in the way. */
+            /* No unplaced buffer shares a section with it, so that no other offset can help. */
             break;
         }
     }
@@ -221,7 +230,7 @@ static enum outcome search_part(struct search *search, int32_t first, int32_t un
     return search_on(search, first, until, buffers, count, 0, 0);
 }
 
-/* Search for a plan that fits under a height, with an order and so many steps. */
+/* Search for a plan that fits under a height, with one order and a limited number of steps. */
 static enum outcome search_under(struct search *search, int64_t height, const char *letters, int64_t steps)
 {
     const struct problem *problem = search->problem;
@@ -250,7 +259,7 @@ static enum outcome search_under(struct search *search, int64_t height, const ch
     return outcome;
 }
 
-/* ------------------------------------------------------------------ what is searched */
+/* ------------------------------------------------------------------ the search as a whole */
 
 static void search_clear(struct search *search)
 {
@@ -266,7 +275,7 @@ static void search_clear(struct search *search)
     free(search->found);
 }
 
-/* False where there is no memory. */
+/* Make a search, to be cleared by the caller. False without memory. */
 static bool search_make(struct search *search, const struct problem *problem, struct clock *clock)
 {
     size_t count = (size_t)problem->count, sections = (size_t)problem->sections, lives = 0;
@@ -323,19 +332,19 @@ static bool search_make(struct search *search, const struct problem *problem, st
 
 enum outcome search_lower(struct problem *problem, int64_t *offsets, struct clock *clock)
 {
-    /* Which orders, and how far from the bound to the best plan: tight heights end hopeless ways
-     * soon. */
-    static const char *const letters[] = {"WAT", "TAW", "TWA"};
-    static const int thirty_seconds[] = {0, 4, 12, 24};
-    enum { ORDERS = 3, HEIGHTS = 4 };
+    /* The orders, and the heights to be searched, as fractions of the way from the bound to the
+     * best plan. Under low heights, hopeless branches end soon. */
+    enum { ORDERS = 3, HEIGHTS = 4, DENOMINATOR = 32 };
+    static const char *const letters[ORDERS] = {"WAT", "TAW", "TWA"};
+    static const int numerators[HEIGHTS] = {0, 4, 12, 24};
     struct search search;
     enum outcome outcome = search_make(&search, problem, clock) ? DONE : NO_MEMORY;
     int64_t best = problem_height(problem, offsets), steps = 2 * (int64_t)problem->count;
     while (outcome == DONE && best > problem->bound) {
-        /* NONE: neither was a lower plan found, nor is it known that there is none. */
+        /* It stays NONE if neither a lower plan nor a higher bound is found. */
         outcome = NONE;
         for (int at = 0; outcome == NONE && at < HEIGHTS; at++) {
-            int64_t height = problem->bound + (best - 1 - problem->bound) * thirty_seconds[at] / 32;
+            int64_t height = problem->bound + (best - 1 - problem->bound) * numerators[at] / DENOMINATOR;
             for (int order = 0; outcome == NONE && order < ORDERS; order++) {
                 enum outcome found = search_under(&search, height, letters[order], steps);
                 if (found == NO_MEMORY || (found == STOPPED && is_over(clock))) {
@@ -347,7 +356,7 @@ enum outcome search_lower(struct problem *problem, int64_t *offsets, struct cloc
                     outcome = DONE;
                 }
                 else if (found == NONE) {
-                    /* All was searched. */
+                    /* The whole search space was searched: there is no plan under this height. */
                     problem->bound = height + 1;
                     outcome = DONE;
                 }

@@ -1,4 +1,5 @@
-"""What scopes rest on: `errors`, `options`, `files`, places in code (`sites`), and `process`.
+"""The modules below scopes: `errors`, `options`, `files`, `sites` (lines of code) and `process`.
 
-The last has the changes that the package makes in other code. Nothing here knows a scope.
+`process` has the table of patches, the fork handlers and the import hook. Nothing here knows a
+scope.
 """

@@ -1,9 +1,9 @@
 """The errors and warnings of this library.
 
-Each error is also the built-in that a stranger would catch. The culprit is an attribute (a repr, a
-shape, a number of bytes), never the tensor itself: an error that is kept must not keep memory. All
-of them are built from one message and survive pickling, because errors cross process borders on
-their way out of DataLoader workers.
+Each error is also a built-in exception that callers would expect. Its attributes describe the
+resource (a repr, a shape, a number of bytes) and never hold the tensor itself: an error that is
+kept must not keep memory. Every error is built from one message and can be pickled, because
+DataLoader workers send errors to their parent process.
 """
 
 from __future__ import annotations

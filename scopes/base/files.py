@@ -14,36 +14,38 @@ __all__ = [
 ]
 
 _OPEN_FILES: Final = ("/dev/", "/proc/")
+"""Folders whose files are devices or open files: a rename would not write to them."""
 _NUMBERS: Final = itertools.count()
+"""The numbers in the names of temporary files."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, so that whoever reads it finds what was there before or all that is new.
+    """Write a file so that a reader finds either the old content or all of the new one.
 
     Parameters
     ----------
     path : Path
-        A link is followed. A pipe, a terminal, a file that is open already (``/dev/stdout``), or
-        one in a folder that nobody may write to, is written to directly.
+        A link is followed. A pipe, a terminal, a file that is open already (``/dev/stdout``), or a
+        file in a folder without write permission is written to directly.
     content : bytes
-        All of the file.
+        The whole content.
 
     Raises
     ------
     OSError
-        It cannot be written. Then a file that was there is unchanged, if it is not one of those.
+        The file cannot be written. The old file is unchanged, unless it is written to directly.
     """
     target = Path(os.path.realpath(path))
     is_open = os.path.abspath(path).startswith(_OPEN_FILES) or str(target).startswith(_OPEN_FILES)
     if is_open or (path.exists() and not path.is_file()) or not os.access(target.parent, os.W_OK):
         path.write_bytes(content)
         return
-    # A name of its own, as short as any: a handler of a signal may write meanwhile.
+    # A new name for each call, because a signal handler may write the same file meanwhile.
     temporary = target.with_name(f".whole.{os.getpid()}.{next(_NUMBERS)}")
     try:
         temporary.write_bytes(content)
         if target.exists():
-            # Some file systems have no modes.
+            # Some file systems have no permissions.
             with suppress(OSError):
                 shutil.copymode(target, temporary)
         os.replace(temporary, target)

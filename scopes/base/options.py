@@ -1,4 +1,4 @@
-"""The options of scopes that have a few values, and their checks."""
+"""The options `graph` and `escapes` of scopes: their values and checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 GraphOption = Literal["keep", "detach", "error", "none", "refuse"]
 """What happens to the graph of a tensor that leaves a scope.
 
-``"none"`` and ``"refuse"`` are about what the block may record, which a framework sees to when the
+``"none"`` and ``"refuse"`` limit what the block may record: a framework switches recording when the
 scope is entered and left.
 """
 

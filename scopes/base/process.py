@@ -1,8 +1,8 @@
-"""What is of the whole process: patches of other code, forks, the import hook, and kept pages.
+"""Changes to the whole process: patches of other code, fork handlers, the import hook, kept pages.
 
 Each patch has a row in one table, `PATCHES`, which ``python -m disposescope doctor`` prints. The
-package registers one handler of forks with Python, and has one finder on ``sys.meta_path``, only
-while some module is awaited.
+package registers one fork handler with Python. It has one finder on ``sys.meta_path``, and only
+while a module is awaited.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ __all__ = [
     "when_imported",
 ]
 
-# Patches: what is put in the place of code of Python, NumPy, PyTorch or JAX.
+# Patches: code of Python, NumPy, PyTorch or JAX that this package replaces.
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """What this package changes in other code for one purpose.
+    """A change that this package makes in other code, for one purpose.
 
     Attributes
     ----------
@@ -62,17 +62,17 @@ class Patch:
     name : str
         What is changed.
     why : str
-        What for.
+        The purpose.
     tested : str
         The versions of the library that the tests run with.
     guard : str
-        What is checked before anything is changed.
+        The condition that is checked before anything is changed.
     otherwise : str
-        What follows where that is not so; nothing is changed then.
+        What happens if the guard does not hold. Nothing is changed then.
     warns : bool
-        Whether a `RuntimeWarning` says so: not where only speed is lost.
+        Whether a `RuntimeWarning` tells of a guard that does not hold. False if only speed is lost.
     unseen : str
-        What a detector does not see then; empty where it sees as much.
+        What a detector does not see if the guard does not hold; empty if it sees as much.
     """
 
     library: str
@@ -97,7 +97,7 @@ class PatchRow:
     is_installed : bool
         Whether any of it is in place now.
     failures : tuple of str
-        What its guard found missing; empty where the guard holds, or was not asked yet.
+        What its guard found missing; empty if the guard holds, or was not asked yet.
     """
 
     patch: Patch
@@ -106,10 +106,11 @@ class PatchRow:
 
 
 _MISSING: Final = object()
+"""Stands for an attribute that a module or class does not have itself."""
 
 
 def _own(owner: object, name: str) -> object:
-    """Return what a module or a class itself has under a name, as it stands there."""
+    """Return an attribute of a module or class, without inherited ones and descriptors."""
     return cast("Mapping[str, object]", vars(owner)).get(name, _MISSING)
 
 
@@ -134,7 +135,8 @@ class _Attribute:
         return True
 
     def restore(self) -> None:
-        # What others have put over it is theirs, and stays; so does this, under it.
+        # If others have replaced the attribute since, their replacement stays, and so does this
+        # one, which theirs probably calls.
         found = _own(self._owner, self._name)
         if found is self._before:
             self._replacement = _MISSING
@@ -177,7 +179,7 @@ class _Change:
 class Patches:
     """The table of patches. The one instance is `PATCHES`.
 
-    Every method may be called again: after an interrupt, what was begun is done from the start.
+    Every method may be called again: after an interrupt it begins from the start.
     """
 
     def __init__(self) -> None:
@@ -192,23 +194,23 @@ class Patches:
             self._changes.setdefault(patch, {})
 
     def replace(self, patch: Patch, owner: Any, name: str, wrap: Callable[[Any], Any]) -> bool:
-        """Replace an attribute of a module or a class by what a function makes of it.
+        """Replace an attribute of a module or a class.
 
         Parameters
         ----------
         patch : Patch
-            The row that it belongs to.
+            The patch that the replacement belongs to.
         owner : module or type
-            What has the attribute.
+            The module or class that has the attribute.
         name : str
-            The attribute; ``"Class.attribute"`` for one of a class in a module.
+            The attribute; ``"Class.attribute"`` for an attribute of a class in a module.
         wrap : callable
-            Called with the original, as read from the owner; returns what takes its place.
+            Called with the original, as read from the owner; returns the replacement.
 
         Returns
         -------
         bool
-            False where there is no such attribute: the guard of the patch does not hold.
+            False if there is no such attribute: the guard of the patch does not hold.
         """
         self.declare(patch)
         within, _, last = name.rpartition(".")
@@ -225,16 +227,16 @@ class Patches:
         return change.install()
 
     def change(self, patch: Patch, install: Callable[[], object], restore: Callable[[], object]) -> bool:
-        """Make a change that is no attribute's.
+        """Make a change other than the replacement of an attribute.
 
         Parameters
         ----------
         patch : Patch
-            The row that it belongs to.
+            The patch that the change belongs to.
         install : callable
-            Makes it; returns False where the guard does not hold.
+            Makes the change; returns False if the guard does not hold.
         restore : callable
-            Undoes it.
+            Undoes the change.
 
         Returns
         -------
@@ -254,7 +256,7 @@ class Patches:
     def fail(self, patch: Patch, found: str) -> None:
         """Record, and warn once, that the guard of a patch does not hold.
 
-        Raises nothing, also where warnings are errors: whoever enters a block has not asked.
+        Raises nothing, even if warnings are errors: entering a scope must not fail because of it.
         """
         failures = self._failures.setdefault(patch, {})
         if found in failures:
@@ -263,10 +265,9 @@ class Patches:
         self._warn(patch, found)
 
     def note_unseen(self, patch: Patch, found: str) -> None:
-        """Record, and warn once, that something was met that cannot be seen.
+        """Record, and warn once, that something was met for which a patch's guard does not hold.
 
-        The guard of the patch does not hold. It is said of the reports that met it, and not of
-        later ones.
+        Only reports of detectors that were open then say so: see `unwatched_since`.
         """
         if patch not in self._met:
             self._warn(patch, found)
@@ -291,7 +292,7 @@ class Patches:
     def restore(self, patch: Patch) -> None:
         """Undo all changes of a patch, the last first.
 
-        Those that functions make are forgotten, with what the functions refer to.
+        Changes made by functions are forgotten, so that the functions can be freed.
         """
         changes = self._changes.get(patch, {})
         for key, change in [*reversed(changes.items())]:
@@ -321,11 +322,11 @@ class Patches:
         ]
 
     def note_unwatched(self, what: str) -> None:
-        """Record that a detector does not see something for another reason than a patch."""
+        """Record something that a detector does not see, for another reason than a patch."""
         self._unseen[what] = None
 
     def unwatched_since(self, before: Mapping[Patch, int]) -> list[str]:
-        """Return what a detector does not see in this process, a sentence for each reason.
+        """Return what a detector does not see in this process, as one text for each reason.
 
         Parameters
         ----------
@@ -345,20 +346,20 @@ class Patches:
 
 
 PATCHES: Final = Patches()
-"""All that this package changes in Python, NumPy, PyTorch and JAX."""
+"""The table of all changes that this package makes in Python, NumPy, PyTorch and JAX."""
 
 TESTED_PYTHON: Final = "3.11 to 3.14"
 """The versions of Python that the tests run with."""
 
 
 def version_of(library: str) -> str:
-    """Return the version of an imported library; ``"(unknown)"`` where it has none."""
+    """Return the version of an imported library; ``"(unknown)"`` if it has none."""
     if library == "python":
         return sys.version.partition(" ")[0]
     return str(getattr(sys.modules.get(library), "__version__", "(unknown)"))
 
 
-# Forks: locks that are held across them, and functions that are called.
+# Forks: locks that are held while the process forks, and functions that are called.
 
 
 class _Lock(Protocol):
@@ -370,7 +371,7 @@ class _Lock(Protocol):
 
 @final
 class _Forks:
-    """What is done at every fork of the process. The one instance is registered with Python."""
+    """The fork handler of this package. The one instance is registered with Python."""
 
     def __init__(self) -> None:
         self.locks: list[tuple[int, _Lock]] = []
@@ -389,10 +390,9 @@ class _Forks:
 
 
 def _call_all(functions: Sequence[Callable[[], object]]) -> None:
-    """Call each function, whatever others raise.
+    """Call each function, even if others raise, and raise their exceptions as a group in the end.
 
-    What they raised is raised as a group in the end. Python prints what is raised at a fork, and
-    goes on.
+    Python prints exceptions of fork handlers, and goes on.
     """
     errors: list[BaseException] = []
     for function in functions:
@@ -412,20 +412,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def hold_across_forks(lock: _Lock, order: int) -> None:
-    """Have every fork of the process wait for a lock, and hold it until there are parent and child.
+    """Acquire a lock before every fork of the process, and release it in the parent and the child.
 
-    A child has one thread only: for a lock that another thread of its parent held at the fork it
-    would wait forever.
+    A child has only one thread. It would wait forever for a lock that another thread of its parent
+    held at the fork.
 
     Parameters
     ----------
     lock : threading.Lock or threading.RLock
         The lock.
     order : int
-        Those with a lower number are acquired earlier. Whoever holds one may acquire those with
-        higher numbers. 0: a framework is installed; 1: a detector is opened or closed; 2: the
-        garbage collector is paused, or frameworks are told that births are recorded; 4: a member
-        gets or loses a composite; 5: the C library is told to keep pages; 8: a workspace plans.
+        Locks with lower numbers are acquired first. A thread that holds a lock may acquire locks
+        with higher numbers only. The lock is held while, 0: a framework is installed; 1: a detector
+        is opened or closed; 2: the garbage collector is paused, or frameworks are told that births
+        are recorded; 4: a member gets or loses a composite; 5: the C library is told to keep pages;
+        8: a workspace plans.
     """
     _FORKS.locks.append((order, lock))
     _FORKS.locks.sort(key=itemgetter(0))
@@ -439,9 +440,9 @@ def at_forks(
 ) -> None:
     """Call functions at every fork of the process.
 
-    Those before a fork are called in reverse of the order in which they were given, those after it
-    in that order. The locks of `hold_across_forks` are acquired after the former, and released
-    before the latter. A function that is given again is called once.
+    The functions `before` are called in reverse order of registration, the others in order. The
+    locks of `hold_across_forks` are acquired after all `before`, and released before all
+    `in_parent` and `in_child`. A function that is registered twice is called once.
     """
     for function, functions in (
         (before, _FORKS.before),
@@ -452,8 +453,8 @@ def at_forks(
             functions.append(function)
 
 
-# Imports: optional frameworks are installed when the program has imported their modules. Nothing is
-# imported that the program did not import itself.
+# Imports: a framework is installed when the program has imported its library. This package imports
+# no library of tensors by itself.
 
 
 _IMPORTS: Final = Patch(
@@ -468,30 +469,31 @@ _IMPORTS: Final = Patch(
 PATCHES.declare(_IMPORTS)
 
 _installing: Final = threading.RLock()
-# Acquired before all others: a framework that is installed begins to watch and to count.
+# Number 0, because installing a framework acquires other locks: it may begin to watch and to count.
 hold_across_forks(_installing, 0)
 _under_way: Final[set[str]] = set()
+"""The names of the modules whose frameworks are being installed, on the thread with the lock."""
 
 
 def await_module(name: str, install: Callable[[], None]) -> None:
     """Call `install` once, when the program has imported a module.
 
-    That is when a scope is entered (or a type is met) after the import, or at its end where a scope
-    is open then.
+    That is when a scope is entered or a type is looked up after the import; if a scope is open, it
+    is at the end of the import.
     """
     AWAITED[name] = (*AWAITED.get(name, ()), install)
     note_modules_seen(0)
 
 
 _at_end_of_import: Final[dict[str, tuple[Callable[[ModuleType], object], ...]]] = {}
-"""By the name of a module, what to call with the module at the end of its import.
+"""By the name of a module, functions to call with the module at the end of its import.
 
-Called whether a scope is open or not.
+Unlike those of `await_module`, they are called whether a scope is open or not.
 """
 
 
 def when_imported(name: str, function: Callable[[Any], object]) -> None:
-    """Call a function with a module: now if it is imported, else at the end of its import."""
+    """Call a function with a module, now if it is imported, else at the end of its import."""
     module = sys.modules.get(name)
     if module is None or _is_half_made(module):
         _at_end_of_import[name] = (*_at_end_of_import.get(name, ()), function)
@@ -501,11 +503,12 @@ def when_imported(name: str, function: Callable[[Any], object]) -> None:
 
 
 def _is_half_made(module: ModuleType) -> bool:
-    """Return whether a module is still being imported: it is in ``sys.modules`` already then."""
+    """Return whether a module in ``sys.modules`` is still being imported."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 _ROOT: Final = __name__.rpartition(".scopes.")[0]
+"""The name of this package."""
 
 
 @cache
@@ -518,14 +521,13 @@ def load_frameworks() -> None:
 def install_imported() -> None:
     """Install the frameworks whose modules the program has imported since the last look.
 
-    Nothing is done where none is awaited. A framework is installed once. Who looks meanwhile, on
-    another thread, waits until it is known.
+    A framework is installed once. A look on another thread waits until it is installed.
     """
     if not AWAITED:
         return
     seen = len(sys.modules)
     looked: set[str] = set()
-    # What is installed may await more.
+    # In a loop, because a framework that is installed may await further modules.
     while names := AWAITED.keys() - looked:
         looked |= names
         for name in names:
@@ -533,11 +535,11 @@ def install_imported() -> None:
             if module is None:
                 continue
             if _is_half_made(module):
-                # It is installed at a later look.
+                # Its framework is installed at a later look, which 0 brings about.
                 seen = 0
             else:
                 _install(name)
-    # Not before: until then others have to look, and to wait.
+    # Not earlier, so that other threads look too, and wait for the installation.
     note_modules_seen(seen)
     _watch_imports()
 
@@ -545,7 +547,7 @@ def install_imported() -> None:
 def _install(name: str) -> None:
     with _installing:
         if name in _under_way:
-            # What is installed looks itself.
+            # A framework that is being installed has called install_imported() itself.
             return
         _under_way.add(name)
         try:
@@ -553,10 +555,10 @@ def _install(name: str) -> None:
                 try:
                     functions[0]()
                 except Exception:
-                    # Not asked again. The next look installs the others.
+                    # A function that failed is not called again. The next look calls the others.
                     AWAITED[name] = AWAITED[name][1:]
                     raise
-                # After an interrupt it is done again, from the start.
+                # Removed after the call, so that it is called again after an interrupt.
                 AWAITED[name] = AWAITED[name][1:]
             AWAITED.pop(name, None)
         finally:
@@ -564,7 +566,7 @@ def _install(name: str) -> None:
 
 
 def _watch_imports() -> None:
-    """See imports as long as a module is awaited: one may be imported while a scope is open."""
+    """Install the import hook if a module is awaited, and remove it if none is."""
     if AWAITED or _at_end_of_import:
         PATCHES.change(_IMPORTS, _FINDER.install, _FINDER.remove)
     else:
@@ -573,10 +575,13 @@ def _watch_imports() -> None:
 
 @final
 class _Finder:
-    """The import hook: finds nothing itself, but sees the imports of awaited modules.
+    """The import hook: a finder that finds nothing itself, but sees the imports of awaited modules.
 
-    What `await_module` waits for is installed at the end of an import only while somebody wants
-    that: see `install_at_import_while`.
+    Attributes
+    ----------
+    installs : callable
+        Returns whether frameworks are to be installed at the end of an import: see
+        `install_at_import_while`.
     """
 
     def __init__(self) -> None:
@@ -593,9 +598,10 @@ class _Finder:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec that the other finders have for an awaited module; None for any other.
+        """Return another finder's spec for an awaited module; None for any other module.
 
-        Its loader calls what waits for the module when it has been executed.
+        The loader of the spec calls the functions that wait for the module at the end of the
+        import.
         """
         is_installed = name in AWAITED and self.installs()
         if not is_installed and name not in _at_end_of_import:
@@ -625,11 +631,14 @@ _FINDER: Final = _Finder()
 
 
 def install_at_import_while(condition: Callable[[], bool]) -> None:
-    """While a condition is met, install frameworks when an import ends, not at the next look."""
+    """While a condition holds, install frameworks at the end of an import, not at the next look.
+
+    The condition is called at each import of an awaited module.
+    """
     _FINDER.installs = condition
 
 
-# Sizes of memory as people write and read them.
+# Numbers of bytes as text.
 
 
 _WRITTEN: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -645,12 +654,12 @@ def parse_budget(budget: object, option: str = "budget") -> int:
         Bytes, or a number with a unit: ``"512MiB"`` (1024 to a KiB), ``"1.5 GB"`` (1000 to a kB),
         ``"64k"``.
     option : str, default "budget"
-        What it was given as, for messages.
+        The name of the option, for messages.
 
     Raises
     ------
     TypeError, ValueError
-        It is none of these, or not positive.
+        The budget is none of these, or not positive.
 
     Examples
     --------
@@ -671,6 +680,7 @@ def parse_budget(budget: object, option: str = "budget") -> int:
         nbytes = int(whole) * scale + int(fraction or 0) * scale // 10 ** len(fraction)
     if nbytes is None or nbytes <= 0:
         raise ValueError(f"{option} must be positive, not {budget!r}")
+    # Compiled code keeps a budget in a size_t, whose largest value stands for no budget.
     return min(nbytes, (1 << 62))
 
 
@@ -693,31 +703,32 @@ def bytes_text(nbytes: int) -> str:
     return f"{size / 1000:.1f} TB"
 
 
-# Pages that are kept instead of being faulted in again: an option of the GNU C library's allocator.
+# Keeping the pages of freed memory: an option of the GNU C library's allocator.
 #
 # Large blocks (above 32 MiB at the latest) are mapped from the system one by one and unmapped when
-# they are freed, so that each operation on large CPU tensors touches fresh pages: the kernel clears
-# every page of every result. With no mappings (``M_MMAP_MAX`` 0) and nothing given back
-# (``M_TRIM_THRESHOLD`` -1), the allocator serves them from its heap and reuses them.
+# they are freed. So each operation on large CPU tensors touches fresh pages, and the kernel clears
+# every page of every result. Without mappings (``M_MMAP_MAX`` 0) and without trimming
+# (``M_TRIM_THRESHOLD`` -1), the allocator takes such blocks from its heap and reuses them.
 #
 # The settings belong to the process, not to a thread or a scope. They are made when the first scope
-# that asks is entered; when the last one is closed, mappings are allowed again and ``malloc_trim``
-# returns what is free. The allocator's own adjustment of its mapping threshold ends with the first
-# call of ``mallopt`` (see its manual page); the threshold is therefore left where that adjustment
-# would end, at 32 MiB.
+# with the option is entered. When the last one is closed, mappings are allowed again and
+# ``malloc_trim`` returns free memory. The first call of ``mallopt`` ends the allocator's own
+# adjustment of its mapping threshold (see its manual page). Therefore the threshold is set to where
+# that adjustment would end: 32 MiB.
 
 
-# The parameters of mallopt(3), from <malloc.h>; the last two are glibc's DEFAULT_MMAP_MAX and
-# DEFAULT_MMAP_THRESHOLD_MAX.
+# Parameters of mallopt(3), from <malloc.h>.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_MMAP_MAX: Final = -4
 _MMAP_MAX: Final = 65536
+"""How many blocks may be mapped at once: glibc's DEFAULT_MMAP_MAX."""
 _MMAP_THRESHOLD_NBYTES: Final = 32 * 1024 * 1024
+"""Blocks from this size on are mapped: glibc's DEFAULT_MMAP_THRESHOLD_MAX."""
 
 
 def _find_glibc() -> Any:
-    """Return the C library of this process if it is a GNU one that can keep pages; else None."""
+    """Return the C library of this process if it is the GNU one and can keep pages; else None."""
     if os.name != "posix":
         return None
     library = ctypes.CDLL(None)
@@ -731,7 +742,7 @@ _GLIBC: Final = _find_glibc()
 _pages_lock: Final = threading.RLock()
 hold_across_forks(_pages_lock, 5)
 _askers: Final[set[int]] = set()
-"""Who keeps pages, by ``id``."""
+"""The ids of the objects that asked to keep pages and have not returned them."""
 
 
 def can_keep_pages() -> bool:
@@ -774,8 +785,5 @@ def return_pages(asker: object) -> None:
 
 
 def trim() -> bool:
-    """Return the free pages of the C heap to the system, if the C library can.
-
-    Returns whether there were any.
-    """
+    """Give free pages of the C heap back to the system, if possible. Return whether it did."""
     return _GLIBC is not None and bool(_GLIBC.malloc_trim(0))

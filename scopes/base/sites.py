@@ -32,26 +32,27 @@ __all__ = [
 
 @final
 class Role(IntEnum):
-    """What code is to a person who looks for the line of a birth.
+    """What a code object is when the birth site of a resource is looked for.
 
     Attributes
     ----------
     USER
-        Their own: its lines are birth sites.
+        Code of the program: its lines are birth sites.
     GENERATED
-        Generated for their own, such as a dataclass's ``__init__``: the line of its caller is one.
+        Code generated for the program, such as a dataclass's ``__init__``: the line of its caller
+        is the birth site.
     LIBRARY
-        A library's: the line of its caller is the birth site.
+        Code of a library: the line of its caller is the birth site.
     KEEPER
-        A library's that keeps what it makes for itself: what it makes is in no report.
+        Code of a library that keeps what it makes: reports leave that out.
     THROUGH
-        Code that, together with its caller, only passes a call on.
+        Code that only passes a call on, together with its caller.
     PASSING
         Code that passes a call on by itself, such as a constructor: its caller is what makes the
         resource.
     """
 
-    # The numbers are those of `leaks/births/src/places.c`.
+    # `leaks/births/src/places.c` has the same numbers.
     USER = 0
     GENERATED = 1
     LIBRARY = 2
@@ -67,19 +68,23 @@ This is kept at a birth, because formatting costs.
 """
 
 _OURS: Final = __name__.partition(".")[0]
+"""The name of this package."""
 _COMMANDS: Final = ("leak-report", "leak-report.exe", "leak-report-script.py", "leak-report-script.pyw")
-# Of these all modules are libraries', of the others those alone: what unpickles for the code that
-# asks.
+"""The names of the files that run this package's command."""
+# Packages and modules whose code has `Role.LIBRARY`. Python's own are here because they copy or
+# unpickle for the code that calls them.
 _packages: Final = {_OURS, "contextlib", "copy", "shelve"}
 _modules: Final = {f"multiprocessing.{name}" for name in ("connection", "managers", "queues", "reduction")}
 
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Parts of the paths of installed libraries' files."""
 
 _roles_of_code: Final[list[Callable[[CodeType, str], Role | None]]] = []
+"""The functions of `add_role_of_code`."""
 
 
 def add_library(*packages: str, module: str) -> None:
-    """Take some packages, and one module, for a library's code: no line of it is a birth site."""
+    """Give the code of some packages, and of one module, `Role.LIBRARY`: no birth sites."""
     _packages.update(packages)
     if module != "__main__":
         _modules.add(module)
@@ -87,16 +92,17 @@ def add_library(*packages: str, module: str) -> None:
 
 
 def add_role_of_code(role_of: Callable[[CodeType, str], Role | None]) -> None:
-    """Ask a function for the role of code that is a library's or in no file.
+    """Add a function that returns the role of code of a library, or of code without a file.
 
-    It is given the code and the name of its module. None is nothing to say. The name is empty where
-    the code has none.
+    It gets a code object and the name of its module, which is empty if there is none. It returns
+    None for code that it does not know.
     """
     if role_of not in _roles_of_code:
         _roles_of_code.append(role_of)
 
 
 _ranks: Final[dict[str, Role]] = {}
+"""A cache: by the name of a file, the role of its code."""
 
 
 @final
@@ -125,12 +131,12 @@ class Site:
 
 
 def mark_of(frame: FrameType | None) -> Mark | None:
-    """Return the innermost place in user code, at or above a frame.
+    """Return the innermost place in user code at a frame or its callers.
 
-    User code is not in this package, nor in an array library. Where there is none, the innermost
-    generated code is taken, or else the outermost code.
+    User code is all code outside of this package and array libraries. Without any, the innermost
+    place in generated code is returned, or else the outermost place.
     """
-    # Called at each birth under a detector.
+    # Called at each birth while a detector is open, hence the local names.
     ranks, user, generating = _ranks, Role.USER, Role.GENERATED
     generated: Mark | None = None
     outermost: Mark | None = None
@@ -170,18 +176,19 @@ def is_inside(frame: FrameType) -> bool:
 
 
 def is_of_the_program(module: str) -> bool:
-    """Return whether a module, given by its name, is the program's, not an installed library's."""
+    """Return whether a module, given by its name, belongs to the program and to no library."""
     package = module.partition(".")[0]
     if package in _packages or package in sys.stdlib_module_names or module in _modules:
         return False
     imported = sys.modules.get(module)
-    # Past a function __getattr__ of the module's. A program may have put another object there.
+    # vars(), because a module may have a function __getattr__. sys.modules may also have an object
+    # that is no module.
     file: object = vars(imported).get("__file__") if type(imported) is ModuleType else None
     return type(file) is not str or not any(folder in file for folder in _INSTALLED)
 
 
 def shown(file: str) -> str:
-    """Return a path relative to the working directory if it is under that, else unchanged."""
+    """Return a path relative to the working directory if it lies there, else unchanged."""
     if not os.path.isabs(file):
         return file
     try:
@@ -192,16 +199,16 @@ def shown(file: str) -> str:
 
 
 def _cell(file: str) -> int | None:
-    """Return the number of the notebook's cell, or IPython's input, of a file; None for others."""
+    """Return the number of the notebook cell, or IPython input, with a file name; else None."""
     ipython: Any = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()
-    # The public way to it is the traceback that IPython prints.
+    # IPython has no public function for this; only its printed tracebacks show the number.
     cells: dict[str, int] = getattr(getattr(shell, "compile", None), "_filename_map", {})
     return cells.get(file)
 
 
 def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
-    """Return the role of code, given with the globals that it runs with."""
+    """Return the role of code, given the globals that it runs with."""
     rank = _ranks.get(code.co_filename)
     if rank is None:
         rank = _rank(code.co_filename, namespace)
@@ -215,6 +222,7 @@ def rank_of(code: CodeType, namespace: dict[str, Any]) -> Role:
 
 
 def _rank(file: str, namespace: dict[str, Any]) -> Role:
+    """Return the role of the code of a file, given its globals, and cache it."""
     if file.startswith("<doctest"):
         rank = Role.USER
     elif file == "<string>" or file.startswith("<attrs generated"):
@@ -232,7 +240,7 @@ def _is_library(namespace: dict[str, Any]) -> bool:
 
 
 def _runs_programs(file: str, namespace: dict[str, Any]) -> bool:
-    """Return whether code only runs a program: that of ``python -m``, or this package's command."""
+    """Return whether code only starts a program: ``python -m``, or this package's command."""
     if file == "<frozen runpy>" or os.path.basename(file) in _COMMANDS:
         return True
     package: object = namespace.get("__package__")
@@ -244,13 +252,15 @@ def _top_package(namespace: dict[str, Any]) -> str:
     return name.partition(".")[0] if type(name) is str else ""
 
 
-# What an instruction of some code calls, by the name that the code has for it.
+# The name of the function that an instruction calls, found in the bytecode.
 
 CALLS: Final = ("CALL", "PRECALL")
-"""What the names of instructions begin with that call something."""
+"""The names of instructions that call something begin with these."""
 _BEFORE_CALLS: Final = frozenset({"KW_NAMES", "PRECALL"})
+"""Instructions between the arguments and the call that do not change the stack."""
 _JUMPS: Final = frozenset((*dis.hasjrel, *dis.hasjabs))
-# Operators, by the functions of PyTorch behind them.
+"""The numbers of instructions that jump: the stack before them is unknown."""
+# By operator, the name of PyTorch's function.
 _OPERATORS: Final = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floor_divide", "%": "remainder", "@": "matmul", "**": "pow",
     "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor", "<<": "bitwise_left_shift", ">>": "bitwise_right_shift",
@@ -268,28 +278,29 @@ _INSTRUCTIONS: Final = {
 
 
 def called_by(code: CodeType, last: int) -> tuple[dis.Instruction, str | None]:
-    """Return an instruction, and the name of what it calls or looks up, where it has one."""
+    """Return the instruction at an offset, and the name that it calls or looks up, or None."""
     instructions = _until(code, last)
-    asked = instructions[-1]
-    if not asked.opname.startswith(CALLS):
-        return asked, asked.argval if isinstance(asked.argval, str) else None
-    return asked, _loaded_name(_until_callee(instructions))
+    instruction = instructions[-1]
+    if not instruction.opname.startswith(CALLS):
+        return instruction, instruction.argval if isinstance(instruction.argval, str) else None
+    return instruction, _loaded_name(_until_callee(instructions))
 
 
 def _until(code: CodeType, last: int) -> list[dis.Instruction]:
+    """Return the instructions up to an offset."""
     return [instruction for instruction in dis.get_instructions(code) if instruction.offset <= last]
 
 
 def _until_callee(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
-    """Return the instructions up to the one that loads the callee of the call that ends them.
+    """Return the instructions up to the one that loads the callee of the last instruction, a call.
 
-    The list is empty where that is unknown.
+    The list is empty if that instruction is unknown.
     """
     instructions = instructions.copy()
     call = instructions.pop()
     argument = call.arg or 0
-    # The arguments lie on the stack above what is called: what loads that comes right before what
-    # loads them.
+    # The stack has the callee below its arguments, so that the instruction that loads the callee
+    # comes right before those that load the arguments.
     above = 1 + (argument & 1) if call.opname == "CALL_FUNCTION_EX" else argument + (call.opname == "CALL_KW")
     while instructions and instructions[-1].opname in _BEFORE_CALLS:
         instructions.pop()
@@ -302,7 +313,7 @@ def _until_callee(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
 
 
 def _loaded_name(instructions: list[dis.Instruction]) -> str | None:
-    """Return the name that the last of some instructions loads something by."""
+    """Return the name that the last instruction loads, or None."""
     if not instructions or not instructions[-1].opname.startswith("LOAD_") or instructions[-1].opname == "LOAD_CONST":
         return None
     value = instructions[-1].argval
@@ -310,10 +321,10 @@ def _loaded_name(instructions: list[dis.Instruction]) -> str | None:
 
 
 def name_of_call(code: CodeType, last: int) -> str | None:
-    """Return the name of an instruction that made a tensor: that of a function or of an operator's.
+    """Return the name of the function, method or operator by which an instruction made a tensor.
 
     ``relu`` for ``torch.relu(x)`` and ``x.relu()``, ``matmul`` for ``x @ w``, ``mT`` for ``x.mT``,
-    and ``grad`` for ``jax.grad(f)(x)``. None where the instruction does not show it.
+    and ``grad`` for ``jax.grad(f)(x)``. None if the instruction does not show it.
     """
     instructions = _until(code, last)
     instruction = instructions[-1]
@@ -325,32 +336,35 @@ def name_of_call(code: CodeType, last: int) -> str | None:
         in_place = opname == "BINARY_OP" and operator.endswith("=")
         return _OPERATORS.get(operator.removesuffix("=") if in_place else operator)
     while instructions and instructions[-1].opname.startswith(CALLS):
-        # What a call returned may be what is called.
+        # The callee may itself be the result of a call, as in ``jax.grad(f)(x)``.
         instructions = _until_callee(instructions)
     is_name = opname.startswith((*CALLS, "LOAD_ATTR", "LOAD_METHOD"))
     return _loaded_name(instructions) if is_name else None
 
 
 _ADDS: Final = ("LIST_APPEND", "SET_ADD", "MAP_ADD")
+"""The instructions that add an element to the result of a comprehension."""
 
 
 def is_in_comprehension(code: CodeType, instruction: int) -> bool:
     """Return whether an instruction makes an element of a list, set or dict comprehension.
 
-    Since Python 3.12 that is no function of its own, but a loop in the code around it.
+    Since Python 3.12 a comprehension is no function of its own, but a loop in the code around it.
     """
     instructions = list(dis.get_instructions(code))
-    loops: list[tuple[int, int]] = [(one.offset, one.argval) for one in instructions if one.opname == "FOR_ITER"]
+    # The offsets where each loop begins and ends.
+    loops: list[tuple[int, int]] = [(each.offset, each.argval) for each in instructions if each.opname == "FOR_ITER"]
 
     def around(offset: int) -> list[tuple[int, int]]:
         return sorted((loop for loop in loops if loop[0] < offset < loop[1]), reverse=True)
 
-    made_in = around(instruction)[:1]
-    # The argument of an addition counts down to what is added to, below the iterators of the
-    # comprehension's own loops. A display with a star, ``[*rows, row]``, has none of them.
+    innermost = around(instruction)[:1]
+    # The argument of an adding instruction is the depth of the result on the stack, below the
+    # iterators of the comprehension's own loops. In a display with a star, ``[*rows, row]``, there
+    # are no such iterators.
     return any(
-        loop in made_in
-        for one in instructions
-        if one.opname in _ADDS
-        for loop in around(one.offset)[: (one.arg or 1) - 1]
+        loop in innermost
+        for each in instructions
+        if each.opname in _ADDS
+        for loop in around(each.offset)[: (each.arg or 1) - 1]
     )

@@ -1,3 +1,5 @@
+/* Births and deaths: how a resource gets into LIVE and its scope, what happens when it dies by
+ * reference count, and composites that are born with all of their members. */
 #include "scopes.h"
 
 PyObject *died_function, *anchor_died_function;
@@ -16,29 +18,29 @@ int births_make(PyObject *module)
     return is_made ? 0 : -1;
 }
 
-/* Forgets the composite that has died last, where this is it and all of its members are gone now.
+/* Takes `unit` out of DEAD_COMPOSITES if it is the last one there and all of its members are dead.
  * -1 with an error set. */
 static int forget_spent(Entry *unit);
-/* Forgets the composites that have died with all of their members. -1 with an error set. */
+/* Takes all composites whose members are dead out of DEAD_COMPOSITES. -1 with an error set. */
 static int sweep(void);
 
-/* Whether two entries of one key are those of one resource: the older may be that of something that
- * is gone and whose callback was interrupted. Not asked of tuples. */
+/* Whether two entries with the same key belong to the same resource. They may not: the older one
+ * may be left over from a dead object whose callback was interrupted. False for tuples. */
 static bool are_of_one(PyObject *known, Entry *entry)
 {
     if (!is_entry(known) || is_anchored((Entry *)known) || is_anchored(entry)) {
         return false;
     }
-    PyObject *one = resource_of((Entry *)known), *other = resource_of(entry);
-    Py_XDECREF(one);
-    Py_XDECREF(other);
+    PyObject *known_resource = resource_of((Entry *)known), *resource = resource_of(entry);
+    Py_XDECREF(known_resource);
+    Py_XDECREF(resource);
     PyErr_Clear();
-    return one != NULL && one == other;
+    return known_resource != NULL && known_resource == resource;
 }
 
-/* Into the table, and the list of the scope that owns it, which may be NULL: all or nothing. Runs
- * no Python code but what dies by a replaced entry. 1 where the resource has an entry already, and
- * nothing has changed. -1 with an error set. */
+/* Puts an entry into LIVE and into the entries of its owner `scope`, which may be NULL, or does
+ * neither. Returns 0; 1 if the resource has an entry already; -1 with an error set. Runs no Python
+ * code, unless a stale entry is replaced and its death runs some. */
 static int record(Entry *entry, ScopeState *scope)
 {
     Ledger *ledger = ledger_here();
@@ -68,8 +70,8 @@ static int record(Entry *entry, ScopeState *scope)
     if (own(scope, entry) == 0) {
         ledger->counts[CREATED_IN_SCOPE]++;
         if (scope_is_closed(scope)) {
-            /* Another thread closed it while Python code looked for it: the entry goes where the
-             * next birth will. */
+            /* Another thread closed the scope while Python code was looking for it. `_take` gives
+             * the entry to the next open scope out. */
             PyObject *taken = PyObject_CallMethodOneArg((PyObject *)scope, name_take, (PyObject *)entry);
             Py_XDECREF(taken);
             return taken == NULL ? -1 : 0;
@@ -88,11 +90,13 @@ static int record(Entry *entry, ScopeState *scope)
 
 /* ------------------------------------------------------------------ births of single resources */
 
-/* `born()`, but listeners are called only where `is_new`. `scope` is NULL where it is to be looked
- * for. */
+/* Records a birth without calling listeners. `given` is the scope, or NULL for the current one.
+ * Sets `is_new` to whether the resource had no entry. Returns the entry, a new reference; NULL with
+ * an error set. */
 static PyObject *make_born(PyObject *resource, PyObject *kind, PyObject *given, bool *is_new)
 {
-    /* What can run other code comes first, and the rest is one step for every other thread. */
+    /* Looking for the scope can run other code, so it comes first. The rest is one step for every
+     * other thread. */
     ScopeState *scope = given == NULL ? current_scope() : (ScopeState *)Py_NewRef(given);
     Entry *entry = NULL;
     if (scope != NULL || !PyErr_Occurred()) {
@@ -100,7 +104,7 @@ static PyObject *make_born(PyObject *resource, PyObject *kind, PyObject *given, 
         int failed = entry == NULL ? -1 : record(entry, scope);
         *is_new = failed == 0;
         if (failed > 0) {
-            /* It was born before: it has one kind, and one owner. */
+            /* It was born before, and keeps its entry: a resource has one kind and one owner. */
             PyObject *known = PyDict_GetItemWithError(live_table, entry->key);
             Py_XINCREF(known);
             Py_SETREF(entry, (Entry *)known);
@@ -150,7 +154,7 @@ PyObject *born_pending(PyObject *resource, PyObject *kind, PyObject *scope)
 
 /* ------------------------------------------------------------------ deaths */
 
-/* Takes an entry out of a table if it is there; runs no Python code in between. 1 for taken, -1
+/* Takes an entry out of a table: 1, or 0 if it is not there. Runs no Python code in between. -1
  * with an error set. */
 static int taken_out_of(PyObject *table, Entry *entry)
 {
@@ -161,7 +165,7 @@ static int taken_out_of(PyObject *table, Entry *entry)
     return found == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
-/* 1 where an entry is in the table of what is alive, -1 with an error set. */
+/* Whether an entry is in LIVE: 1 or 0, -1 with an error set. */
 static int is_live(const Entry *entry)
 {
     PyObject *found = PyDict_GetItemWithError(live_table, entry->key);
@@ -170,9 +174,9 @@ static int is_live(const Entry *entry)
 
 static int die(Entry *entry);
 
-/* Takes note that a tuple is gone, where it is: it held its elements, and one of them has died.
- * Another tuple around the same anchor may be left, which did not have that element. -1 with an
- * error set. */
+/* Records the death of a tuple after one of its elements has died: a tuple holds its elements, so
+ * it must be gone. Does nothing if another tuple with the same anchor, and without that element, is
+ * left. -1 with an error set. */
 static int tuple_died(Entry *unit)
 {
     if (!is_anchored(unit)) {
@@ -191,8 +195,8 @@ static int tuple_died(Entry *unit)
     return die(unit);
 }
 
-/* Takes a member out of the table of what is shared, where tuples are among the composites that
- * share it: a new reference to these, and NULL for none, and where an error is set. */
+/* If tuples are among the composites that share a member, takes the member out of SHARED and
+ * returns these composites, a new reference. NULL otherwise, and with an error set. */
 static PyObject *sharing_tuples(Entry *member)
 {
     PyObject *others = PyDict_GetItemWithError(shared_table, (PyObject *)member);
@@ -213,8 +217,7 @@ static PyObject *sharing_tuples(Entry *member)
     return others;
 }
 
-/* Takes note that a member is gone, and the tuples with it that it was an element of. -1 with an
- * error set. */
+/* Records the deaths of the tuples that a dead member was an element of. -1 with an error set. */
 static int part_died(Entry *member)
 {
     PyObject *others = PyDict_GET_SIZE(shared_table) == 0 ? NULL : sharing_tuples(member);
@@ -232,8 +235,8 @@ static int part_died(Entry *member)
     return failed;
 }
 
-/* Puts the composite of a dead entry among those that `settle` looks at, where it is one. 1 where
- * it was put, -1 with an error set. */
+/* Puts the entry of a dead composite into DEAD_COMPOSITES, for `settle`: 1, or 0 if it is no
+ * composite. -1 with an error set. */
 static int keep_dead_composite(Entry *entry)
 {
     if (PyTuple_GET_SIZE(entry->members) == 0) {
@@ -242,7 +245,12 @@ static int keep_dead_composite(Entry *entry)
     return PyList_Append(dead_composites, (PyObject *)entry) < 0 ? -1 : 1;
 }
 
-/* The end of a resource that was alive. */
+/* So many dead composites are collected before they are swept. If half of them are left after a
+ * sweep, they would be looked at again and again, so that they are settled instead. */
+enum { SWEEP_AT = 512, SETTLE_AT = 256 };
+
+/* Takes a resource that died while it was alive, not released, from its owner, and counts it. -1
+ * with an error set. */
 static int leave_owner(Entry *entry)
 {
     Ledger *ledger = ledger_here();
@@ -262,7 +270,7 @@ static int leave_owner(Entry *entry)
         if (failed < 0) {
             return -1;
         }
-        /* What went with the code that made it, before anybody counted, is in no statistics. */
+        /* An open birth was not counted, so its death is not counted either. */
         ledger->counts[DISPOSED_IN_SCOPE] += !is_open_birth(entry);
     }
     int kept = keep_dead_composite(entry);
@@ -272,15 +280,13 @@ static int leave_owner(Entry *entry)
     if (kept <= 0) {
         return kept;
     }
-    if (PyList_GET_SIZE(dead_composites) < 512) {
+    if (PyList_GET_SIZE(dead_composites) < SWEEP_AT) {
         return 0;
     }
     if (sweep() < 0) {
         return -1;
     }
-    /* Of those that leave something many are left: the others would be looked at again and
-     * again. */
-    if (PyList_GET_SIZE(dead_composites) >= 256 && settle_earlier_function != NULL) {
+    if (PyList_GET_SIZE(dead_composites) >= SETTLE_AT && settle_earlier_function != NULL) {
         PyObject *done = PyObject_CallNoArgs(settle_earlier_function);
         Py_XDECREF(done);
         return done == NULL ? -1 : 0;
@@ -288,11 +294,11 @@ static int leave_owner(Entry *entry)
     return 0;
 }
 
-/* -1 with an error set. */
+/* Records the death of a resource, alive or released, and tells listeners. -1 with an error set. */
 static int die(Entry *entry)
 {
-    /* A dying object lends its reference to the callback, and the tables may hold the only
-     * others. */
+    /* The caller's reference is borrowed from the dying object, and the tables may hold the only
+     * other ones. */
     Py_INCREF(entry);
     int alive = taken_out_of(live_table, entry);
     if (alive > 0) {
@@ -334,9 +340,10 @@ PyObject *compiled_anchor_died(PyObject *module, PyObject *entry)
     Py_RETURN_NONE;
 }
 
-/* ================================================================== whole composites */
+/* ------------------------------------------------------------------ births of composites with their members */
 
-/* The entries of the members of a unit, none of which is in a table yet. NULL with an error set. */
+/* A tuple of new entries, in no table yet, for the members of a composite. `members` is a tuple or
+ * list, in which None stands for no member. NULL with an error set. */
 static PyObject *parts_of(PyObject *members, PyObject *kind, Entry *unit)
 {
     Py_ssize_t given = PySequence_Fast_GET_SIZE(members), number = 0;
@@ -363,7 +370,7 @@ static PyObject *parts_of(PyObject *members, PyObject *kind, Entry *unit)
 
 static Entry *entry_at(PyObject *entries, Py_ssize_t at) { return (Entry *)PyTuple_GET_ITEM(entries, at); }
 
-/* 1 where one of some entries has the key of another that is known, -1 with an error set. */
+/* Whether LIVE has the key of one of the entries: 1 or 0, -1 with an error set. */
 static int any_known(PyObject *entries)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
@@ -375,7 +382,7 @@ static int any_known(PyObject *entries)
     return 0;
 }
 
-/* Takes the first of some entries out of the table again; keeps the error that is set. */
+/* Takes the first `number` entries out of LIVE again. Keeps the error that is set. */
 static void forget(PyObject *entries, Py_ssize_t number)
 {
     PyObject *type, *value, *traceback;
@@ -388,7 +395,7 @@ static void forget(PyObject *entries, Py_ssize_t number)
     PyErr_Restore(type, value, traceback);
 }
 
-/* Into the table, all or nothing. -1 with an error set. */
+/* Puts all entries into LIVE, or none. -1 with an error set. */
 static int make_known(PyObject *entries)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
@@ -401,15 +408,16 @@ static int make_known(PyObject *entries)
     return 0;
 }
 
-/* The unit, known and owned with its members; None where a member is known already. NULL with an
- * error set. */
+/* Records the birth of a composite and its members. Returns the composite's entry, a new reference;
+ * None if a member is known already. NULL with an error set. `arguments` are those of
+ * `born_whole()`. */
 static PyObject *make_whole(PyObject *const *arguments, ScopeState *scope)
 {
     Entry *unit = make_any_entry(arguments[0], arguments[1]);
     PyObject *parts = unit == NULL ? NULL : parts_of(arguments[2], arguments[3], unit);
     PyObject *born = NULL;
     if (parts != NULL) {
-        /* From here on no other thread comes in between. */
+        /* From here on no Python code runs, so that no other thread comes in between. */
         int known = any_known(parts);
         if (known > 0) {
             born = Py_NewRef(Py_None);
@@ -441,7 +449,7 @@ PyObject *compiled_born_whole(PyObject *module, PyObject *const *arguments, Py_s
         PyErr_SetString(PyExc_TypeError, "born_whole() takes a resource, its kind, a list of members, and their kind");
         return NULL;
     }
-    /* What can run other code comes first. */
+    /* Looking for the scope can run other code, so it comes first. */
     ScopeState *scope = current_scope();
     PyObject *unit = scope == NULL && PyErr_Occurred() ? NULL : make_whole(arguments, scope);
     Py_XDECREF(scope);
@@ -451,8 +459,8 @@ PyObject *compiled_born_whole(PyObject *module, PyObject *const *arguments, Py_s
     return unit;
 }
 
-/* Whether a composite has died with all of its members, none of which was a composite. -1 with an
- * error set. */
+/* Whether all members of a dead composite are dead, and none of them is a composite: 1 or 0. -1
+ * with an error set. */
 static int is_spent(const Entry *unit)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(unit->members); i++) {
@@ -493,9 +501,8 @@ static int sweep(void)
     if (PyDict_GET_SIZE(shared_table) != 0) {
         return 0;
     }
-    /* Taken out first: what is let go below may leave dead composites of its own. A slice would be
-     * of no use: making the list can run the garbage collector, and that code which changes the
-     * table. */
+    /* The list is emptied first, because dropping references below may add dead composites to it.
+     * Making a slice could run the garbage collector, and with it code that changes the list. */
     PyObject *taken = PyList_New(0);
     if (taken == NULL || PyList_SetSlice(taken, 0, 0, dead_composites) < 0 ||
         PyList_SetSlice(dead_composites, 0, PyList_GET_SIZE(taken), NULL) < 0) {

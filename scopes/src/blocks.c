@@ -1,3 +1,6 @@
+/* The type of scopes: how a scope is made, entered and left. An interrupt can come up at any call
+ * of Python code, and a scope is left all the same: see the comment at the top of scope.py. What is
+ * unusual is done by methods in Python. */
 #include "scopes.h"
 
 #include <structmember.h>
@@ -10,8 +13,8 @@ static PyObject *state_unopened, *state_open, *state_closed, *empty_tuple;
 static PyObject *name_opened, *name_entered, *name_left, *name_leaving, *name_keep, *name_dispose;
 static PyObject *name_name, *name_package, *name_contextlib;
 /* Methods of `DisposeScope`, in Python, that are called where something is unusual. */
-static PyObject *name_check_options, *name_prepare, *name_begin, *name_let_ended_go, *name_refuse_to_leave,
-    *name_explain, *name_end, *name_raise_what_failed;
+static PyObject *name_check_options, *name_prepare, *name_begin, *name_forget_ended_generators,
+    *name_refuse_to_leave, *name_explain, *name_end, *name_raise_what_failed;
 
 /* ------------------------------------------------------------------ the object */
 
@@ -62,7 +65,7 @@ static int traverse_scope(PyObject *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* No field becomes NULL: code that runs meanwhile may look at it. */
+/* Sets no field to NULL, because code that runs meanwhile may read it. */
 static int clear_scope(PyObject *self)
 {
     ScopeState *scope = (ScopeState *)self;
@@ -105,7 +108,7 @@ static void dealloc_scope(PyObject *self)
 
 static void put_bool(PyObject **field, int value) { put(field, value ? Py_True : Py_False); }
 
-/* Whether a value of the option `graph` says what a block may record. */
+/* Whether a value of the option `graph` limits what a block may record. */
 static bool limits_recording(PyObject *graph)
 {
     return PyUnicode_Check(graph) && (PyUnicode_CompareWithASCIIString(graph, "none") == 0 ||
@@ -154,40 +157,42 @@ static int init(PyObject *self, PyObject *arguments, PyObject *options)
 
 /* ------------------------------------------------------------------ __enter__ */
 
-/* Whether a frame that enters a scope on behalf of another one is this package's, or contextlib's. */
-static bool is_no_place(const struct walk *walk)
+/* Whether the current frame of a walk is this package's or contextlib's, which enter a scope for
+ * another frame. */
+static bool enters_for_another(const struct walk *walk)
 {
     PyObject *globals = walk_globals(walk), *name = PyDict_GetItemWithError(globals, name_name);
-    bool is_none = name != NULL && PyUnicode_Check(name) &&
-                   (PyUnicode_Tailmatch(name, name_package, 0, PY_SSIZE_T_MAX, -1) == 1 ||
-                    PyUnicode_Compare(name, name_contextlib) == 0);
+    bool is_forwarder = name != NULL && PyUnicode_Check(name) &&
+                        (PyUnicode_Tailmatch(name, name_package, 0, PY_SSIZE_T_MAX, -1) == 1 ||
+                         PyUnicode_Compare(name, name_contextlib) == 0);
     if (PyErr_Occurred()) {
         PyErr_Clear();
     }
     Py_DECREF(globals);
-    return is_none;
+    return is_forwarder;
 }
 
-/* Take note of the place where a scope is entered. Returns whether its block is a plain function's,
- * and no generator's: that of the innermost frame that enters nothing on behalf of another one. */
-static bool note_place(ScopeState *scope)
+/* Notes the code and the instruction that enter a scope. Returns whether the block belongs to a
+ * plain function and not to a generator. The block's frame is the innermost one that is a
+ * generator's, or whose function is none of `ENTERING`. */
+static bool note_where_entered(ScopeState *scope)
 {
-    bool plain = true, is_met = false, is_noted = false;
+    bool plain = true, has_met_block = false, is_noted = false;
     struct walk walk;
-    for (walk_begin(&walk); !walk_ended(&walk) && !(is_met && is_noted); walk_out(&walk)) {
+    for (walk_begin(&walk); !walk_ended(&walk) && !(has_met_block && is_noted); walk_out(&walk)) {
         PyCodeObject *code = walk_code(&walk);
         bool is_generator = code->co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR);
         int entering = is_generator ? 0 : PySet_Contains(entering_names, code->co_name);
         if (entering < 0) {
             PyErr_Clear();
         }
-        bool is_block = !is_met && entering <= 0;
+        bool is_block = !has_met_block && entering <= 0;
         if (is_block) {
             plain = !is_generator;
-            is_met = true;
+            has_met_block = true;
         }
         /* A generator may be this package's, such as that of scoped_batches(). */
-        if (!is_noted && ((is_block && plain) || !is_no_place(&walk))) {
+        if (!is_noted && ((is_block && plain) || !enters_for_another(&walk))) {
             put(&scope->code, (PyObject *)code);
             scope->instruction = walk_instruction(&walk);
             is_noted = true;
@@ -210,7 +215,7 @@ PyObject *origin_of(ScopeState *scope)
     return Py_NewRef(scope->origin);
 }
 
-/* Calls a method of what serves plain memory. -1 with an error set. */
+/* Calls a method of the memory service with a scope. -1 with an error set. */
 static int serve(PyObject *method, ScopeState *scope)
 {
     PyObject *memory = Py_NewRef(memory_service);
@@ -220,7 +225,7 @@ static int serve(PyObject *method, ScopeState *scope)
     return done == NULL ? -1 : 0;
 }
 
-/* Calls a method in Python. False with an error set. */
+/* Calls a method of a scope without arguments. False with an error set. */
 static bool called(PyObject *scope, PyObject *method)
 {
     PyObject *done = PyObject_CallMethodNoArgs(scope, method);
@@ -239,7 +244,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
         return NULL;
     }
     ScopeState *around = below == Py_None ? NULL : (ScopeState *)below;
-    if (scope->state == state_unopened && note_place(scope) && (around == NULL || scope_is_direct(around)) &&
+    if (scope->state == state_unopened && note_where_entered(scope) && (around == NULL || scope_is_direct(around)) &&
         !modules_were_imported()) {
         put(&scope->below, below);
         put(&scope->outer, below);
@@ -257,7 +262,7 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
     if ((is_noted && !called(self, name_begin)) || set_current(self) < 0 ||
         (unlike_below && memory_service != NULL && serve(name_entered, scope) < 0) ||
         call_hooks(entered_hooks, self) < 0 || tell_listeners(name_opened, self, NULL) < 0) {
-        /* No with statement leaves what could not be entered. */
+        /* The with statement does not call __exit__ when __enter__ raises. */
         PyObject *raised = take_raised();
         PyObject *left = leave_with_room(scope, name_leaving, raised);
         if (left != NULL) {
@@ -272,11 +277,11 @@ static PyObject *enter(PyObject *self, PyObject *ignored)
 
 /* ------------------------------------------------------------------ __exit__ and close */
 
-/* So many calls more than the limit of recursion allows are made while a scope is left: a block
- * that has reached the limit is left like any other. */
-enum { ROOM = 200 };
+/* By so many calls the recursion limit is raised while a scope is left, so that also a block that
+ * has reached the limit can be left. */
+enum { EXTRA_CALLS = 200 };
 
-static void make_room(int calls)
+static void raise_recursion_limit(int calls)
 {
 #if PY_VERSION_HEX >= 0x030C0000
     PyThreadState_Get()->py_recursion_remaining += calls;
@@ -285,19 +290,20 @@ static void make_room(int calls)
 #endif
 }
 
-/* Puts the exception that is set among those that are raised when all is done. */
+/* Moves the exception that is set into the list of failures, which are raised when the scope has
+ * been left. */
 static void keep_raised(PyObject *failures)
 {
     PyObject *raised = take_raised();
     if (PyList_Append(failures, raised) < 0) {
-        /* No memory: it is lost, and the scope is left. */
+        /* No memory: the exception is lost, but the scope is left. */
         PyErr_Clear();
     }
     Py_DECREF(raised);
 }
 
-/* Takes a step that can be taken again, once more where it was interrupted. NULL without an error
- * where it was both times; what was raised is among the failures. */
+/* Calls a function that can be repeated, and repeats it once if it raised. Exceptions go to the
+ * failures. NULL without an error set if it raised both times. */
 static PyObject *again(PyObject *failures, PyObject *step, PyObject *const *arguments, Py_ssize_t number)
 {
     for (int attempt = 0; attempt < 2; attempt++) {
@@ -322,8 +328,8 @@ PyObject *compiled_again(PyObject *module, PyObject *const *arguments, Py_ssize_
     return done == NULL ? Py_NewRef(Py_None) : done;
 }
 
-/* The same with a method of a scope. */
-static PyObject *again_called(PyObject *failures, ScopeState *scope, PyObject *name, PyObject *const *arguments,
+/* Does what `again` does with a method of a scope. */
+static PyObject *again_method(PyObject *failures, ScopeState *scope, PyObject *name, PyObject *const *arguments,
                               Py_ssize_t number)
 {
     PyObject *method = PyObject_GetAttr((PyObject *)scope, name);
@@ -336,7 +342,7 @@ static PyObject *again_called(PyObject *failures, ScopeState *scope, PyObject *n
     return done;
 }
 
-/* Calls each hook of those for scopes that are left. */
+/* Calls the hooks in LEFT. */
 static void call_left_hooks(ScopeState *scope, PyObject *failures)
 {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(left_hooks); i++) {
@@ -346,16 +352,16 @@ static void call_left_hooks(ScopeState *scope, PyObject *failures)
     }
 }
 
-/* Off the context variable, and what served the context before serves it again. Runs no Python
- * code. */
-static void step_down(ScopeState *scope, PyObject *failures)
+/* Takes a scope that is the top one off the context variable. The arena puts back what served the
+ * context before. Runs no Python code. */
+static void leave_as_top(ScopeState *scope, PyObject *failures)
 {
     PyObject *below = Py_NewRef(scope->below);
     if (set_current(below) < 0) {
         keep_raised(failures);
     }
-    /* The outermost scope found the arena in service where a task inherited it from a scope that is
-     * closed. */
+    /* An outermost scope has no `served` if the arena was in service already when it was entered: a
+     * task inherited that from a scope that is closed. */
     if (memory_service != NULL &&
         (scope->served != Py_None || (below == Py_None && scope_has_arena(scope))) && serve(name_left, scope) < 0) {
         keep_raised(failures);
@@ -363,9 +369,9 @@ static void step_down(ScopeState *scope, PyObject *failures)
     Py_DECREF(below);
 }
 
-/* Out from under those over it, of which `top` is the last: it is misnested, or left in another
- * context than it was entered in. Runs no Python code. */
-static void step_out(ScopeState *scope, PyObject *top, PyObject *failures)
+/* Takes a scope out from under other scopes, of which `top` is the topmost: the scope is misnested,
+ * or left in another context than the one it was entered in. Runs no Python code. */
+static void leave_from_below(ScopeState *scope, PyObject *top, PyObject *failures)
 {
     if (top == Py_None && scope->served != Py_None && serve(name_left, scope) < 0) {
         keep_raised(failures);
@@ -383,22 +389,22 @@ static void step_out(ScopeState *scope, PyObject *top, PyObject *failures)
     }
 }
 
-/* Off the list of scopes of this context, wherever it is. */
+/* Takes a scope out of the stack of this context, wherever it is. */
 static void leave_the_stack(ScopeState *scope, PyObject *failures)
 {
 #if PY_VERSION_HEX >= 0x030E0000
-    Py_XDECREF(again_called(failures, scope, name_let_ended_go, NULL, 0));
+    Py_XDECREF(again_method(failures, scope, name_forget_ended_generators, NULL, 0));
 #endif
     PyObject *top = top_scope();
     if (top == NULL) {
         keep_raised(failures);
     }
     else if (top == (PyObject *)scope) {
-        /* What was over it has closed just now. */
-        step_down(scope, failures);
+        /* The scopes over it have just been closed. */
+        leave_as_top(scope, failures);
     }
     else {
-        step_out(scope, top, failures);
+        leave_from_below(scope, top, failures);
     }
     Py_XDECREF(top);
 }
@@ -411,8 +417,8 @@ static void put_closed(ScopeState *scope)
     put(&scope->suspended, empty_tuple);
 }
 
-/* Where the end of a scope was interrupted twice: what it owned is nobody's, and lives by reference
- * count. */
+/* Makes all that a scope owned unowned, after its end was interrupted twice. The resources live by
+ * reference count. */
 static void give_up(ScopeState *scope)
 {
     PyObject *entries = scope->entries, *entry;
@@ -438,7 +444,8 @@ static PyObject *raise_what_failed(ScopeState *scope, PyObject *doing, PyObject 
     PyObject *done = PyObject_CallMethodObjArgs((PyObject *)scope, name_raise_what_failed, doing, failures, escaped,
                                                 in_flight, NULL);
     if (done == NULL) {
-        /* Frames that hold the list are reached from the tracebacks in it. */
+        /* The tracebacks of the failures lead to frames that hold this list, which would be a
+         * cycle. */
         PyObject *raised = take_raised();
         if (PyList_SetSlice(failures, 0, PyList_GET_SIZE(failures), NULL) < 0) {
             PyErr_Clear();
@@ -449,15 +456,15 @@ static PyObject *raise_what_failed(ScopeState *scope, PyObject *doing, PyObject 
     return done;
 }
 
-/* Whether a scope that is left has nothing to release, and nobody listens. */
-static bool is_bare(const ScopeState *scope)
+/* Whether the end of a scope has nothing to do: it owns nothing, and nobody listens. */
+static bool has_nothing_to_end(const ScopeState *scope)
 {
     return PyDict_CheckExact(scope->entries) && PyDict_GET_SIZE(scope->entries) == 0 && scope->account == Py_None &&
            !scope->keep_pages && PyList_GET_SIZE(dead_composites) == 0 && !anybody_listens();
 }
 
-/* Off the stack, then closed, then `_end`, then what was raised is raised. `in_flight` is None where
- * nothing passes through. */
+/* Leaves a scope: takes it off the stack, closes it, calls `_end`, and raises the failures.
+ * `in_flight` is the exception that passes through, or None. `doing` is "leaving" or "closing". */
 static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
     PyObject *self = (PyObject *)scope, *now = top_scope();
@@ -473,7 +480,7 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
         return NULL;
     }
     if (now == self) {
-        step_down(scope, failures);
+        leave_as_top(scope, failures);
     }
     else if (doing == name_leaving) {
         leave_the_stack(scope, failures);
@@ -489,16 +496,15 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
             call_left_hooks(scope, failures);
         }
         put_closed(scope);
-        if (!is_bare(scope)) {
+        if (!has_nothing_to_end(scope)) {
             PyObject *arguments[] = {failures, in_flight};
-            if ((escaped = again_called(failures, scope, name_end, arguments, 2)) == NULL) {
+            if ((escaped = again_method(failures, scope, name_end, arguments, 2)) == NULL) {
                 give_up(scope);
             }
         }
     }
     else if (doing == name_leaving && scope->limits_recording) {
-        /* Closed elsewhere, or earlier in the block: what holds for the block ends here, where it
-         * is left. */
+        /* Closed earlier, but the limit on recording holds until the block is left. */
         call_left_hooks(scope, failures);
     }
     if (PyList_GET_SIZE(failures) == 0 && (escaped == NULL || escaped == Py_None)) {
@@ -514,9 +520,9 @@ static PyObject *leave_block(ScopeState *scope, PyObject *doing, PyObject *in_fl
 
 static PyObject *leave_with_room(ScopeState *scope, PyObject *doing, PyObject *in_flight)
 {
-    make_room(ROOM);
+    raise_recursion_limit(EXTRA_CALLS);
     PyObject *done = leave_block(scope, doing, in_flight);
-    make_room(-ROOM);
+    raise_recursion_limit(-EXTRA_CALLS);
     return done;
 }
 
@@ -546,8 +552,8 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, Py_ssize_t nu
 
 /* ------------------------------------------------------------------ methods that are undone */
 
-/* Calls a method; where it raises, whatever it has come to, calls another one with what it raised,
- * which then propagates. */
+/* Calls the first of two functions. If it raises, calls the second with the object and the
+ * exception, which then propagates. */
 static PyObject *call_or_undo(PyObject *both, PyObject *const *arguments, Py_ssize_t number)
 {
     PyObject *done = PyObject_Vectorcall(PyTuple_GET_ITEM(both, 0), arguments, (size_t)number, NULL);
@@ -612,7 +618,8 @@ static const struct field name_field = {"name", offsetof(ScopeState, name), AN_O
                           served_field = {"_served", offsetof(ScopeState, served), AN_OBJECT, true, NULL},
                           origin_field = {"_origin", offsetof(ScopeState, origin), A_TUPLE, true, NULL};
 
-/* A block that was limited when it was entered is one when it is left. */
+/* The setter of `graph`. A scope whose block was limited when it was entered stays a limited one,
+ * so that what was switched off is switched on again. */
 static int set_graph(PyObject *self, PyObject *value, void *closure)
 {
     if (set_field(self, value, closure) < 0) {
@@ -648,7 +655,7 @@ PyTypeObject scope_state_type = {
     .tp_name = "disposescope.scopes.compiled.ScopeState",
     .tp_doc = "ScopeState(name=None, *, strict=False, graph='keep', keep_pages=False, arena=True, budget=None,\n"
               "           escapes='dispose')\n--\n\n"
-              "What a scope is made of, and the ways into and out of it.",
+              "The state of a scope, and how it is entered and left.",
     .tp_basicsize = sizeof(ScopeState),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_new = new_scope,
@@ -677,7 +684,7 @@ int blocks_make(PyObject *module)
         {&name_check_options, "_check_options"},
         {&name_prepare, "_prepare"},
         {&name_begin, "_begin"},
-        {&name_let_ended_go, "_let_ended_go"},
+        {&name_forget_ended_generators, "_forget_ended_generators"},
         {&name_refuse_to_leave, "_refuse_to_leave"},
         {&name_explain, "_explain"},
         {&name_end, "_end"},
@@ -691,8 +698,9 @@ int blocks_make(PyObject *module)
             return -1;
         }
     }
-    if ((empty_tuple = PyTuple_New(0)) == NULL || (state_unopened = PyLong_FromLong(0)) == NULL ||
-        (state_open = PyLong_FromLong(1)) == NULL || (state_closed = PyLong_FromLong(2)) == NULL) {
+    if ((empty_tuple = PyTuple_New(0)) == NULL || (state_unopened = PyLong_FromLong(SCOPE_UNOPENED)) == NULL ||
+        (state_open = PyLong_FromLong(SCOPE_OPEN)) == NULL ||
+        (state_closed = PyLong_FromLong(SCOPE_CLOSED)) == NULL) {
         return -1;
     }
     return PyModule_AddType(module, &scope_state_type);

@@ -1,3 +1,5 @@
+/* The types of entries: `Entry`, `HeldEntry`, `StrongEntry` and `AnchoredEntry`. How they are made,
+ * and how the resource of each is reached. */
 #include "scopes.h"
 
 #include <structmember.h>
@@ -8,7 +10,7 @@ static PyObject *empty_tuple, *name_anchor, *name_is_anchored, *name_is_held;
 
 /* ------------------------------------------------------------------ Entry */
 
-/* What calling `weakref.ref` does, less an __init__ that only looks at the arguments again. */
+/* Like calling `weakref.ref`, without its __init__, which only checks the arguments again. */
 static PyObject *new_entry(PyTypeObject *type, PyObject *arguments, PyObject *options)
 {
     Entry *entry = (Entry *)_PyWeakref_RefType.tp_new(type, arguments, options);
@@ -38,7 +40,7 @@ static int traverse_entry(PyObject *self, visitproc visit, void *arg)
     return _PyWeakref_RefType.tp_traverse(self, visit, arg);
 }
 
-/* No field becomes NULL: code that runs meanwhile may look at it. */
+/* Sets no field to NULL, because code that runs meanwhile may read it. */
 static int clear_entry(PyObject *self)
 {
     Entry *entry = (Entry *)self;
@@ -52,7 +54,7 @@ static void dealloc_entry(PyObject *self)
 {
     Entry *entry = (Entry *)self;
     PyObject_GC_UnTrack(self);
-    /* First: whoever asks the resource for its weak references shall not find one that goes. */
+    /* First, so that nobody finds a dying entry among the weak references of the resource. */
     _PyWeakref_RefType.tp_clear(self);
     Py_XDECREF(entry->key);
     Py_XDECREF(entry->kind);
@@ -160,7 +162,8 @@ static PyObject *let_go(PyObject *self, PyObject *ignored)
     Py_RETURN_NONE;
 }
 
-/* What gets an owner is held again, unless it has been released. */
+/* The setter of `owner`. An entry that gets an owner holds its resource again, unless the resource
+ * has been released. */
 static int set_owner_of_held(PyObject *self, PyObject *value, void *closure)
 {
     Entry *entry = (Entry *)self;
@@ -215,7 +218,7 @@ PyTypeObject held_entry_type = {
 
 /* ------------------------------------------------------------------ StrongEntry */
 
-/* What the weak reference of a strong entry refers to: it lives as long as the entry. */
+/* The object that the weak reference of a strong entry refers to. It lives as long as the entry. */
 typedef struct {
     PyObject_HEAD
     PyObject *weak_references;
@@ -286,8 +289,8 @@ static void dealloc_anchored_entry(PyObject *self)
     dealloc_entry(self);
 }
 
-/* The elements of a tuple as weak references without callbacks, None where there is none. NULL with
- * an error set. */
+/* A tuple of weak references, without callbacks, to the elements of a tuple; None for an element
+ * that is None. NULL with an error set. */
 static PyObject *references_to(PyObject *tuple)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(tuple);
@@ -304,8 +307,8 @@ static PyObject *references_to(PyObject *tuple)
     return references;
 }
 
-/* The elements behind such references, a new tuple; NULL where one of them is gone, and where an
- * error is set. */
+/* The elements that the result of `references_to` refers to, a new tuple. NULL if one of them is
+ * gone, and with an error set. */
 static PyObject *elements_of(PyObject *references)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(references);
@@ -322,7 +325,8 @@ static PyObject *elements_of(PyObject *references)
     return elements;
 }
 
-/* A tuple of the members; None once one of them is gone. NULL with an error set. */
+/* The first of an entry's tuples whose elements are all alive, made anew; None if there is no such
+ * tuple. NULL with an error set. */
 static PyObject *tuple_behind(AnchoredEntry *entry)
 {
     PyObject *tuples = Py_NewRef(entry->tuples), *found = NULL;
@@ -377,7 +381,8 @@ static PyObject *remember(PyObject *self, PyObject *tuple)
                      Py_TYPE(tuple)->tp_name);
         return NULL;
     }
-    /* An element has one reference without a callback, which is the same each time. */
+    /* All weak references to one element without a callback are the same object, so that
+     * `are_the_same` can compare them by identity. */
     PyObject *references = references_to(tuple), *before = Py_NewRef(entry->tuples);
     PyObject *kept = references == NULL ? NULL : PyList_New(0), *after = NULL;
     bool is_known = false, failed = kept == NULL;
@@ -433,10 +438,10 @@ PyTypeObject anchored_entry_type = {
     .tp_methods = methods_of_anchored_entries,
 };
 
-/* ------------------------------------------------------------------ making one */
+/* ------------------------------------------------------------------ making an entry */
 
-/* The tuple (resource, died) of the last call: nobody else has seen it, so that it can be filled
- * again. NULL while it is in use. */
+/* The argument tuple (resource, died) of the last call. Nobody else has a reference to it, so that
+ * it is used again. NULL while it is in use. */
 static PyObject *spare_arguments;
 
 static PyObject *take_arguments(PyObject *resource)
@@ -462,8 +467,8 @@ static void give_back(PyObject *arguments)
     Py_DECREF(resource);
 }
 
-/* Gives an entry its key, which is given up, its kind and its home. NULL with an error set, and the
- * entry given up. */
+/* Gives an entry its key, kind and home. Takes over the reference to `key`, and to `made` if it
+ * fails. NULL with an error set. */
 static Entry *filled(PyObject *made, PyObject *key, PyObject *kind)
 {
     Ledger *ledger = made == NULL || key == NULL ? NULL : ledger_here();
@@ -507,7 +512,7 @@ Entry *make_anchored_entry(PyObject *tuple, PyObject *anchor, PyObject *kind)
     Py_XDECREF(arguments);
     Py_XDECREF(tuples);
     Py_XDECREF(references);
-    /* Inverted, because the anchor has an entry of its own. */
+    /* The inverted address, because the anchor's own entry has the address as its key. */
     return filled(made, made == NULL ? NULL : PyLong_FromLongLong(-(long long)(uintptr_t)anchor - 1), kind);
 }
 
@@ -530,7 +535,7 @@ static Entry *make_strong_entry(PyObject *resource, PyObject *kind)
     return filled(made, PyLong_FromVoidPtr(resource), kind);
 }
 
-/* A type whose instances have no room for weak references. */
+/* Whether an object cannot be weakly referenced. */
 static bool refuses_references(PyObject *resource) { return Py_TYPE(resource)->tp_weaklistoffset == 0; }
 
 Entry *make_any_entry(PyObject *resource, PyObject *kind)
@@ -591,7 +596,7 @@ int entries_make(PyObject *module)
         return -1;
     }
     entry_type.tp_base = &_PyWeakref_RefType;
-    /* Compared by identity, unlike other references. */
+    /* Entries are compared by identity, unlike other weak references. */
     entry_type.tp_hash = PyBaseObject_Type.tp_hash;
     entry_type.tp_richcompare = PyBaseObject_Type.tp_richcompare;
     return PyType_Ready(&token_type) < 0 || PyModule_AddType(module, &entry_type) < 0 ||

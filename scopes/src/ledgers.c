@@ -1,13 +1,13 @@
-/* Ledgers: what each thread counted, such as births, disposals and moves. A count is written by its
- * own thread without a lock; the sum is made when somebody asks. */
+/* Ledgers: the counters of each thread, such as births, disposals and moves. A thread adds to its
+ * own counters without a lock. The sums over all threads are made when somebody asks. */
 #include "scopes.h"
 
 #include <structmember.h>
 
-/* Two rings: the ledgers of threads that run, and those of threads that have ended and to which an
- * entry still refers. */
+/* Two doubly linked rings: the ledgers of running threads, and the ledgers of ended threads that
+ * entries still refer to. */
 static Ledger ring = {.previous = &ring, .next = &ring}, ended_ring = {.previous = &ended_ring, .next = &ended_ring};
-/* The sums of the threads that have ended. */
+/* The sums over the threads that have ended. */
 static long long retired[COUNTERS];
 
 static PyObject *key_of_holders;
@@ -31,7 +31,7 @@ static void leave_ring(Ledger *ledger)
 
 /* ------------------------------------------------------------------ Ledger */
 
-/* -1 with an error set, and nothing changed. */
+/* Sets the counters to zero and begins new periods. -1 with an error set, and nothing changed. */
 static int clear_counts(Ledger *ledger)
 {
     PyObject *period = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
@@ -139,7 +139,8 @@ static PyMethodDef methods_of_ledgers[] = {
     {0},
 };
 
-/* Without a cycle: a period refers to nothing. */
+/* Not tracked by the garbage collector: a ledger refers to its two periods only, which refer to
+ * nothing. */
 PyTypeObject ledger_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "disposescope.scopes.compiled.Ledger",
@@ -151,29 +152,31 @@ PyTypeObject ledger_type = {
     .tp_methods = methods_of_ledgers,
 };
 
-/* ------------------------------------------------------------------ one for each thread */
+/* ------------------------------------------------------------------ the ledger of a thread */
 
-/* What the dict of a thread holds. It dies with the thread, and keeps what the thread counted. */
+/* An object in the dict of a thread state. It dies with the thread, and then adds the thread's
+ * counts to `retired`. */
 typedef struct {
     PyObject_HEAD
     Ledger *ledger;
     uint64_t thread;
 } Holder;
 
-/* Counts for threads whose dict is gone already, while their context and their other thread locals
- * are freed. They share it: a new dict for such a thread would never be freed. */
+/* The ledger for all threads whose dict is gone already, but whose context and other thread locals
+ * are still being freed. It is shared, because a new dict for such a thread would never be freed. */
 static Ledger *ledger_of_ends;
-/* The number of the thread state that has lost its dict on this thread, 0 for none. */
+/* The id of the thread state of this thread that has lost its dict; 0 for none. */
 static _Thread_local uint64_t ended_thread;
 
-/* The ledger of the thread that asked last, borrowed from its holder. The number of a thread state
- * does not come back. */
+/* A cache: the ledger of the thread that asked last, borrowed from its holder, and the id of that
+ * thread state. The id of a thread state is never used again. */
 static Ledger *remembered_ledger;
 static uint64_t remembered_thread;
 
 static uint64_t number_of_this_thread(void) { return PyThreadState_GetID(PyThreadState_Get()); }
 
-/* Runs while a thread ends, or a fork's child forgets it: no Python code may run. */
+/* Runs while a thread ends, or when a forked child drops the threads of its parent. No Python code
+ * may run. */
 static void dealloc_holder(PyObject *self)
 {
     Ledger *ledger = ((Holder *)self)->ledger;
@@ -202,7 +205,7 @@ static PyTypeObject holder_type = {
     .tp_dealloc = dealloc_holder,
 };
 
-/* NULL with an error set. */
+/* The ledger of the calling thread, made if there is none: borrowed. NULL with an error set. */
 static Ledger *find_ledger(uint64_t thread)
 {
     if (thread == ended_thread) {
@@ -254,7 +257,7 @@ Ledger *ledger_here(void)
 
 /* ------------------------------------------------------------------ births that are counted later, or not at all */
 
-/* What the thread counted that an entry was born on. */
+/* The counters of the thread on which an entry's resource was born. */
 static long long *counts_at_home(const Entry *entry)
 {
     Ledger *home = (Ledger *)entry->home;
@@ -264,7 +267,7 @@ static long long *counts_at_home(const Entry *entry)
 void take_back_birth(Entry *entry)
 {
     if (entry->home == Py_None) {
-        /* In the making. */
+        /* The entry is still being made. */
         return;
     }
     const Ledger *home = (Ledger *)entry->home;
@@ -291,7 +294,7 @@ void count_open_birth(Entry *entry)
     }
 }
 
-/* Calls one of these for Python. */
+/* Calls one of the three functions above for Python. */
 static PyObject *call_for(PyObject *entry, const char *name, void (*function)(Entry *entry))
 {
     if (!entry_check(entry, name)) {
@@ -319,7 +322,7 @@ PyObject *compiled_count_open_birth(PyObject *module, PyObject *entry)
     return call_for(entry, "count_open_birth", count_open_birth);
 }
 
-/* ------------------------------------------------------------------ what Python asks for */
+/* ------------------------------------------------------------------ functions of the module */
 
 PyObject *compiled_thread_ledger(PyObject *module, PyObject *ignored)
 {

@@ -1,12 +1,12 @@
-/* The module `compiled`: entries, the counters of threads, the state of scopes, and the paths that
- * every birth, death and block goes through. Documented in compiled.pyi. */
+/* The table of functions of the module `compiled`, its initialisation, and two functions that list
+ * objects. compiled.pyi documents all of them. */
 #include "shared/module.h"
 #include "scopes.h"
 
 #define FAST(FUNCTION) ((PyCFunction)(void (*)(void))FUNCTION)
 
-/* Of some types that objects have, whether these belong into a list: there are many objects of few
- * types. No Python code runs while one is in use. */
+/* A cache of the answer whether instances of a type are listed: there are many objects of few
+ * types. No Python code may run while it is in use, so that the types stay alive. */
 struct listed_types {
     PyObject *classes;
     struct {
@@ -30,16 +30,16 @@ static bool are_listed(struct listed_types *types, PyTypeObject *type)
     return types->known[at].is_listed;
 }
 
-/* Whether something belongs into the list of all objects also as an item of a tuple: what the
- * collector tracks is listed by itself. */
+/* Whether an item of a tuple is to be added to the list. An item that the garbage collector tracks
+ * is in the list anyway. */
 static bool is_listed_in_tuple(struct listed_types *types, PyObject *object)
 {
     return object != NULL && are_listed(types, Py_TYPE(object)) && !PyLong_CheckExact(object) &&
            !PyUnicode_CheckExact(object) && !PyObject_GC_IsTracked(object);
 }
 
-/* See compiled.pyi. A tuple that another thread is making must have one reference, so none is in
- * the list when that thread runs. */
+/* See compiled.pyi. No tuple may be in the list when another thread runs: a tuple that a thread is
+ * still making must have one reference only. */
 static PyObject *tracked_objects(PyObject *module, PyObject *classes)
 {
     (void)module;
@@ -73,8 +73,8 @@ static PyObject *tracked_objects(PyObject *module, PyObject *classes)
     return found;
 }
 
-/* What refers to nothing: of a million strings in a list no reference is counted, which would write
- * to each. */
+/* Whether an object refers to no other one and is left out of `referents`. A new reference would
+ * write to its memory, which matters for a list of a million strings in a forked process. */
 static bool is_plain(PyObject *object)
 {
     return object == Py_None || PyUnicode_CheckExact(object) || PyLong_CheckExact(object) ||
@@ -84,8 +84,9 @@ static bool is_plain(PyObject *object)
 
 static int visit_referent(PyObject *object, void *found)
 {
-    /* In Python 3.12 the module of asyncio shows its free list: what lies there is dead, and would
-     * be freed again, into a list without an end, when the last reference to it goes. */
+    /* In Python 3.12 the traversal of the asyncio module visits dead objects in its free list. A
+     * new reference to such an object would free it a second time, and make the free list
+     * circular. */
     return Py_REFCNT(object) == 0 || is_plain(object) ? 0 : PyList_Append(found, object) < 0;
 }
 

@@ -1,3 +1,5 @@
+/* The release of resources. Several threads may release one resource at once: whoever takes its
+ * entry out of LIVE does the work, and everybody else does nothing. */
 #include "scopes.h"
 
 #include "shared/raised.h"
@@ -12,8 +14,8 @@ int releases_make(void)
     return name_disposed == NULL || name_popitem == NULL || name_release == NULL ? -1 : 0;
 }
 
-/* Takes an entry out of LIVE: 1, or 0 where it is not there. -1 with an error set. One step for
- * every other thread. */
+/* Takes an entry out of LIVE: 1, or 0 if it is not there. -1 with an error set. No other thread
+ * runs in between. */
 static int leave_live(Entry *entry)
 {
     PyObject *key = entry->key, *taken = NULL;
@@ -22,7 +24,7 @@ static int leave_live(Entry *entry)
         return -1;
     }
 #else
-    /* The one lookup of a large table is what this costs. */
+    /* A lookup in a large table is slow, so this makes only one. */
     if ((taken = _PyDict_Pop(live_table, key, Py_None)) == NULL) {
         return -1;
     }
@@ -35,10 +37,10 @@ static int leave_live(Entry *entry)
     return there;
 }
 
-/* Puts an entry into DEAD: 1, or 0 where another entry of its resource was released, which is all
- * then. Two threads may each have made one, the second after the first had left LIVE:
- * `identity.track_once` looks into DEAD after it has put its own into LIVE, so that the second one
- * was never in use. -1 with an error set. Runs no Python code. */
+/* Puts an entry into DEAD: 1, or 0 if another entry of the same resource is there already. Two
+ * threads may each have made an entry, the second thread after the first entry had left LIVE. The
+ * second entry was never in use, because `identity.track_once` looks into DEAD after it has put its
+ * entry into LIVE. -1 with an error set. Runs no Python code. */
 static int enter_dead(Entry *entry, PyObject *resource)
 {
     PyObject *there = PyDict_SetDefault(dead_table, entry->key, (PyObject *)entry);
@@ -57,16 +59,16 @@ static int enter_dead(Entry *entry, PyObject *resource)
     return PyDict_SetItem(dead_table, entry->key, (PyObject *)entry) < 0 ? -1 : 1;
 }
 
-/* Out of LIVE, into DEAD, out of the list of its owner unless it is `taken` out of that: 1, or 0
- * where somebody else has released it. One step for every other thread, because no Python code
- * runs. -1 with an error set. */
+/* Moves an entry from LIVE to DEAD, and takes it out of its owner's entries, unless these are
+ * `taken`, which the caller took it out of. Returns 1, or 0 if somebody else has released it. No
+ * other thread runs in between, because no Python code does. -1 with an error set. */
 static int claim(Entry *entry, PyObject *resource, Ledger *ledger, PyObject *owner, PyObject *taken)
 {
     int claimed = leave_live(entry);
     if (claimed > 0 && resource != NULL) {
         claimed = enter_dead(entry, resource);
         if (claimed < 0) {
-            /* No memory: it stays what it was. */
+            /* No memory: the resource stays alive. */
             PyObject *error, *value, *traceback;
             PyErr_Fetch(&error, &value, &traceback);
             if (PyDict_SetItem(live_table, entry->key, (PyObject *)entry) < 0) {
@@ -86,8 +88,8 @@ static int claim(Entry *entry, PyObject *resource, Ledger *ledger, PyObject *own
     return 1;
 }
 
-/* Puts the exception that is set into a list, which is made where there is none. -1 without memory:
- * the exception is lost. No error is set afterwards, so that what follows can be done. */
+/* Moves the exception that is set into a list, which is made if it is NULL. No error is set
+ * afterwards, so that the release can go on. -1 without memory: the exception is lost. */
 static int collect(PyObject **failures)
 {
     PyObject *raised = take_raised();
@@ -102,8 +104,8 @@ static int collect(PyObject **failures)
     return failed;
 }
 
-/* What follows on a release that raised, and on that of a composite: `identity.finish_release`,
- * once more where it was interrupted. Gives up the list. */
+/* Finishes a release that raised, and that of a composite: calls `identity.finish_release`, and
+ * calls it again if it was interrupted. Takes over the reference to `failures`. */
 static PyObject *finish(Entry *entry, PyObject *resource, PyObject *failures, PyObject *with_members, PyObject *owner,
                         bool lives)
 {
@@ -139,9 +141,10 @@ static void note_releaser(Entry *entry, PyObject *scope)
     Py_DECREF(origin);
 }
 
-/* None, or what the release raised; NULL with an error set where it has not begun, and without
- * memory. `taken` is the list, if any, that the caller took the entry out of. `by_owner` says that
- * the owner releases it: errors of later uses name that scope. */
+/* Releases a resource. Returns None, or the exception that the release raised; NULL with an error
+ * set if the release has not begun, and without memory. `taken` is the dict that the caller took
+ * the entry out of, or NULL. `by_owner` says that the owner releases it: errors about later uses
+ * name that scope. */
 static PyObject *release_entry(Entry *entry, PyObject *taken, PyObject *with_members, bool by_owner)
 {
     Ledger *ledger = ledger_here();
@@ -188,7 +191,7 @@ static PyObject *release_entry(Entry *entry, PyObject *taken, PyObject *with_mem
             result = finish(entry, resource, failures, with_members, owner, lives);
         }
         if (failed < 0 && result != NULL) {
-            /* All is done, and what was raised meanwhile is lost. */
+            /* The release is done, but an exception of it was lost. */
             Py_CLEAR(result);
             PyErr_NoMemory();
         }

@@ -1,3 +1,5 @@
+/* The tables of entries, the current scope, the entries of a scope, listeners and hooks, and the
+ * check for awaited modules. */
 #include "scopes.h"
 
 PyObject *live_table, *dead_table, *shared_table, *dead_composites;
@@ -6,8 +8,9 @@ PyObject *entering_names;
 
 static PyObject *current_variable, *name_owner, *name_pop, *name_resolve;
 
-/* ------------------------------------------------------------------ making them */
+/* ------------------------------------------------------------------ making the tables */
 
+/* The value of `compiled.ENTERING`. */
 static PyObject *make_entering_names(void)
 {
     return PyObject_CallFunction((PyObject *)&PyFrozenSet_Type, "((sssss))", "__enter__", "__aenter__", "__next__",
@@ -107,7 +110,7 @@ PyObject *compiled_set_current(PyObject *module, PyObject *scope)
     Py_RETURN_NONE;
 }
 
-/* ------------------------------------------------------------------ the list of a scope */
+/* ------------------------------------------------------------------ the entries of a scope */
 
 int own(ScopeState *scope, Entry *entry)
 {
@@ -154,7 +157,7 @@ PyObject *compiled_change_owner(PyObject *module, PyObject *const *arguments, Py
     if (alive != (PyObject *)entry || entry->owner != arguments[1]) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     }
-    /* By its setter: what is held gets hold of its resource again. */
+    /* Through the setter, so that a `HeldEntry` gets hold of its resource again. */
     return PyObject_SetAttr((PyObject *)entry, name_owner, arguments[2]) < 0 ? NULL : Py_NewRef(Py_True);
 }
 
@@ -162,7 +165,7 @@ PyObject *compiled_change_owner(PyObject *module, PyObject *const *arguments, Py
 
 int tell_listeners(PyObject *method, PyObject *first, PyObject *second)
 {
-    /* As a for statement goes through a list: what is added meanwhile is called as well. */
+    /* The size is read anew each time, so that a listener that is added meanwhile is called too. */
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(listeners); i++) {
         PyObject *listener = Py_NewRef(PyList_GET_ITEM(listeners, i));
         PyObject *arguments[] = {listener, first, second};
@@ -223,6 +226,7 @@ PyObject *compiled_set_memory_service(PyObject *module, PyObject *service)
 
 /* ------------------------------------------------------------------ modules that are awaited */
 
+/* The size of sys.modules at the last look for awaited modules. */
 static Py_ssize_t modules_seen;
 
 PyObject *compiled_note_modules_seen(PyObject *module, PyObject *number)

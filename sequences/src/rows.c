@@ -1,37 +1,38 @@
-/* The module `compiled`: moves rows of contiguous CPU memory between sequences, padded batches and
- * packed batches. Documented in compiled.pyi. It knows neither NumPy nor PyTorch: memory is what
- * the buffer protocol gives, or what an object with PyTorch's `data_ptr()` says of itself.
+/* The module `compiled`: copies rows of contiguous CPU memory between sequences, padded batches and
+ * packed batches. Documented in compiled.pyi. It imports neither NumPy nor PyTorch. A block of
+ * memory is an object with the buffer protocol, or a tensor with PyTorch's methods.
  *
- * All is checked before a byte is moved. A block holds a reference to its object until the call is
- * over, and a buffer stays exported. A tensor is asked for its address in the call that uses it: a
- * thread that disposes of the tensor meanwhile waits until this thread has left the call. The GIL
- * is released while much is moved. */
+ * Everything is checked before a byte is moved. A block holds a reference to its object, and a
+ * buffer stays exported, until the call returns. The address of a tensor is read in the same call:
+ * a thread that disposes the tensor meanwhile waits until this thread has left the call. The GIL is
+ * released while many bytes are moved. */
 #include "../../scopes/src/shared/module.h"
 
 #include <stdint.h>
 #include <string.h>
 
-enum { RELEASES_GIL_FROM = 64 << 10, TILE = 32 };
+/* From so many bytes on the GIL is released; so many steps of each sequence are moved at a time. */
+enum { RELEASE_GIL_NBYTES = 64 << 10, TILE_STEPS = 32 };
 
-/* What a tensor is asked: whether its memory is its value, by an attribute and three methods, then
- * how much memory and where. */
-static const char *const asked[] = {"is_cpu", "is_contiguous", "is_conj", "is_neg", "nbytes", "data_ptr"};
-enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, ASKED };
-static PyObject *names[ASKED];
+/* The attributes and methods of a tensor that are used. The first four say whether its memory is
+ * its value; IS_CPU is an attribute, the other three are methods. */
+enum { IS_CPU, IS_CONTIGUOUS, IS_CONJ, IS_NEG, NBYTES, DATA_PTR, NAMES };
+static const char *const texts_of_names[NAMES] = {"is_cpu", "is_contiguous", "is_conj", "is_neg", "nbytes", "data_ptr"};
+static PyObject *names[NAMES];
 
-/* One side of a move: row `starts[i] + steps[t]` of its block is step t of sequence i. Owns its
- * buffers. */
+/* The source or the target of a move: row `starts[i] + steps[t]` of its block is step t of sequence
+ * i. Owns its buffers. */
 struct side {
-    /* One block for each sequence, or one for all. */
+    /* The number of blocks: one for each sequence, or one for all. */
     Py_ssize_t count;
     Py_buffer *blocks;
     Py_buffer starts, steps;
-    /* Whether each step follows the one before. */
+    /* Whether the steps are 0, 1, 2, ... */
     bool is_contiguous;
 };
 
-/* Fill a zeroed buffer, which holds a reference to its object. False with an error set; it can be
- * released in both cases. */
+/* Fill a zeroed buffer with the memory of an object, and a reference to it. False with an error
+ * set; the buffer is to be released in both cases. */
 static bool block_take(PyObject *object, Py_buffer *block, bool is_written)
 {
     if (PyObject_CheckBuffer(object)) {
@@ -75,8 +76,8 @@ static void side_drop(struct side *side)
     PyBuffer_Release(&side->steps);
 }
 
-/* Take the blocks of a side that has none yet. False with an error set; it can be dropped in both
- * cases. */
+/* Take the blocks of a side that has none yet. False with an error set; the side is to be dropped
+ * in both cases. */
 static bool side_take(PyObject *objects, struct side *side, bool is_written)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(objects);
@@ -108,13 +109,13 @@ static const Py_buffer *block_of(const struct side *side, Py_ssize_t sequence)
     return &side->blocks[side->count == 1 ? 0 : sequence];
 }
 
-/* Where step 0 of a sequence is. */
+/* The address of the first row of a sequence; `row` is the bytes of a row. */
 static char *start_of(const struct side *side, Py_ssize_t sequence, Py_ssize_t row)
 {
     return (char *)block_of(side, sequence)->buf + numbers_in(&side->starts)[sequence] * row;
 }
 
-/* Whether every row of a side lies in its block. Finds out whether the steps follow each other. */
+/* Whether every row of a side lies in its block. Sets `is_contiguous` of the side. */
 static bool side_fits(struct side *side, const int64_t *lengths, Py_ssize_t batch, Py_ssize_t row)
 {
     const int64_t *starts = numbers_in(&side->starts), *steps = numbers_in(&side->steps);
@@ -142,7 +143,7 @@ static bool side_fits(struct side *side, const int64_t *lengths, Py_ssize_t batc
 
 static inline void copy_row(char *target, const char *source, Py_ssize_t row)
 {
-    /* Sizes that the compiler knows take no call. */
+    /* A memcpy() of a constant size is compiled to an instruction without a call. */
     switch (row) {
     case 1: *target = *source; break;
     case 2: memcpy(target, source, 2); break;
@@ -154,12 +155,12 @@ static inline void copy_row(char *target, const char *source, Py_ssize_t row)
     }
 }
 
-/* Some steps of all sequences are moved at a time, so that neighbours stay in the caches whichever
- * of the two comes first in memory. */
+/* Copy the rows. TILE_STEPS steps of all sequences are copied at a time, so that neighbouring rows
+ * stay in the CPU's caches, whether steps or sequences are neighbours in memory. */
 static void move(const struct side *target, const struct side *source, const int64_t *lengths, Py_ssize_t batch,
                  Py_ssize_t row)
 {
-    const int64_t *written = numbers_in(&target->steps), *read = numbers_in(&source->steps);
+    const int64_t *target_steps = numbers_in(&target->steps), *source_steps = numbers_in(&source->steps);
     bool is_contiguous = target->is_contiguous && source->is_contiguous;
     int64_t longest = 0;
     for (Py_ssize_t i = 0; i < batch; i++) {
@@ -168,16 +169,16 @@ static void move(const struct side *target, const struct side *source, const int
             memcpy(start_of(target, i, row), start_of(source, i, row), (size_t)(lengths[i] * row));
         }
     }
-    for (int64_t from = 0; from < longest && !is_contiguous; from += TILE) {
+    for (int64_t from = 0; from < longest && !is_contiguous; from += TILE_STEPS) {
         for (Py_ssize_t i = 0; i < batch; i++) {
             if (lengths[i] <= from) {
                 continue;
             }
-            char *to = start_of(target, i, row);
-            const char *by = start_of(source, i, row);
-            int64_t end = lengths[i] < from + TILE ? lengths[i] : from + TILE;
+            char *target_start = start_of(target, i, row);
+            const char *source_start = start_of(source, i, row);
+            int64_t end = lengths[i] < from + TILE_STEPS ? lengths[i] : from + TILE_STEPS;
             for (int64_t step = from; step < end; step++) {
-                copy_row(to + written[step] * row, by + read[step] * row, row);
+                copy_row(target_start + target_steps[step] * row, source_start + source_steps[step] * row, row);
             }
         }
     }
@@ -202,10 +203,10 @@ static PyObject *move_rows(PyObject *module, PyObject *arguments)
             PyErr_SetString(PyExc_ValueError, "the memory is not that of sequences of these lengths");
         }
         else {
-            for (Py_ssize_t i = 0; i < batch && total < RELEASES_GIL_FROM; i++) {
+            for (Py_ssize_t i = 0; i < batch && total < RELEASE_GIL_NBYTES; i++) {
                 total += counts[i] * row;
             }
-            PyThreadState *thread = total >= RELEASES_GIL_FROM ? PyEval_SaveThread() : NULL;
+            PyThreadState *thread = total >= RELEASE_GIL_NBYTES ? PyEval_SaveThread() : NULL;
             move(&target, &source, counts, batch, row);
             if (thread != NULL) {
                 PyEval_RestoreThread(thread);
@@ -226,8 +227,8 @@ static PyMethodDef functions[] = {
 static int fill_module(PyObject *module)
 {
     (void)module;
-    for (int i = 0; i < ASKED; i++) {
-        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(asked[i])) == NULL) {
+    for (int i = 0; i < NAMES; i++) {
+        if (names[i] == NULL && (names[i] = PyUnicode_InternFromString(texts_of_names[i])) == NULL) {
             return -1;
         }
     }

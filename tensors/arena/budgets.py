@@ -1,7 +1,7 @@
 """Bytes of other libraries' tensors, counted against the budgets of scopes.
 
-The bytes of a tensor count from its birth until its memory goes. Only scopes with a budget pay for
-it: `BUDGETS.scopes` is empty otherwise, and the paths of births ask nothing else.
+The bytes of a tensor count from its birth until its memory is freed. Without scopes with a budget
+this costs nothing: `BUDGETS.scopes` is empty then, and births only test that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,25 @@ __all__ = [
     "refused",
 ]
 
-_TELLING: Final = 1024
-"""A share of the budget as small as this is not worth the site of its birth."""
+_SMALLEST_SHARE: Final = 1024
+"""Memory of less than this fraction of the budget is counted without its birth site."""
 
 
 @final
 class Charge(ref[Any]):
-    """A weak reference to what lives as long as some memory, and the account that counts it."""
+    """The counted bytes of some memory: a weak reference to an object that lives as long.
+
+    Attributes
+    ----------
+    key : hashable
+        The identity of the memory.
+    nbytes : int
+        Its bytes.
+    mark : Mark or None
+        The place of its birth, if it is recorded.
+    scope : ref of ScopeState or None
+        The scope whose account counts it.
+    """
 
     __slots__ = ("_account", "key", "mark", "nbytes", "scope")
     __hash__ = object.__hash__
@@ -46,13 +58,13 @@ class Charge(ref[Any]):
             ARENA.discharge(account, self.nbytes)
 
     def move(self, target: ScopeState | None) -> bool:
-        """Count these bytes for another scope, where their resource has moved."""
+        """Count the bytes for another scope, to which their resource has moved; return True."""
         self.drop()
         if target is not None:
             account = ARENA.charge(target, self.nbytes)
             if account is False:
-                # The memory exists although no budget there has room for it: it is not counted, and
-                # nobody is to be refused for it.
+                # A budget there has no room for the memory, which exists all the same. It is not
+                # counted, and the refusal is forgotten.
                 ARENA.last_refusal()
             else:
                 self._account = account
@@ -67,9 +79,9 @@ class Budgets:
     Attributes
     ----------
     scopes : dict
-        The open scopes that have a budget: frameworks put them there as they are entered.
+        The open scopes that have a budget. Frameworks add them when they are entered.
     charges : dict
-        What is counted, by the identity of the memory, which is good as long as the memory lives.
+        The charges, by the identity of the memory, which is valid as long as the memory lives.
     """
 
     __slots__ = ("charges", "scopes")
@@ -86,16 +98,16 @@ class Budgets:
         scope : ScopeState
             The owner.
         memory : object
-            What lives as long as the memory.
+            An object that lives as long as the memory.
         key : hashable
-            The identity of the memory. What is counted already is not counted again.
+            The identity of the memory, which is counted once.
         nbytes : int
             Its bytes.
 
         Returns
         -------
         bool
-            False where a budget refuses; nothing is counted then.
+            False if a budget refuses; nothing is counted then.
         """
         if nbytes == 0 or key in self.charges:
             return True
@@ -110,7 +122,7 @@ class Budgets:
         entry.scope = ref(scope)
         entry._account = account
         tightest = min((budgeted.budget or 0 for budgeted in list(self.scopes)), default=0)
-        entry.mark = mark_of(_getframe(1)) if nbytes * _TELLING >= tightest else None
+        entry.mark = mark_of(_getframe(1)) if nbytes * _SMALLEST_SHARE >= tightest else None
         self.charges[key] = entry
         return True
 
@@ -120,14 +132,14 @@ class Budgets:
         entry.drop()
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """Count some memory no more, by its identities."""
+        """Stop counting memory, given its identities."""
         for key in keys:
             entry = self.charges.pop(key, None)
             if entry is not None:
                 entry.drop()
 
     def charges_within(self, scope: ScopeState) -> Iterator[Charge]:
-        """Return what is counted in a scope and in the scopes inside it."""
+        """Yield the charges of a scope and of the scopes inside it."""
         for entry in list(self.charges.values()):
             node = None if entry.scope is None else entry.scope()
             while node is not None and node is not scope:
@@ -140,5 +152,5 @@ BUDGETS: Final = Budgets()
 
 
 def refused(described: str, nbytes: int) -> MemoryError:
-    """Return the error for memory that a budget refused; leaving the scope adds the figures."""
+    """Return the error for memory that a budget refused. It gets notes when it leaves the scope."""
     return MemoryError(f"a budget refuses {nbytes} bytes for a {described}")

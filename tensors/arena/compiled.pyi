@@ -1,7 +1,7 @@
-"""The arena's compiled part: a memory handler for NumPy (NEP 49) whose blocks know their scope.
+"""The compiled part of the arena: a memory handler for NumPy (NEP 49) with accounts of scopes.
 
-Importing it raises ImportError where this NumPy is another one than it knows. Other modules import
-it as `extension.ARENA`.
+Importing it raises ImportError for a NumPy that it does not know. Other modules import it as
+`extension.ARENA`. A *block* is the memory of one array; an `Account` has the blocks of a scope.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ debug: Final[bool]
 
 @final
 class Account:
-    """What a scope has in use, as the scope holds it."""
+    """The blocks and bytes that a scope has in use. The scope holds it as `_account`."""
 
 @final
 class Slab:
-    """A piece of memory from the system, from which the blocks of passes are served as a plan says.
+    """A piece of memory from the system, from which a plan serves the blocks of passes.
 
-    What is in use in it stays when the object goes: the memory lives as long as its last block.
-    With `verified` dead bytes are poisoned, and blocks have guard bytes behind them.
+    The memory lives as long as this object and the last block in it. With `verified` dead bytes are
+    poisoned, and blocks have guard bytes behind them.
     """
 
     def __new__(cls, nbytes: int, verified: bool = False) -> Self: ...
@@ -37,29 +37,26 @@ class Slab:
     def live_nbytes(self) -> int: ...
     @property
     def fault(self) -> tuple[str, int] | None:
-        """What was found wrong with bytes first, and at which offset; only with `verified`."""
+        """The first stray write that was found, and its offset; only with `verified`."""
 
     def abandon(self) -> None:
-        """Serve nothing from it any more, and give its pages back to the system.
-
-        Those in which a block is in use stay.
-        """
+        """Serve nothing from it any more, and give pages without a block in use to the system."""
 
 @final
 class PassPlan:
-    """The births of a pass in their order, and where the block of each lies in a slab.
+    """The births of a pass in their order, and the offset of each block in a slab.
 
-    A slot is the innermost code and instruction at the birth, the most bytes that fit, and the
-    offset, a multiple of 64; -1 where the pool shall serve it.
+    A slot has the innermost code and instruction at the birth, the most bytes that fit, and the
+    offset, a multiple of 64; the offset -1 means that the pool serves the birth.
     """
 
     def __new__(cls, slots: list[tuple[CodeType | None, int, int, int]], verified: bool = False) -> Self: ...
     @property
     def height(self) -> int:
-        """The bytes of a slab that it fits."""
+        """The bytes of the smallest slab that it fits into."""
 
     def exclude(self, slot: int, /) -> None:
-        """Have the pool serve a slot from now on."""
+        """Have the pool serve the births of a slot from now on."""
 
 @final
 class PassTotals:
@@ -73,9 +70,9 @@ class PassTotals:
 
 @final
 class Pass:
-    """A recording of what is born and freed in a scope.
+    """A recording of births and deaths of blocks in a scope.
 
-    Where there is a plan, a slab serves the blocks. A plan, and a slab, serve one open pass at a
+    With a plan, a slab serves the blocks. A plan, or a slab, can serve only one open pass at a
     time.
     """
 
@@ -86,20 +83,20 @@ class Pass:
 
     @property
     def peak_nbytes(self) -> int:
-        """The most bytes of these births that were in use at once."""
+        """The most bytes of recorded births that were in use at once."""
 
     @property
     def misses(self) -> int:
-        """How many births it should have served, and has not."""
+        """How many births the plan has a slot for, but the pool has served."""
 
     def begin(self, scope: ScopeState | None, /) -> None:
-        """Record the births in a scope that has been entered, and in scopes that are opened inside.
+        """Record the births in an open scope, and in scopes that are opened inside it.
 
-        None stands for all scopes and for what is outside of them.
+        None stands for all births, in scopes and outside.
         """
 
     def end(self, totals: PassTotals = ..., /) -> int:
-        """Record no more; returns how many blocks of the slab are in use.
+        """End the recording. Return how many blocks of the slab are in use.
 
         The end of an open pass counts in the totals, where they are given.
         """
@@ -107,57 +104,58 @@ class Pass:
     def note(self, nbytes: int, /) -> int | None:
         """Record memory of another library, and return the number of its birth.
 
-        None after the end, and where there is no room for another birth.
+        None after the end, and if there is no room for another birth.
         """
 
     def note_death(self, birth: int, /) -> None:
-        """Record that what was noted is freed; does nothing after the end."""
+        """Record that noted memory is freed. Does nothing after the end."""
 
     def note_saved(self, birth: int, /) -> None:
-        """Record that a graph may have saved what was noted; does nothing after the end."""
+        """Record that a graph may have saved noted memory. Does nothing after the end."""
 
     def births(self) -> list[tuple[int, int, int, int, tuple[tuple[CodeType, int], ...]]]:
         """Return bytes, death, outcome, slot and places of each birth; only after the end.
 
-        The death is the number of births before it; -1 where the block was in use at the end.
-        Outcomes are those of `leaks.peaks.recording`. The slot is -1 for none. The places are the
-        frames at the birth, innermost first, at most 16; none where the slab served it.
+        The death is the number of births before it; -1 if the block was in use at the end. Outcomes
+        are those of `leaks.peaks.recording`. The slot is -1 if there is none. The places are the
+        frames at the birth, innermost first, at most 16; empty if the slab served the birth.
         """
 
 def set_base_types(types: tuple[type, ...], /) -> None:
-    """Name the types of objects that stand between an array and the one it shares memory with.
+    """Set the types of objects between an array and the array whose memory it shares.
 
-    Each of them has the next one as its ``base``.
+    Such an object has the next one in the chain as its attribute ``base``.
     """
 
 def record_into(log: object, /) -> None:
-    """Record births of blocks, and their deaths, in a log of births, given its capsule.
+    """Record births and deaths of blocks in a log of births, given its capsule.
 
-    Given None, record no births any more. Contexts that leave their scope are served on while there
-    is a log.
+    None ends that. While there is a log, the arena goes on serving a context that leaves its scope.
     """
 
 def swap_handler(handler: object, /) -> object:
-    """Have another handler serve this context, and return the one before; None is the arena."""
+    """Set the handler of this context, and return the one before. None stands for the arena."""
 
 def record_buffers(function: Callable[[Any], object] | None, /) -> bool:
-    """Call a function with each array made over memory that NumPy did not allocate; None: no more.
+    """Call a function with each new array over memory that NumPy did not allocate; None ends that.
 
-    Returns False, and changes nothing, where this NumPy makes them in another way.
+    Returns False, and changes nothing, if NumPy's functions are not as expected.
     """
 
 def block(array: object, /) -> tuple[int, int] | None:
-    """Return address and bytes of the block behind an array; None where it has none of the arena.
+    """Return address and bytes of the block behind an array; None if it is not the arena's.
 
-    0 bytes where the array that owns the memory has no elements, although its block counts as one
-    of 1 byte.
+    0 bytes if the array that owns the memory has no elements, although its block has 1 byte.
     """
 
 def enter(scope: ScopeState, /) -> None:
-    """Serve this context as a scope wants it; its field ``_served`` gets the handler before."""
+    """Set the handler of this context as a scope's options say.
+
+    The field ``_served`` of the scope gets the former handler, if that was another one.
+    """
 
 def leave(scope: ScopeState, /) -> None:
-    """Put back what ``_served`` of a scope holds; NumPy's own handler where it holds nothing."""
+    """Put back the handler in ``_served`` of a scope; NumPy's own handler if it is None."""
 
 def reset() -> None:
     """Let NumPy's own handler serve this context, if the arena does."""
@@ -166,16 +164,17 @@ def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function with the arena serving this context."""
 
 def close_account(scope: ScopeState, outer: ScopeState | None, keeps: bool, /) -> tuple[int, int] | None:
-    """Hand what a scope has in use to its outer scope, or to nobody.
+    """Give the blocks that a scope has in use to its outer scope, or to nobody.
 
-    Returns how many blocks and bytes that is; None if nothing was born. `keeps` says that the scope
-    keeps what is held, so that nothing of it has `escaped`.
+    Returns their number and bytes; None if the scope has no account. `keeps` says that the scope
+    has ``escapes="keep"``, so that none of these blocks has `escaped`.
     """
 
 def figures(scope: ScopeState, /) -> tuple[int, int, int, int, int, int, int, int]:
-    """Return the figures of a scope.
+    """Return the figures of a scope's account.
 
-    Live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, charged bytes.
+    These are live blocks, live and peak bytes, hits, misses, escaped blocks and bytes, and charged
+    bytes.
     """
 
 def live_nbytes(scope: ScopeState, /) -> int:
@@ -184,14 +183,14 @@ def live_nbytes(scope: ScopeState, /) -> int:
 def owner(array: object, /) -> ScopeState | None:
     """Return the scope that owns the block behind an array, or at an address.
 
-    None where nobody owns it, and for other memory.
+    None for an unowned block, and for other memory.
     """
 
 def escaped(address: int, /) -> bool:
-    """Return whether the scope that a block belonged to has been closed and keeps nothing.
+    """Return whether a block has outlived its scope, which did not keep it.
 
-    It belonged to the scope in which it was born, or to which it was moved. Where that scope kept
-    the block, the same is asked of the scope that it handed the block to. False for an address at
+    Its scope is the one in which it was born or to which it was moved last; a scope with
+    ``escapes="keep"`` moves its blocks to the outer scope when it ends. False for an address at
     which the birth log has no block.
     """
 
@@ -201,47 +200,47 @@ def is_served(array: object, /) -> bool:
 def move(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
     """Give the block behind an array, or at an address, to another scope, or to nobody.
 
-    Returns False, and changes nothing, where `source` does not own it.
+    Returns False, and changes nothing, if `source` does not own it.
     """
 
 def move_unshared(array: object, source: ScopeState | None, target: ScopeState | None, /) -> bool:
-    """Move the block as `move` does, if only the array refers to its memory.
+    """Do what `move` does, if nothing but the array refers to its memory.
 
-    Only a tensor and the caller may refer to the array.
+    The array may have two references: from a Tensor and from the caller.
     """
 
 def charge(scope: ScopeState, nbytes: int, /) -> Account | bool | None:
-    """Count bytes from elsewhere against the budgets around a scope.
+    """Count bytes of another library's memory against the budgets of a scope and its outer scopes.
 
-    Returns what `discharge` wants, False where a budget refuses, None where there is no budget.
+    Returns the account for `discharge`; False if a budget refuses; None if there is no budget.
     """
 
 def discharge(account: Account, nbytes: int, /) -> None:
-    """Take bytes off again."""
+    """Stop counting bytes that `charge` has counted."""
 
 def last_refusal() -> tuple[ScopeState | None, int, int, int] | None:
-    """Return the last refusal of a budget on this thread, and forget it.
+    """Return the last refusal of a budget on this thread, and forget it; None if there is none.
 
-    It is the scope, its budget, the bytes in use and those requested; None where there is none.
+    It is the scope, its budget, the bytes in use then, and the bytes requested.
     """
 
 def sites(scope: ScopeState | None, /) -> list[tuple[tuple[CodeType, int] | None, int]]:
-    """Return birth mark and bytes of the recorded blocks that a scope owns or has in its budget.
+    """Return birth mark and bytes of recorded blocks.
 
-    Of all recorded blocks where the scope is None.
+    These are the blocks that a scope owns or has in its budget; all recorded blocks for None.
     """
 
 def statistics() -> tuple[int, int, int, int, int, int, int, int]:
-    """Live blocks, live, peak, cached and mapped bytes, hits, misses, escapes."""
+    """Return live blocks, live, peak, cached and mapped bytes, hits, misses and escapes."""
 
 def empty_cache() -> None:
-    """Return what is cached to the system."""
+    """Return all cached memory to the system."""
 
 def advance_clock(ms: int, /) -> None:
-    """Let the clock of the cache go forward by some milliseconds, for tests."""
+    """Advance the clock of the cache by some milliseconds, for tests."""
 
 def decay(*ignored: object) -> None:
-    """Let the cache forget what has not been needed lately; a callback of the garbage collector."""
+    """Return cached memory that was not needed lately. Also a callback of the garbage collector."""
 
 def address(array: object, /) -> int:
-    """Return where the elements of an array begin."""
+    """Return the address of the first element of an array."""

@@ -1,4 +1,4 @@
-"""The compiled part of this room, which is the arena."""
+"""The compiled part of the arena, imported so that a missing build is explained."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ __all__ = [
 class JaxKind(Kind):
     """The kind of JAX arrays that have memory.
 
-    Tracers have none, and a key of random numbers holds such an array.
+    Tracers have no memory. An array of random number keys holds such an array.
     """
 
     cls = ARRAY
     name = "jax.Array"
 
     def release(self, resource: Any, /) -> None:
-        """Delete the array, and forget its memory."""
+        """Delete the array, and stop counting its bytes."""
         release(resource)
 
     def storages(self, resource: Any, /) -> list[tuple[Hashable, int]]:
@@ -39,7 +39,7 @@ class JaxKind(Kind):
         """Return the first device of the array."""
         # `array.devices()` raises if another thread has deleted the array meanwhile.
         device = min(resource.sharding.device_set, key=lambda device: device.id)
-        # JAX says "gpu" where other libraries name the platform, such as "cuda".
+        # JAX calls the platform "gpu", other libraries "cuda".
         platform = "cuda" if device.platform == "gpu" and "cuda" in device.client.platform_version else device.platform
         return f"{platform}:{device.id}"
 
@@ -57,7 +57,7 @@ class JaxKind(Kind):
         return tuple(resource.shape), str(resource.dtype), resource.nbytes
 
     def memory(self, resource: Any, /) -> list[Charge]:
-        """Return the memory of the array that counts against budgets."""
+        """Return the charge of the array, if it counts against budgets."""
         entry = BUDGETS.charges.get(("jax", id(resource)))
         return [] if entry is None else [entry]
 
@@ -67,8 +67,7 @@ KIND: Final = JaxKind()
 
 def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
     """Return the array, labelled, inside an array of random number keys; None for other objects."""
-    # By name: the module of the class is another one in each version of JAX, and importing it is
-    # not ours to do.
+    # By name, because the class is in different modules in different versions of JAX.
     cls = type(node)
     if name_of(cls) != "PRNGKeyArray" or not qualified_name(cls).startswith("jax."):
         return None
@@ -76,6 +75,6 @@ def array_in_key(node: object) -> Iterator[tuple[str, object]] | None:
 
 
 def install() -> None:
-    """Watch births from now on."""
+    """Patch JAX to record births, and to raise errors for disposed arrays."""
     refuse_after_disposal()
     see_births(KIND)

@@ -1,8 +1,9 @@
-"""Find births of JAX arrays, in several ways that complement each other.
+"""Births of JAX arrays. They are found in three ways.
 
-A call of compiled code that JAX has in its cache ends in a hook of JAX's own. First calls and
-``device_put`` are wrapped. Whatever comes into being otherwise is found as the difference of
-``jax.live_arrays()``.
+* JAX calls a hook after each call of compiled code from its cache, which nearly every call is;
+* first calls, which compile a function, and ``device_put`` are wrapped;
+* arrays that are made in other ways are found by comparing ``jax.live_arrays()`` with the arrays
+  that are known.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
     "uncover",
 ]
 
-# The live arrays of JAX: those of the process, those that are known, and their addresses.
+# The live arrays of JAX, and which of them are known.
 
 
 _bridge: Final[Any] = import_module("jax._src.xla_bridge")
@@ -49,16 +50,17 @@ ARRAY: Final[Any] = import_module("jax._src.array").ArrayImpl
 
 @final
 class _Seen(ref[Any]):
-    """A weak reference to an array that no scope owns by birth."""
+    """A weak reference to an array that is known and that no scope owns by birth."""
 
     __slots__ = ("key", "thread")
+    # The ``id`` of the array.
     key: int
-    # The one that passed over it.
+    # The identifier of the thread that called `pass_over`.
     thread: int
 
 
 SEEN: Final[dict[int, _Seen]] = {}
-"""Arrays that no scope owns by birth, by id."""
+"""By ``id``, the known arrays that no scope owns by birth."""
 
 
 def _forget(entry: _Seen, seen: dict[int, _Seen] = SEEN) -> None:
@@ -67,10 +69,7 @@ def _forget(entry: _Seen, seen: dict[int, _Seen] = SEEN) -> None:
 
 
 def arrays_of_jax() -> list[Any]:
-    """Return every array of the process, on all its devices.
-
-    Starts no device that the program has not started.
-    """
+    """Return all arrays of the process, on all devices that the program has initialised."""
     if not _bridge.backends_are_initialized():
         return []
     return [array for backend in list(_bridge.backends()) for array in _jax.live_arrays(backend)]
@@ -84,7 +83,7 @@ def unknown_arrays() -> list[Any]:
 
 
 def pass_over(array: Any) -> None:
-    """Let no scope own an array by birth."""
+    """Note that an array is known and that no scope owns it by birth."""
     entry = _Seen(array, _forget)
     entry.key = id(array)
     entry.thread = threading.get_ident()
@@ -92,9 +91,10 @@ def pass_over(array: Any) -> None:
 
 
 def _is_left_to_nobody(key: int) -> bool:
-    """Return whether no scope shall own an array that a call of this thread returns.
+    """Return whether this thread has passed over an array, given its ``id``.
 
-    Between the birth and here another thread may have met it and not known whose it is.
+    Another thread may have met a new array of this thread, and passed over it because it did not
+    know the owner. That does not count.
     """
     entry = SEEN.get(key)
     return entry is not None and entry.thread == threading.get_ident()
@@ -112,24 +112,31 @@ def addresses_of(array: Any) -> set[int]:
 
 
 _HOME: Final = os.path.dirname(str(import_module("jax").__file__)) + os.sep
-# Arrays that are computed while a function is traced or lowered are constants of its compiled code,
-# which keeps them.
+"""The folder of JAX."""
 _TRACERS: Final = (os.path.join("interpreters", "partial_eval.py"), os.path.join("interpreters", "mlir.py"))
+"""The files of JAX whose code traces or lowers a function.
+
+Arrays that are computed meanwhile are constants of the compiled code, which keeps them.
+"""
 _verdicts: Final[dict[int, tuple[CodeType, bool]]] = {}
-_REMEMBERED_AT_MOST: Final = 20_000
+"""A cache of `_traces`: by ``id`` of a code object, the code and the answer."""
+_MOST_REMEMBERED: Final = 20_000
+"""The cache is emptied when it has so many code objects, which it keeps alive."""
 
 _Frames = tuple[list[CodeType], list[int]]
+"""The code objects of a stack, and the offsets of their instructions."""
 
 
 def is_constant(codes: list[CodeType]) -> bool:
-    """Return whether an array born below these code objects is a constant of compiled code."""
+    """Return whether an array born under these code objects is a constant of compiled code."""
     return any(_traces(code) for code in codes)
 
 
 def _traces(code: CodeType) -> bool:
+    """Return whether code of JAX traces or lowers a function."""
     known = _verdicts.get(id(code))
     if known is None:
-        if len(_verdicts) >= _REMEMBERED_AT_MOST:
+        if len(_verdicts) >= _MOST_REMEMBERED:
             _verdicts.clear()
         known = _verdicts[id(code)] = code, code.co_filename.startswith(_HOME) and code.co_filename.endswith(_TRACERS)
     return known[1]
@@ -153,22 +160,21 @@ def frames_of(array: Any) -> _Frames:
 
 _api: Final[Any] = import_module("jax._src.api")
 _config: Final[Any] = import_module("jax._src.config")
-# On while a function is being traced and something is computed at once, by request: that is a
-# constant of it.
+# Its value is True while a function is traced and JAX computes a constant of it at once.
 _folding: Final[Any] = _config.eager_constant_folding
 _tree_leaves: Final[Callable[[object], list[Any]]] = import_module("jax").tree_util.tree_leaves
 
 
 @final
 class _Births:
-    """What the births of arrays are recorded with. The one instance is `BIRTHS`.
+    """How the births of arrays are recorded. The one instance is `BIRTHS`.
 
     Attributes
     ----------
     kind : Kind
-        The kind of JAX's arrays; set before any birth is seen.
+        The kind of JAX's arrays. Set before any birth is seen.
     record : callable or None
-        What records the arrays that are born outside of all scopes, while a leak detector is open.
+        While a leak detector is open, the function that records arrays born outside of scopes.
     is_forked : bool
         Whether this is a forked child, where JAX cannot be used: a thread of the parent may have
         held its locks.
@@ -189,7 +195,7 @@ BIRTHS: Final = _Births()
 class _Hook:
     """The hook that JAX calls after each cached call of compiled code.
 
-    It also calls the hook that was installed before.
+    It also calls the hook that was installed before, which is in the attribute `before`.
     """
 
     __slots__ = ("before",)
@@ -205,7 +211,7 @@ class _Hook:
         if scope is None and BIRTHS.record is None:
             return
         if type(result) is ARRAY and scope is not None and scope._direct and not BUDGETS.scopes:
-            # This runs for each cached call.
+            # The quick way, for nearly all calls.
             if id(result) not in LIVE and not _folding.value:
                 if SEEN:
                     SEEN.pop(id(result), None)
@@ -222,12 +228,12 @@ class _Hook:
 
 @recording
 def call_listeners(arrays: list[Any]) -> None:
-    """Have arrays that have just come into being born in the current scope, or seen outside of all.
+    """Record the births of arrays in the current scope; without one, record them as unowned.
 
     Parameters
     ----------
     arrays : list of jax.Array
-        Each once, and none that is known. Emptied where they are refused.
+        New arrays, each once. Emptied if a budget refuses them.
 
     Raises
     ------
@@ -262,7 +268,10 @@ def _arrays_in(result: object) -> list[Any]:
 
 @final
 class _HookState:
-    """Replaces JAX's holder of its hook, which JAX's checks for NaNs also use."""
+    """Replaces JAX's holder of its hook.
+
+    JAX's checks for NaNs install their hook through it, which must not displace this library's.
+    """
 
     __slots__ = ("_place", "_unset")
 
@@ -272,21 +281,21 @@ class _HookState:
         self.set_global(place.get_global())
 
     def set_global(self, hook: Callable[..., object] | None) -> None:
-        """Set the function that is called on all threads, besides this library's."""
+        """Set the hook of all threads, which is called in addition to this library's."""
         _HOOK.before = hook
         self._place.set_global(_HOOK)
 
     def set_local(self, hook: Callable[..., object] | None) -> None:
-        """Set the function that is called on this thread; None means the one of all threads."""
+        """Set the hook of this thread; None means that of all threads."""
         if hook is None:
             self._place.set_local(self._unset)
             return
-        ours = _Hook()
-        ours.before = hook
-        self._place.set_local(ours)
+        both = _Hook()
+        both.before = hook
+        self._place.set_local(both)
 
     def uncover(self) -> None:
-        """Remove what a check that was switched off on this thread has left there."""
+        """Remove the None that a check for NaNs leaves on this thread when it is switched off."""
         if self._place.get_local() is None:
             self._place.set_local(self._unset)
 
@@ -302,7 +311,7 @@ class _HookState:
 
 @final
 class _HookOfStates:
-    """The place of the hook before JAX 0.8: an attribute of the states of `jax_jit`."""
+    """The holder of the hook before JAX 0.8: attributes of the states of `jax_jit`."""
 
     __slots__ = ("_jit",)
 
@@ -324,7 +333,7 @@ class _HookOfStates:
 
 @final
 class _Jit:
-    """What the checks for NaNs of such a JAX write their hook by, in the place of `jax_jit`."""
+    """Replaces `jax_jit` before JAX 0.8, by which checks for NaNs install their hook."""
 
     def __init__(self, jit: Any, place: _HookState) -> None:
         self._jit = jit
@@ -361,6 +370,7 @@ class _HookWriter:
 
 
 _PLACES: Final[list[_HookState]] = []
+"""The installed `_HookState`, or nothing."""
 
 
 def install_hook() -> None:
@@ -393,6 +403,7 @@ def _take_out() -> None:
 
 
 def _refusal_of(arrays: list[Any]) -> MemoryError | None:
+    """Count new arrays against the budgets; return the error if one refuses."""
     scope = innermost_scope()
     if scope is None:
         return None
@@ -410,32 +421,31 @@ def _refusal_of(arrays: list[Any]) -> MemoryError | None:
 def uncover() -> None:
     """Make sure that the hook is called on this thread.
 
-    A check for NaNs that was switched off before leaves it out.
+    It is not after a check for NaNs was switched off on the thread.
     """
     for place in _PLACES:
         place.uncover()
 
 
-# Births that JAX's hook does not see: by calls of compiled code that are in no cache, and by
-# ``device_put``.
+# Births that JAX's hook does not see: first calls of functions, and ``device_put``.
 #
-# The first call of a function compiles it, and what it returns comes from Python code of JAX's, on
-# the thread and in the context of the caller; so does what is put on a device: ``jnp.asarray``,
-# ``jnp.array``, unpickling. Both are wrapped where this version of JAX has them. What a compiled
-# function keeps as a constant of it comes by the same ways, and is nobody's.
+# The first call of a function compiles it, and Python code of JAX returns the results, on the
+# thread and in the context of the caller. ``jnp.asarray``, ``jnp.array`` and unpickling put data on
+# a device, also by Python code. Both functions are wrapped if this version of JAX has them.
+# Constants of compiled functions are made in the same ways, and stay unowned.
 
 
 _Array: Final[Any] = import_module("jax").Array
 
 
 @recording
-def _see(results: Iterable[Any]) -> None:
+def _record_results(results: Iterable[Any]) -> None:
     """Record the births of arrays among results, except constants."""
     fresh: list[Any] = []
     result: Any = None
     array: Any = None
     for result in results:
-        # A key of random numbers holds an array.
+        # An array of random number keys holds an array.
         array = getattr(result, "_base_array", None) if type(result).__name__ == "PRNGKeyArray" else result
         key = id(array)
         if type(array) is not ARRAY or key in LIVE or key in DEAD or _is_left_to_nobody(key):
@@ -460,7 +470,7 @@ def _telling_of_calls(execute: Callable[..., Any]) -> Callable[..., Any]:
         results = execute(*args)
         if BIRTHS.record is not None or CURRENT.get() is not None:
             try:
-                _see(results)
+                _record_results(results)
             except MemoryError:
                 del results
                 raise
@@ -476,9 +486,11 @@ def _telling_of_transfers(put: Callable[..., Any]) -> Callable[..., Any]:
         results = put(*given, **options)
         if BIRTHS.record is not None or CURRENT.get() is not None:
             try:
-                # What was an array before may be the same one, or share its memory, which `look`
-                # considers.
-                _see([result for thing, result in zip(given, results, strict=True) if not isinstance(thing, _Array)])
+                # The result for an argument that is an array may be that array, or share its
+                # memory: `look` handles such results.
+                _record_results(
+                    [result for thing, result in zip(given, results, strict=True) if not isinstance(thing, _Array)]
+                )
             except MemoryError:
                 del results
                 raise
@@ -493,7 +505,7 @@ def wrap_calls_and_transfers() -> None:
     _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "_batched_device_put_impl", _telling_of_transfers)
     transfers: Any = getattr(import_module("jax._src.dispatch"), "device_put_p", None)
     if getattr(getattr(transfers, "impl", None), "__name__", "") == "_batched_device_put_impl":
-        # Before JAX 0.8 the primitive has the function itself, and does not look for its name.
+        # Before JAX 0.8 the primitive refers to the function itself, not to its name.
         _wrap_way(JAX_TRANSFERS, "jax._src.dispatch", "device_put_p.impl", _telling_of_transfers)
 
 
@@ -509,21 +521,18 @@ def _wrap_way(patch: Patch, module: str, path: str, wrap: Callable[[Any], Any]) 
     PATCHES.replace(patch, owner, name, wrap)
 
 
-# Births of JAX arrays are seen in several ways that complement each other.
+# Births that are found late.
 #
-# A call of compiled code that JAX has in its cache, which nearly every call is, ends in a hook of
-# JAX's own, on the thread and in the context of the caller: what it returns is born in the current
-# scope. So is what a first call returns, which compiles, and what ``device_put`` makes of other
-# things than arrays. What comes into being otherwise (a copy to another
-# device, the shards of an array) is found as the difference of ``jax.live_arrays()`` when a scope
-# is entered or left, and whenever somebody asks or counts. That list is the whole process's, so an
-# array of it is taken only where the traceback that JAX keeps of its birth leads through the block
-# of a scope that is open on this thread, and can be of no other thread or task.
+# Arrays that are made in other ways (a copy to another device, the shards of an array) are found in
+# ``jax.live_arrays()`` when a scope is entered or left, and whenever somebody asks or counts. That
+# list has the arrays of the whole process. Therefore a scope of this thread owns such an array only
+# if the traceback that JAX keeps of the array's birth leads through the scope's block, and cannot
+# be that of another thread or task.
 
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        # The scopes that were entered on this thread and not left, each with the code of its block.
+        # The scopes that were entered and not left on this thread, with the code of their blocks.
         self.scopes: list[tuple[ScopeState, CodeType]] = []
 
 
@@ -531,12 +540,12 @@ _LOCAL: Final = _Local()
 
 
 def look(asked: ScopeState | None = None) -> None:
-    """Find arrays that were born or deleted unseen on this thread, before anything is counted.
+    """Record arrays that were born or deleted unseen on this thread.
 
     Parameters
     ----------
     asked : ScopeState, optional
-        The one that is counted: what others own is not looked through for deleted arrays.
+        Only the arrays of this scope are checked for deletion; those of all scopes if left out.
     """
     if BIRTHS.is_forked:
         return
@@ -547,7 +556,10 @@ def look(asked: ScopeState | None = None) -> None:
 
 
 def _find_births() -> None:
-    """Find arrays that were born unseen on this thread, and record those that a scope owns."""
+    """Find arrays that were born unseen on this thread, and record those that a scope owns.
+
+    The others are passed over.
+    """
     scopes = _LOCAL.scopes
     while scopes and scopes[-1][0]._state == CLOSED:
         scopes.pop()
@@ -562,7 +574,7 @@ def _find_births() -> None:
     for array in unknown:
         codes = frames_of(array)[0]
         if codes and codes[-1] is not bottom.f_code:
-            # It belongs to another thread, which looks for itself.
+            # It was born on another thread, which finds it itself.
             continue
         if blocks is None:
             is_sure = bool(scopes) and _is_only_task()
@@ -577,7 +589,7 @@ def _find_births() -> None:
 
 
 def _release_donated(scope: ScopeState) -> None:
-    """Record arrays that the program deleted or donated to a call as disposed."""
+    """Release arrays of a scope that the program has deleted, or donated to a call."""
     for entry in list(scope._entries):
         if entry.kind is BIRTHS.kind:
             array = entry()
@@ -602,16 +614,15 @@ def _take(taken: list[tuple[ScopeState, Any]]) -> None:
             continue
         known.update(addresses)
         if BUDGETS.scopes:
-            # The array was made on an earlier line. It counts if it fits the budget, but cannot be
-            # refused.
+            # The array exists already and cannot be refused. It is counted if it fits the budget.
             BUDGETS.charge(scope, array, ("jax", id(array)), array.nbytes)
         born_late(array, BIRTHS.kind, scope)
 
 
 def pass_over_aliases(array: Any) -> None:
-    """Let no scope own what JAX has just made to lend the memory of an array.
+    """Pass over the arrays that JAX has just made to lend the memory of an array.
 
-    Deleting that while it is lent aborts the process.
+    No scope may own them: deleting one while it is lent aborts the process.
     """
     addresses = addresses_of(array)
     for other in unknown_arrays():
@@ -620,7 +631,7 @@ def pass_over_aliases(array: Any) -> None:
 
 
 def _is_only_task() -> bool:
-    """Return whether a traceback can only be of this thread and its running task."""
+    """Return whether a traceback can only belong to this thread and its running task."""
     if threading.get_ident() != threading.main_thread().ident and len(sys._current_frames()) > 2:
         return False
     asyncio = sys.modules.get("asyncio")
@@ -637,22 +648,21 @@ def _is_only_task() -> bool:
 
 
 def entered(scope: ScopeState) -> None:
-    """Know what is there already, and watch for this scope from now on."""
+    """Record arrays that were born unseen before a scope, and note the scope."""
     if not BIRTHS.is_forked:
         _find_births()
     uncover()
     if scope.budget is not None:
         BUDGETS.scopes[scope] = None
     frame: FrameType = _getframe(1)
-    # Past this package, where it is not compiled, and past what enters a scope on behalf of a
-    # block.
+    # Skip frames of this package, and frames that enter the scope for their caller.
     while frame.f_back is not None and (frame.f_code.co_name in ENTERING or is_inside(frame)):
         frame = frame.f_back
     _LOCAL.scopes.append((scope, frame.f_code))
 
 
 def left(scope: ScopeState) -> None:
-    """Find what is this scope's, before it releases what it owns."""
+    """Record arrays that were born unseen in a scope, before it releases what it owns."""
     if not BIRTHS.is_forked:
         _release_donated(scope)
         _find_births()
@@ -671,7 +681,7 @@ def _forget_inherited() -> None:
 
 
 def see_births(kind: Kind) -> None:
-    """Watch for births in scopes from now on."""
+    """Record births in scopes from now on."""
     BIRTHS.kind = kind
     look()
     install_hook()

@@ -1,8 +1,8 @@
-"""Release JAX arrays, and raise an error for their use afterwards.
+"""Release JAX arrays, and raise `DisposedError` for their later use.
 
-``Array.delete()`` gives the memory back, and JAX itself refuses an array that was deleted, on every
-path but one: ``is_ready()`` reads through a null pointer (jaxlib 0.10.2). Where this library
-deleted it, the error is `DisposedError`.
+``Array.delete()`` frees the memory, and JAX itself raises an error for a deleted array, except in
+``is_ready()``, which reads through a null pointer (jaxlib 0.10.2). The methods are patched to raise
+`DisposedError` for arrays that this library deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = [
 ]
 
 _CHECK: Final = "_check_if_deleted"
-# These methods reach the memory without that check.
+"""The method by which JAX's own methods check that an array was not deleted."""
+# These methods of JAX use the memory without that check.
 _UNCHECKED: Final = (
     "block_until_ready",
     "copy_to_host_async",
@@ -36,10 +37,7 @@ _UNCHECKED: Final = (
 
 
 def release(array: Any) -> None:
-    """Release the memory of an array.
-
-    What others have of it, such as an array of NumPy's that shows it, stays valid.
-    """
+    """Delete an array. A NumPy array that shares its memory stays valid."""
     entry = BUDGETS.charges.get(("jax", id(array)))
     if entry is not None:
         entry.drop()
@@ -47,7 +45,7 @@ def release(array: Any) -> None:
 
 
 def refuse_after_disposal() -> None:
-    """Let the methods of JAX arrays that this library released raise `DisposedError`."""
+    """Patch methods of JAX arrays to raise `DisposedError` for arrays that this library deleted."""
     for name in (_CHECK, *_UNCHECKED):
         PATCHES.replace(JAX_METHODS, ARRAY, name, partial(_refusing, name=name))
     PATCHES.replace(JAX_METHODS, ARRAY, "__array__", _showing_memory)
@@ -57,6 +55,8 @@ def refuse_after_disposal() -> None:
 
 
 def _refusing(method: Any, name: str) -> Any:
+    """Wrap a method to raise `DisposedError` for a disposed array."""
+
     @wraps(method, assigned=("__name__", "__doc__"), updated=())
     def refusing(self: Any, *args: Any, **options: Any) -> Any:
         if self.is_deleted():
@@ -73,6 +73,8 @@ def _refusing(method: Any, name: str) -> Any:
 
 
 def _showing(method: Any) -> Any:
+    """Wrap ``__repr__`` or ``__str__`` to describe a disposed array."""
+
     @wraps(method, assigned=("__name__", "__doc__"), updated=())
     def showing(self: Any) -> Any:
         if self.is_deleted() and dead_entry_of(self) is not None:
@@ -83,12 +85,14 @@ def _showing(method: Any) -> Any:
 
 
 def _showing_memory(method: Any) -> Any:
+    """Wrap ``__array__`` to record its result for a detector."""
+
     @wraps(method, assigned=("__name__", "__doc__"), updated=())
     @recording
     def showing_memory(self: Any, *args: Any, **options: Any) -> Any:
         shown = method(self, *args, **options)
         if BIRTHS.record is not None:
-            # It keeps the memory, also when the array has gone.
+            # The NumPy array keeps the memory alive after the JAX array is gone.
             BUFFERS.record(shown)
         return shown
 
@@ -96,9 +100,12 @@ def _showing_memory(method: Any) -> Any:
 
 
 def _lending(method: Any) -> Any:
+    """Wrap ``__dlpack__`` so that no scope owns the array that JAX makes for it."""
+
     @wraps(method, assigned=("__name__", "__doc__"), updated=())
     def lending(self: Any, *args: Any, **options: Any) -> Any:
-        # What is there now is known before JAX makes another array around the same memory.
+        # Records all arrays that are there now, so that only the array that JAX makes around the
+        # same memory is unknown afterwards.
         look()
         capsule = method(self, *args, **options)
         pass_over_aliases(self)

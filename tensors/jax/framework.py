@@ -1,8 +1,8 @@
-"""JAX as a framework of scopes and of leak detectors. Imports JAX: `install` has it loaded.
+"""JAX as a framework of scopes and leak detectors. Imports JAX; `install` imports this module.
 
-A detector sees arrays outside of scopes too, owned by nobody, where scopes see births: by
-JAX's hook, at first calls and at ``device_put``. What comes into being in other ways (the copy of
-an array to another device) is recorded only where a scope owns it.
+A detector also sees unowned arrays that are made outside of scopes, in the ways in which scopes see
+births at once: by JAX's hook, at first calls and at ``device_put``. Arrays that are made in other
+ways (copies to another device) are recorded only if a scope owns them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ __all__ = [
 ]
 
 _NAME: Final = "jax.Array"
+"""The name of the kind in the log."""
 
 
 @final
 class _Anchor:
-    """Stands in the log for an array, and goes when that goes."""
+    """An object that stands for an array in the log, and lives as long as the array."""
 
     __slots__ = ("__weakref__", "array")
 
@@ -46,7 +47,7 @@ class _Anchor:
 
 
 _ANCHORS: Final[dict[int, _Anchor]] = {}
-"""By ``id`` of an array that is there."""
+"""The anchors of unowned arrays, by the ``id`` of the array."""
 
 
 def _forget(key: int, reference: ref[Any], anchors: dict[int, _Anchor] = _ANCHORS) -> None:
@@ -79,19 +80,19 @@ class JaxFramework(Framework):
         return [KIND]
 
     def install(self) -> None:
-        """See births from now on."""
+        """Record births from now on."""
         install()
 
     def scope_entered(self, scope: DisposeScope, /) -> None:
-        """Find what came into being before."""
+        """Find arrays that were born unseen before the block."""
         entered(scope)
 
     def scope_left(self, scope: DisposeScope, /) -> None:
-        """Find what came into being inside."""
+        """Find arrays that were born unseen in the block."""
         left(scope)
 
     def find_births(self, scope: DisposeScope | None, /) -> None:
-        """Find what came into being, or was deleted, unseen on this thread."""
+        """Find arrays that were born or deleted unseen on this thread."""
         look(scope)
 
     def children(self, node: Any, /) -> Iterator[tuple[str, object]] | None:
@@ -99,28 +100,28 @@ class JaxFramework(Framework):
         return array_in_key(node)
 
     def start_watching(self, log: Any, /) -> None:
-        """See births on this thread from now on."""
+        """Record births on this thread from now on."""
         self._log = log
         uncover()
-        BIRTHS.record = self._see
+        BIRTHS.record = self._record_unowned
 
     def stop_watching(self) -> None:
-        """See none any more."""
+        """Stop recording births."""
         BIRTHS.record = None
 
     def record_pending(self) -> None:
-        """Have JAX let go of NumPy arrays that it has copied.
+        """Make JAX drop references to NumPy arrays that it has copied.
 
-        It keeps them until it is called again.
+        JAX itself would keep them until its next call.
         """
         collect = getattr(sys.modules.get("jax._src.lib"), "_xla_gc_callback", None)
         if collect is not None and BIRTHS.record is not None:
             collect()
 
     def borrowed_addresses(self) -> Iterator[int]:
-        """Yield the addresses of NumPy's blocks that are the whole memory of an array.
+        """Yield addresses of NumPy's blocks that are the whole memory of a recorded JAX array.
 
-        ``device_put`` makes such arrays.
+        ``device_put`` makes arrays that share the memory of a NumPy array.
         """
         if self._log is None:
             return
@@ -131,25 +132,25 @@ class JaxFramework(Framework):
                 yield span[0]
 
     def identity_at(self, address: int, /) -> Hashable | None:
-        """Return the array of one device in which an address lies."""
+        """Return the identity of a recorded array, on one device, that an address lies in."""
         if self._log is None:
             return None
         facts = _identify(self._by_address.at(address, self._log))
         return None if facts is None else facts[0]
 
     def anchor_of(self, entry: Entry, /) -> object | None:
-        """Return what stands for an array that was nobody's when it was born."""
+        """Return the anchor of an array that was unowned when it was born."""
         return _ANCHORS.get(id(entry()))
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the arrays of a window that are there now."""
+        """Return the arrays born with numbers above `after`, up to `until`, that are alive."""
         if self._log is None:
             return None
         references, rows = self._log.recorded_memory(after, until)
-        return LiveMemory(_NAME, references, rows, _identify, _is_there)
+        return LiveMemory(_NAME, references, rows, _identify, _is_alive)
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return that arrays are tensors."""
+        """Return "tensor" for arrays."""
         return "tensor" if cls is ARRAY else None
 
     def memory_of(self, thing: Any, /) -> list[HeldMemory]:
@@ -157,18 +158,19 @@ class JaxFramework(Framework):
         return [] if thing.is_deleted() else [HeldMemory("", ("jax", id(thing)), thing.nbytes)]
 
     @recording
-    def _see(self, array: Any) -> None:
+    def _record_unowned(self, array: Any) -> None:
         """Record an array that no scope owns."""
         nbytes: int = array.nbytes
         if nbytes:
-            platform = array.device if len(array.devices()) == 1 else min(array.devices(), key=lambda one: one.id)
+            device = array.device if len(array.devices()) == 1 else min(array.devices(), key=lambda each: each.id)
             key = id(array)
             _ANCHORS[key] = anchor = _Anchor()
             anchor.array = ref(array, partial(_forget, key))
-            self._log.record_memory(anchor, None, nbytes, _NAME, f"{platform.platform}:{platform.id}")
+            self._log.record_memory(anchor, None, nbytes, _NAME, f"{device.platform}:{device.id}")
 
 
 def _span_of(anchor: Any) -> tuple[int, int] | None:
+    """Return where the memory of an array begins and ends; None if that is unknown."""
     array: Any = anchor.array() if type(anchor) is _Anchor else None
     if array is None or array.is_deleted() or not array.is_ready():
         return None
@@ -181,10 +183,10 @@ def _span_of(anchor: Any) -> tuple[int, int] | None:
 
 def _identify(anchor: Any) -> MemoryFacts | None:
     array: Any = anchor.array() if type(anchor) is _Anchor else None
-    # Gone, or memory of another framework.
+    # None if the array is gone, or the anchor is another framework's.
     return None if type(array) is not ARRAY or array.is_deleted() else (("jax", id(array)), array.nbytes)
 
 
-def _is_there(reference: Callable[[], Any], _number: int) -> bool:
+def _is_alive(reference: Callable[[], Any], _number: int) -> bool:
     anchor = reference()
     return anchor is not None and anchor.array() is not None

@@ -1,4 +1,4 @@
-"""Has JAX installed as a framework of scopes. Imports nothing of it."""
+"""Registers JAX as a framework of scopes. Imports nothing of JAX."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = [
 
 @cache
 def load() -> Framework | None:
-    """Return JAX as a framework; None, with a warning, where this version of JAX is not known."""
+    """Return JAX as a framework; None, with a warning, for a version of JAX that does not fit."""
     try:
         from .framework import JaxFramework
     except (ImportError, AttributeError) as error:
-        # What is not in its public interface is another in each version.
+        # The private functions that are used here change from version to version.
         warn(f"scopes do not own arrays of this version of JAX: {error}", RuntimeWarning, stacklevel=2)
         PATCHES.note_unwatched(f"jax {version_of('jax')}: arrays of JAX")
         return None

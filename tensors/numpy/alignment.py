@@ -23,16 +23,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ALIGNMENT: Final = 64
-"""Bytes."""
+"""In bytes: the addresses of aligned arrays are multiples of it."""
 
 _COPIES: Final = count()
-_seen = 0
+_copies_made = 0
 
 
 def served(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function so that the arrays it makes are aligned, also outside of scopes.
+    """Call a function with the arena serving its arrays, so that they are aligned.
 
-    What is made in a scope that is open belongs to it, as always.
+    Also outside of scopes. If a scope is open, it owns what the function makes, as always.
     """
     result: R = ARENA.served(function, *args, **kwargs)
     return result
@@ -56,13 +56,13 @@ def aligned(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array itself if it is aligned or empty, and otherwise a counted, aligned copy."""
     if array.size == 0 or ARENA.address(array) % ALIGNMENT == 0:
         return array
-    global _seen
-    # next() of a counter loses no copy of another thread, which += would.
-    _seen = next(_COPIES) + 1
+    global _copies_made
+    # next() is atomic; += could lose the count of another thread.
+    _copies_made = next(_COPIES) + 1
     copied: NDArray[Any] = ARENA.served(np.array, array, order="K", copy=True, subok=True)
     return copied
 
 
 def copies_made() -> int:
     """Return how many copies were made for alignment since the process began."""
-    return _seen
+    return _copies_made

@@ -20,7 +20,7 @@ __all__ = [
 @final
 @dataclass(frozen=True, slots=True)
 class ArenaStatistics:
-    """What the arena has in use and caches now, and what it served since the process began.
+    """The memory that the arena has in use and cached now, and counts since the process began.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class ArenaStatistics:
     cached_nbytes : int
         Bytes that are free and kept for reuse; see `empty_cache`.
     mapped_nbytes : int
-        The address space of all that, in use or cached; the system provides the pages of it that
-        were touched.
+        The address space of memory in use or cached. The system provides only pages that were
+        touched.
     hits, misses : int
         Blocks that were served without asking the system for memory, and with.
     escapes : int
@@ -71,7 +71,7 @@ def arena_statistics() -> ArenaStatistics:
     return ArenaStatistics(True, blocks, live, peak, cached, mapped, hits, misses, escapes, copies_made())
 
 
-# Cached memory is returned on request.
+# The return of cached memory.
 
 
 def empty_cache() -> None:

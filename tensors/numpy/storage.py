@@ -32,9 +32,9 @@ __all__ = [
 class AliasBase:
     """The object between an exported alias and its array in the chain of ``.base``.
 
-    Every view of the alias keeps it, NumPy collapses the chain no further, and unlike a plain base
-    it belongs to one export alone: it lives exactly as long as somebody holds memory that was
-    exported there.
+    Each export has its own, and every view of the alias keeps it alive: NumPy shortens the chain of
+    bases no further than to this object. So it lives exactly as long as the exported memory is
+    referenced.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "base")
@@ -49,18 +49,20 @@ class AliasBase:
 
 @final
 class Address(int):
-    """Where memory is whose owner another library knows, and Python cannot ask."""
+    """The address of another library's memory, whose owner Python cannot find."""
 
     __slots__ = ()
 
 
 _STRIDED: Final[type[Any]] = type(as_strided(np.empty(1)).base)
+"""The class of the object that NumPy's `as_strided` puts between an array and its base."""
 _ARRAY: Final[Any] = np.ndarray
 
-# These stand between an array and the one whose memory it shares, as their attribute `base`.
+# Objects of these classes stand between an array and the array whose memory it shares.
 ARENA.set_base_types((AliasBase, _STRIDED))
 
 _block: Final[Callable[[NDArray[Any]], tuple[int, int] | None]] = ARENA.block
+# The type PyCapsule has no name in Python.
 _CAPSULE: Final = cast("type[object]", type(getattr(datetime, "datetime_CAPI")))  # noqa: B009  # not in the stubs
 _interface: Final[Any] = vars(np.ndarray)["__array_interface__"].__get__
 _BYTES_LIKE: Final[tuple[Any, ...]] = (bytes, bytearray, memoryview, mmap.mmap, Array, ctypes.Array)
@@ -77,10 +79,9 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     Returns
     -------
     identity : int
-        The address of the block where the arena serves the memory. That of the memory, an
-        `Address`, where the owner is a capsule: another library's, of which there may be several
-        for the same memory. Else the ``id`` of the object that owns it: good as long as the array
-        is alive.
+        If the arena serves the memory, the address of the block. If a capsule owns the memory, its
+        address as an `Address`: the memory is another library's, and may have several capsules.
+        Otherwise the ``id`` of the object that owns the memory. Valid as long as the array lives.
     nbytes : int
         The bytes of the whole memory, however small the view.
 
@@ -110,7 +111,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
     if isinstance(base, _BYTES_LIKE):
         try:
             return id(base), memoryview(base).nbytes
-        except ValueError:  # closed since, for a map of a file
+        except ValueError:  # a file mapping that was closed since
             pass
     if type(base) is _CAPSULE:
         return Address(_interface(top)["data"][0]), top.nbytes
@@ -118,7 +119,7 @@ def storage_of(array: NDArray[Any]) -> tuple[int, int]:
 
 
 def buffer_behind(array: NDArray[Any]) -> object:
-    """Return the bytes, bytearray or the like that an array shows; None for other memory."""
+    """Return the bytes, bytearray or similar object behind an array; None for other memory."""
     top: Any = array
     while isinstance(top.base, _ARRAY):
         top = top.base
@@ -126,9 +127,9 @@ def buffer_behind(array: NDArray[Any]) -> object:
 
 
 def owner_of_buffer(buffer: object) -> object:
-    """Return the bytes, bytearray or the like behind a buffer; None for other memory.
+    """Return the bytes, bytearray or similar object behind a buffer.
 
-    Other memory is, for example, an array's.
+    None for other memory, such as an array's.
     """
     owner: Any = buffer
     if type(owner) is memoryview:
@@ -137,27 +138,29 @@ def owner_of_buffer(buffer: object) -> object:
 
 
 count_references: Final = sys.getrefcount
-"""Return how many references an object has: `OWN_REFERENCES` for one in a local variable alone.
+"""Return how many references an object has.
 
-No function of Python stands between: whether the caller of one has a reference to its argument
-depends on who evaluates frames, which `torch.compile` changes while the program runs.
+`OWN_REFERENCES` for an object that only a local variable refers to. It must be this built-in itself
+and no Python function around it: whether a frame has a reference to its argument depends on the
+evaluation of frames, which `torch.compile` changes while the program runs.
 """
 
 
 def _own_references() -> int:
-    # How many of the references that are counted are the caller's depends on the interpreter.
+    # The number of references that the call itself has depends on the version of Python.
     thing = object()
     return count_references(thing)
 
 
 OWN_REFERENCES: Final = _own_references()
+"""What `count_references` returns for an object that only a local variable refers to."""
 
 
-# The walk through arrays of objects: what they hold is found, element by element.
+# The walk through arrays of objects.
 
 
 def children(node: object) -> Iterator[tuple[str, object]] | None:
-    """Return the objects in an array, labelled by their index; None for what is no array.
+    """Return the objects in an array, labelled by their index; None for objects of other types.
 
     Examples
     --------
@@ -170,7 +173,7 @@ def children(node: object) -> Iterator[tuple[str, object]] | None:
     array: Any = node
     if type(array) is np.ndarray and not array.dtype.hasobject:
         return iter(())
-    # As a plain array: a subclass may have code of its own in every access.
+    # As a plain array, because a subclass may run its own code at every access.
     return _objects(np.ndarray.view(array, np.ndarray), "")
 
 
@@ -186,7 +189,7 @@ def _objects(array: NDArray[Any], field: str) -> Iterator[tuple[str, object]]:
 
 @final
 class ObjectArrayFramework(Framework):
-    """NumPy's arrays: they are no resources, and arrays of objects hold some."""
+    """NumPy arrays, which are no resources themselves; arrays of objects may hold resources."""
 
     module = "numpy"
 

@@ -1,5 +1,5 @@
-"""`ds.Tensor`: class and constructors, and what a leak detector sees of it and of plain arrays.
+"""`ds.Tensor`: the class, its constructors, and how scopes and leak detectors see NumPy's memory.
 
-Read `tensor`, then `constructors`; `arena_service` is how scopes use the arena, `framework` what a
-leak detector asks.
+Read `tensor`, then `constructors`. `arena_service` connects scopes to the arena. `framework` tells
+a leak detector of arrays in the arena, `buffers` of arrays over other memory.
 """

@@ -1,4 +1,4 @@
-"""The arena in the service of scopes: what `Memory` asks for, answered by the compiled part."""
+"""The `Memory` of scopes, implemented with the compiled functions of the arena."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from .tensor import Tensor, array_of, compact_copy, live_arrays
 
 __all__: list[str] = []
 
-_SHOWN: Final = 5
+_MOST_ROWS: Final = 5
+"""So many lines of births are listed in a message."""
 
 
 @final
 class Service:
-    """What scopes ask for plain memory. What is asked often is a function of the compiled part."""
+    """The service of plain memory: see `Memory`. Methods that are often called are compiled."""
 
     __slots__ = ("entered", "is_served", "left", "owner")
 
@@ -44,18 +45,18 @@ class Service:
         self.is_served = ARENA.is_served
 
     def is_plain(self, thing: object) -> bool:
-        """Return whether an object is an array, or the address of one: see `Memory.is_plain`."""
+        """Return whether an object is an array, or the address of memory: see `Memory.is_plain`."""
         return issubclass(type(thing), (np.ndarray, Address))
 
     def move(self, thing: object, source: ScopeState | None, target: ScopeState | None) -> bool:
-        """Change the owner of a block, or of what is counted against budgets: see `Memory.move`."""
+        """Change the owner of a block, or of a `Charge`: see `Memory.move`."""
         if type(thing) is Charge:
             return thing.move(target)
-        # Keep a block that others refer to: it may be an array of its scope, or be shown by a
-        # Tensor there.
+        # The block behind a Tensor stays if anything else refers to it: a plain array of its scope,
+        # or another Tensor there.
         moved: bool
         if issubclass(type(thing), Tensor):
-            # No name for the array here: it would be one reference more.
+            # Without a local variable for the array, which would be another reference.
             moved = ARENA.move_unshared(array_of(cast("Tensor", thing)), source, target)
         else:
             moved = ARENA.move(thing, source, target)
@@ -64,7 +65,7 @@ class Service:
     def closed(self, scope: ScopeState) -> EscapedError | None:
         """Close its account: see `Memory.closed`."""
         if ARENA.live_nbytes(scope):
-            # Memory that a live Tensor shows goes where the Tensor is; it does not escape.
+            # The block behind a live Tensor goes to the owner of the Tensor; it does not escape.
             for entry, array in live_arrays():
                 if ARENA.owner(array) is scope:
                     ARENA.move(array, scope, owner_of_entry(entry))
@@ -89,10 +90,7 @@ class Service:
         return ArenaUse(blocks, live, peak, hits, misses, escapes, escaped_nbytes, scope.budget, charged)
 
     def nbytes(self, scope: ScopeState) -> int:
-        """Return the bytes of its account, less blocks that Tensors show: see `Memory.nbytes`.
-
-        It does not matter who owns these Tensors.
-        """
+        """Return the bytes of its account without blocks behind Tensors: see `Memory.nbytes`."""
         live: int = ARENA.live_nbytes(scope)
         if live:
             shown = dict(ARENA.block(array) for _, array in live_arrays() if ARENA.owner(array) is scope)
@@ -104,21 +102,21 @@ class Service:
 
         Only NumPy's own types are copied; anything else is returned as it is.
         """
-        # `numpy.ma` is imported late, or never.
+        # NumPy imports `numpy.ma` only when it is used.
         masked: Any = sys.modules.get("numpy.ma")
         if type(thing) is np.ndarray or (masked is not None and type(thing) is masked.MaskedArray):
             return compact_copy(cast("NDArray[Any]", thing))
         return thing
 
     def explain(self, error: MemoryError) -> None:
-        """Say which budget refused what: see `Memory.explain`."""
+        """Add a note about the budget that refused the memory: see `Memory.explain`."""
         refusal = ARENA.last_refusal()
         if refusal is None:
             return
         scope, budget, live, requested = refusal
         total = getattr(error, "_total_size", requested)
         if max(total, 1) != requested:
-            # Another error than the one that was refused, and perhaps caught, before.
+            # The last refusal belongs to an earlier error, which was perhaps caught.
             return
         by_site = {} if scope is None else _sites_of(scope)
         called = "a scope" if scope is None or scope.name is None else f"scope {scope.name!r}"
@@ -129,7 +127,10 @@ class Service:
 
 
 def _sites_of(scope: ScopeState) -> dict[str, tuple[int, int]]:
-    """Return number and bytes of what a scope has in use, by line of birth, largest sum first."""
+    """Return number and bytes of blocks and charges of a scope, by line of birth.
+
+    The line with the most bytes comes first.
+    """
     found: dict[str, tuple[int, int]] = {}
     charged = BUDGETS.charges_within(scope) if scope.budget is not None else ()
     for mark, nbytes in (*ARENA.sites(scope), *((entry.mark, entry.nbytes) for entry in charged)):
@@ -140,14 +141,14 @@ def _sites_of(scope: ScopeState) -> dict[str, tuple[int, int]]:
 
 
 def _listed(by_site: dict[str, tuple[int, int]]) -> str:
-    rows = [f"\n  {nbytes} bytes in {count} at {site}" for site, (count, nbytes) in list(by_site.items())[:_SHOWN]]
-    if len(by_site) > _SHOWN:
-        rows.append(f"\n  and {len(by_site) - _SHOWN} more lines")
+    rows = [f"\n  {nbytes} bytes in {count} at {site}" for site, (count, nbytes) in list(by_site.items())[:_MOST_ROWS]]
+    if len(by_site) > _MOST_ROWS:
+        rows.append(f"\n  and {len(by_site) - _MOST_ROWS} more lines")
     return (":" if rows else "") + "".join(rows)
 
 
 def _forget_inherited() -> None:
-    """Leave the blocks of the parent in a forked child; a detector that is open watches on."""
+    """Put NumPy's own handler back in a forked child, unless a detector is open."""
     if not HOOKS.listeners:
         ARENA.reset()
 

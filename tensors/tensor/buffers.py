@@ -1,20 +1,19 @@
-"""Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap, another library.
+"""Arrays over foreign memory, for a leak detector: bytes, a bytearray, an mmap, another library.
 
-NumPy allocates nothing for such an array, so that the arena does not see it. It keeps the whole
-buffer alive all the same, however small it is. While a detector is open, the births of such arrays
-are recorded by the functions that make them: `numpy.frombuffer` and `numpy.asarray`,
-`numpy.ndarray` with a buffer, `numpy.memmap`, and unpickling, which takes over the bytes of the
-pickle. Every view of the result
-refers to the result, which therefore stands for the memory.
+NumPy allocates nothing for such an array, so that the arena does not see it. But the array keeps
+the whole buffer alive, however small the array is. While a detector is open, the functions that
+make such arrays are patched to record births: `numpy.frombuffer`, `numpy.asarray`, `numpy.ndarray`
+with a buffer, `numpy.memmap`, and unpickling, which takes over the bytes of the pickle. The new
+array stands for the memory, because every view of it refers to it.
 
-What a capsule owns is another library's memory. While that library has a row for it, such as the
-``jax.Array`` whose value an array shows, the array has none.
+Memory that a capsule owns belongs to another library. If that library reports the memory itself,
+such as that of a ``jax.Array``, it is not reported here.
 
-A buffer that the program itself still holds is not kept by its arrays. It has more references
-than they have, and counts with the bytes that they show together then.
+If a buffer has more references than those of its arrays, the program holds it itself, and the
+arrays do not keep it alive. Then it counts with the bytes of its arrays only.
 
-The map of a file is no memory of the process's own: the system reads it again from the file when
-it is short of memory. It counts on the device "mapped".
+A file mapping is no memory of the process: when the system is short of memory it drops the pages,
+and reads them again from the file. It counts on the device "mapped".
 """
 
 from __future__ import annotations
@@ -38,14 +37,16 @@ __all__ = ["BUFFERS"]
 
 _ARRAY: Final[Any] = np.ndarray
 _NAME: Final = "numpy.ndarray"
-_MEMORY: Final = "cpu:0"
+"""The name of the kind of arrays in the log."""
+_CPU: Final = "cpu:0"
+"""The device of all memory but file mappings."""
 _nbytes: Final[Any] = np.ndarray.nbytes.__get__
 _interface: Final[Any] = vars(np.ndarray)["__array_interface__"].__get__
 
 
 @final
 class BufferFramework(Framework):
-    """NumPy's arrays over memory of others."""
+    """NumPy arrays over foreign memory."""
 
     module = "numpy"
 
@@ -55,19 +56,19 @@ class BufferFramework(Framework):
         self._by_address = MemoryByAddress(_span_of)
 
     def start_watching(self, log: Any, /) -> None:
-        """Record the births of arrays over memory of others."""
+        """Record the births of arrays over foreign memory."""
         self._log = log
-        # Called on each thread; the functions are replaced for all threads at once.
+        # This is called on each thread, and the functions are replaced for all threads at once.
         if not self._is_installed:
             self._is_installed = PATCHES.change(NUMPY_BUFFERS, self._begin, _end)
 
     def stop_watching(self) -> None:
-        """Record no more births."""
+        """Stop recording births."""
         self._is_installed = False
         PATCHES.restore(NUMPY_BUFFERS)
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the arrays of a window that are there now."""
+        """Return the arrays born with numbers above `after`, up to `until`, that are alive."""
         if self._log is None:
             return None
         references, rows = self._log.recorded_memory(after, until)
@@ -80,10 +81,10 @@ class BufferFramework(Framework):
                 users[owner] += 1
                 shown[owner] += _nbytes(array)
             array = None
-        return LiveMemory(_NAME, references, rows, partial(self._identify, users, shown), _is_there)
+        return LiveMemory(_NAME, references, rows, partial(self._identify, users, shown), _is_alive)
 
     def identity_at(self, address: int, /) -> Hashable | None:
-        """Return the buffer in which an address lies, of those that an array shows."""
+        """Return the identity of the buffer behind a recorded array that an address lies in."""
         if self._log is None:
             return None
         array = self._by_address.at(address, self._log)
@@ -95,15 +96,19 @@ class BufferFramework(Framework):
 
     @recording
     def record(self, array: Any) -> None:
-        """Record the birth of an array over memory of others, while a detector is open."""
+        """Record the birth of an array over foreign memory, while a detector is open."""
         owner = buffer_behind(array)
         nbytes: int = _nbytes(array)
         if nbytes and (owner is not None or type(storage_of(array)[0]) is Address):
-            self._log.record_memory(array, None, nbytes, _NAME, MAPPED if _is_of_file(owner) else _MEMORY)
+            self._log.record_memory(array, None, nbytes, _NAME, MAPPED if _is_of_file(owner) else _CPU)
 
     def _identify(self, users: Counter[int], shown: Counter[int], array: Any) -> MemoryFacts | None:
+        """Return identity and bytes of the memory behind a recorded array.
+
+        By ``id`` of a buffer, `users` has the number of its recorded arrays, `shown` their bytes.
+        """
         if not isinstance(array, _ARRAY):
-            # The memory of another framework.
+            # The log has anchors of other frameworks too.
             return None
         identity, nbytes = storage_of(array)
         if type(identity) is Address:
@@ -114,7 +119,7 @@ class BufferFramework(Framework):
 
 
 def _span_of(array: Any) -> tuple[int, int] | None:
-    # What a capsule owns is known by the address itself.
+    # Memory of a capsule needs no span: its identity is the address itself.
     if not isinstance(array, _ARRAY) or buffer_behind(array) is None:
         return None
     start: int = _interface(array)["data"][0]
@@ -130,12 +135,12 @@ def _is_of_file(owner: object) -> bool:
         return False
     try:
         owner.size()
-    except (OSError, ValueError):  # it has no file; it was closed
+    except (OSError, ValueError):  # an anonymous mapping; a closed one
         return False
     return True
 
 
-def _is_there(reference: Callable[[], Any], _number: int) -> bool:
+def _is_alive(reference: Callable[[], Any], _number: int) -> bool:
     return reference() is not None
 
 

@@ -181,8 +181,8 @@ def asarray(
     Parameters
     ----------
     a : array_like
-        A Tensor that fits is returned itself. The memory of an ndarray is shared, and stays the
-        ndarray's when the Tensor is disposed.
+        A Tensor that fits is returned itself. The memory of an ndarray is shared; the ndarray stays
+        valid when the Tensor is disposed.
     dtype : dtype_like, optional
         The type of the elements.
     order : {"K", "A", "C", "F"}, optional
@@ -192,8 +192,8 @@ def asarray(
     copy : bool, optional
         True copies, False raises where memory cannot be shared, None copies where it must.
     align : {"keep", "copy", "error"}, default "keep"
-        What happens where the memory does not begin at a multiple of 64 bytes: it is shared as it
-        is, copied (``arena_statistics().alignment_copies`` counts these), or refused.
+        What happens if the memory does not begin at a multiple of 64 bytes: it is shared as it is,
+        copied (``arena_statistics().alignment_copies`` counts these copies), or refused.
     name : str, optional
         Shown in messages and reports; a new handle gets it.
 

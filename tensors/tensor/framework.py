@@ -1,7 +1,7 @@
-"""NumPy's arrays and `Tensor` as a framework: what a leak detector sees of them.
+"""NumPy arrays and `Tensor` as a framework: what a leak detector sees of them.
 
-While a detector is open the arena serves contexts outside of scopes too, and logs its blocks. They
-stay nobody's.
+While a detector is open, the arena also serves contexts outside of scopes, and logs its blocks.
+Blocks that are born there are unowned.
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ from .tensor import TENSOR, array_of, exported_identities
 __all__: list[str] = []
 
 _NAME: Final = "numpy.ndarray"
+"""The name of the kind of arrays in the log."""
 _namespace: Final[Any] = vars(np.ndarray)
-# Past the attributes of subclasses.
+# These read the attributes of ndarray, even if a subclass overrides them.
 _base: Final[Any] = _namespace["base"].__get__
 _nbytes: Final[Any] = _namespace["nbytes"].__get__
 _ARRAY: Final = np.ndarray
 
 
 class _Local(threading.local):
-    # What served this thread's context before, while the arena does for a detector.
+    # The handler that served this thread's context before the detector was opened; None for the
+    # arena.
     before: object = None
 
 
@@ -53,21 +55,22 @@ _local: Final = _Local()
 
 @final
 class NumpyFramework(Framework):
-    """NumPy. `arena_service` serves its arrays to scopes; `Tensor` registers its kind itself."""
+    """NumPy. It has no kinds: plain arrays have none, and `tensor` registers that of `Tensor`."""
 
     module = "numpy"
 
     def __init__(self) -> None:
         self._log: Any = None
-        # The blocks by address, after so many births.
+        # The addresses of the recorded blocks, ascending; and the number of the last birth when the
+        # list was made.
         self._starts: Sequence[int] = ()
         self._births = -1
-        # Whether memory of other frameworks was ever found in blocks.
+        # Whether memory that another framework reports was ever found in a block.
         self._had_aliased = False
 
     def start_watching(self, log: Any, /) -> None:
-        """Let the arena serve this context."""
-        # The bytes of a view are those of its base, which is a block like any other.
+        """Make the arena serve this context."""
+        # The bytes of a view count with the block of its base.
         log.describe_kind(TENSOR, "Tensor", attrgetter("_array.nbytes"), None, "cpu:0", True)
         self._log = log
         ARENA.record_into(log.c_api)
@@ -76,10 +79,7 @@ class NumpyFramework(Framework):
             _local.before = before
 
     def stop_watching(self) -> None:
-        """Put back this context's allocator, unless a scope is open.
-
-        An open scope does so when it is left.
-        """
+        """Put back this context's handler, unless a scope is open: it does so when it is left."""
         ARENA.record_into(None)
         before, _local.before = _local.before, None
         if innermost_scope() is None:
@@ -95,9 +95,9 @@ class NumpyFramework(Framework):
         return recording  # type: ignore[no-any-return]  # ARENA is Any
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the blocks of a window that are in use.
+        """Return the blocks born with numbers above `after`, up to `until`, that are in use.
 
-        Blocks in which memory of other frameworks lies are left out.
+        Blocks that hold memory which another framework reports are left out.
         """
         log = self._log
         if log is None:
@@ -114,18 +114,18 @@ class NumpyFramework(Framework):
         return LiveMemory(_NAME, addresses, rows, None, log.is_in_use, escape)
 
     def identity_at(self, address: int, /) -> Hashable | None:
-        """Return the block in which an address lies."""
+        """Return the address of the recorded block that an address lies in, or None."""
         if self._log is None:
             return None
-        births: int = self._log.counts()[0]
+        births, *_ = self._log.counts()
         if births != self._births:
             self._starts, self._births = array("Q", sorted(self._log.blocks(0, births)[0])), births
         return self._block_at(self._starts, address)
 
     def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> None:
-        """Remember the block of a Tensor that no scope owns.
+        """Tell the log that the block of an unowned Tensor escapes, if it stays in use.
 
-        That of a Tensor that a scope owns is known by the end of the scope.
+        Not needed for a Tensor that a scope owns: the block escapes when the scope ends.
         """
         if owner is None and entry.kind is TENSOR:
             tensor = entry()
@@ -134,12 +134,13 @@ class NumpyFramework(Framework):
                 self._log.escape(block[0])
 
     def cached_nbytes(self) -> int:
-        """Return what the arena keeps for later use."""
-        nbytes: int = ARENA.statistics()[3]
+        """Return the bytes that the arena has cached."""
+        nbytes: int
+        _, _, _, nbytes, *_ = ARENA.statistics()
         return nbytes
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return that arrays are tensors."""
+        """Return "tensor" for arrays."""
         return "tensor" if issubclass(cls, np.ndarray) else None
 
     def references(self, thing: Any, /) -> list[tuple[str, object]]:
@@ -156,13 +157,13 @@ class NumpyFramework(Framework):
         return [HeldMemory("", identity, _nbytes(thing))]
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
-        """Return the storage of an array that has neither a base nor objects in it."""
+        """Return the storage of a plain array without a base and without objects in it."""
         if type(tensor) is not _ARRAY or tensor.base is not None or tensor.dtype.hasobject:
             return None
         return storage_of(tensor)[0]
 
     def _aliased(self, addresses: list[int]) -> set[Hashable]:
-        """Return the blocks in which memory lies that other frameworks report."""
+        """Return those of the blocks that hold memory which other frameworks report."""
         others = FRAMEWORKS.with_own("borrowed_addresses") if addresses else ()
         pointers = sorted(pointer for framework in others for pointer in framework.borrowed_addresses())
         if not pointers:
@@ -171,14 +172,14 @@ class NumpyFramework(Framework):
         return {start for pointer in pointers if (start := self._block_at(starts, pointer)) is not None}
 
     def _block_at(self, starts: Sequence[int], address: int) -> int | None:
-        """Return which of some blocks, given by ascending addresses, an address lies in."""
+        """Return the block that an address lies in, given the addresses of blocks, ascending."""
         place = bisect_right(starts, address) - 1
         row = self._log.recall_block(starts[place]) if place >= 0 else None
         return starts[place] if row is not None and address < starts[place] + max(row.nbytes, 1) else None
 
     def _escape(self, exported: Container[Hashable], block: Any, _reference: Any) -> Escape | None:
-        # A plain array that a tensor was made of may well outlive it: only what was exported from
-        # one escapes with it.
+        # A plain array may rightly outlive the Tensor that shares its block. With a disposed Tensor
+        # only memory escapes that was exported from the Tensor.
         is_alias = block.identity in exported
         if ARENA.escaped(block.identity):
             return "disposed" if is_alias else "due"

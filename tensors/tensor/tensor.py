@@ -47,10 +47,12 @@ PLAIN: Final[frozenset[type]] = frozenset(
 """Types of operands that NumPy computes with itself."""
 
 PRIORITY: Final = 1.0
-"""Above plain arrays, and below whoever asks for the last word."""
+"""The ``__array_priority__`` of Tensors: arrays have 0; an operand with more computes itself."""
 
 _ATOMS: Final = PLAIN - {list, tuple}
+"""Types of operands that hold no Tensor."""
 _LEAVES: Final[tuple[Any, ...]] = (np.ndarray, np.generic, str, bytes, bytearray, memoryview, range)
+"""Classes whose instances, also of subclasses, hold no Tensor that has to be replaced."""
 _ARRAY: Final[Any] = np.ndarray
 _SCALAR: Final[Any] = np.generic
 _TUPLE: Final[Any] = tuple
@@ -92,7 +94,7 @@ def bare(value: Any, given: dict[int, Any] | None = None) -> Any:
 
 
 def overrides(cls: type) -> bool:
-    """Return whether a type overrides ufuncs, unlike arrays, Tensors, and what NumPy converts."""
+    """Return whether a type overrides ufuncs. Arrays, Tensors and types without a method do not."""
     method = getattr(cls, "__array_ufunc__", _ABSENT)
     return method is not _ABSENT and method is not np.ndarray.__array_ufunc__ and not issubclass(cls, Tensor)
 
@@ -100,7 +102,7 @@ def overrides(cls: type) -> bool:
 def defers(other: object) -> bool:
     """Return whether an operator defers to the other operand, by NEP 13 or ``__array_priority__``.
 
-    A subclass of ndarray has the first word, as Python gives it beside an ndarray.
+    It defers to a subclass of ndarray, as the operator of an ndarray does.
     """
     cls = type(other)
     if issubclass(cls, _ARRAY):
@@ -117,11 +119,11 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     Parameters
     ----------
     result : object
-        What NumPy returned. Python's own numbers and strings, and instances of subclasses of
+        The result of NumPy. Python's own numbers and strings, and instances of subclasses of
         ndarray, stay as they are.
     given : dict
-        By the ``id`` of its array, what the caller gave: it is returned itself where NumPy returned
-        that array.
+        By the ``id`` of its array, each Tensor that the caller gave. It is returned itself if NumPy
+        returned its array.
     """
     cls: Any = type(result)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is _ARRAY:
@@ -140,24 +142,24 @@ def dressed(result: Any, given: dict[int, Any]) -> Any:
     return given.get(id(result), result) if issubclass(cls, _ARRAY) else result
 
 
-# Exports: plain arrays over the memory of a Tensor, which are tracked until their last use.
+# Exports: plain arrays over the memory of a Tensor, which are tracked as long as they are used.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExportedStorage:
-    """Memory of which plain arrays, DLPack consumers or buffers still hold an alias.
+    """A storage that plain arrays, DLPack consumers or buffers still refer to after an export.
 
     Attributes
     ----------
     nbytes : int
         The bytes of the whole storage.
     aliases : int
-        How many exports of it are alive; what was derived from one export counts with it.
+        How many exports of it are alive. Views of one export count as one.
     escaped : bool
         Whether a Tensor that it was exported from has been disposed, or is gone.
     resource : str
-        What the Tensor was when it was exported last.
+        The description of the Tensor at its last export.
     """
 
     nbytes: int
@@ -168,7 +170,19 @@ class ExportedStorage:
 
 @final
 class _Export(ref[Any]):
-    """A weak reference to the object that every user of one export keeps alive."""
+    """A weak reference to the object that all views of one export keep alive.
+
+    Attributes
+    ----------
+    key : int
+        The ``id`` of that object.
+    storage, nbytes : int
+        The identity and the bytes of the storage.
+    exporter : callable
+        A weak reference to the Tensor.
+    shown : LastState
+        Shape, dtype and name of the Tensor, for a description.
+    """
 
     __slots__ = ("exporter", "key", "nbytes", "shown", "storage")
 
@@ -180,6 +194,7 @@ class _Export(ref[Any]):
 
 
 _EXPORTS: Final[dict[int, _Export]] = {}
+"""The exports that are in use, by their key."""
 
 
 def _forget(export: _Export, exports: dict[int, _Export] = _EXPORTS) -> None:
@@ -189,7 +204,7 @@ def _forget(export: _Export, exports: dict[int, _Export] = _EXPORTS) -> None:
 def export(handle: Tensor) -> NDArray[Any]:
     """Return an array over the memory of a Tensor.
 
-    The memory counts as exported until its last user is gone.
+    The memory counts as exported until the array and all its views are gone.
 
     Parameters
     ----------
@@ -220,7 +235,7 @@ def export(handle: Tensor) -> NDArray[Any]:
 
 
 def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
-    """Return an alias, and the object that lives as long as its uses; None if it has no memory."""
+    """Return an alias, and the object that lives as long as its views; None without elements."""
     if array.size == 0:
         return array.view(), None
     between: AliasBase | None = None
@@ -230,8 +245,8 @@ def _alias_of(array: NDArray[Any]) -> tuple[NDArray[Any], object | None]:
         if alias.dtype != array.dtype:
             alias = alias.view(array.dtype)
     except (TypeError, ValueError):
-        # The array interface cannot say what this dtype is (StringDType; objects at odd offsets).
-        # Then only the alias itself is tracked, not a view that outlives it.
+        # The array interface cannot describe this dtype (StringDType; objects at odd offsets). Then
+        # only the alias itself is tracked, and not a view that outlives it.
         alias = array.view()
         return alias, alias
     return alias, between
@@ -270,7 +285,7 @@ def exported_storages() -> tuple[ExportedStorage, ...]:
     return tuple(found.values())
 
 
-# Python's operators on the arrays themselves are shorter than the way through the ufunc protocol.
+# Operators compute with the arrays directly, which is quicker than through the ufunc protocol.
 _python: Final[Any] = operator
 _numpy: Final[Any] = np
 
@@ -283,10 +298,11 @@ _WITH_LIKE: Final = frozenset(
     | {"fromfile", "fromfunction", "fromiter", "fromstring", "full", "genfromtxt", "identity", "loadtxt", "ones"}
     | {"require", "tri", "zeros"}
 )
-"""Functions of NumPy that come here for ``like=``, which is not among their arguments any more."""
+"""Functions that NumPy passes to ``__array_function__`` for ``like=``, which it has removed."""
 
 
 def _targets(out: Any) -> tuple[Any, ...]:
+    """Return the argument ``out`` as a tuple."""
     return out if type(out) is tuple else (out,)  # pyright: ignore[reportUnknownVariableType] (from Any)
 
 
@@ -339,7 +355,10 @@ _SINGLE: Final = frozenset({int, slice, type(None), type(...)})
 
 
 def _element(array: NDArray[Any], key: Any) -> Any:
-    """Index an array of objects or records: an object itself, and a record of rank 0 as a view."""
+    """Return an element, or a Tensor, of an array of objects or records.
+
+    An object is returned itself, and a record of rank 0 as a view.
+    """
     keys: tuple[Any, ...] = key if type(key) is tuple else (key,)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if isinstance(key, (str, list)) or any(part is ... for part in keys):
         return wrap(array[key])
@@ -351,19 +370,17 @@ def _rebuilt(array: NDArray[Any], name: str | None) -> Tensor:
     return wrap(aligned(array), name)
 
 
-# The handle around an array: its birth, its description after disposal, and its release.
-
-
 LastState = tuple[tuple[int, ...], np.dtype[Any], str | None]
+"""Shape, dtype and name of a Tensor, kept to describe it after its disposal."""
 
 
 @final
 class Tensor:
     """A thin owned handle around an ndarray that a scope can release.
 
-    Tensor, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the
-    current scope; where NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers
-    beside a Tensor are promoted as by NumPy.
+    Operators, indexing, NumPy's functions and the methods of ndarrays return Tensors, born in the
+    current scope; where NumPy returns a scalar, a Tensor of rank 0. Arrays and Python numbers in an
+    operation with a Tensor are promoted as by NumPy.
 
     A Tensor that has been disposed raises `DisposedError` on every path but ``dispose()``,
     ``disposed``, ``repr`` and ``hash``. Its memory is freed with its last view or exported alias.
@@ -451,7 +468,7 @@ class Tensor:
 
     __array_priority__ = PRIORITY
 
-    # Tensors are keys and members by identity, and compare element by element.
+    # By identity, although ``==`` compares element by element.
     __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Tensor:
@@ -618,7 +635,7 @@ class Tensor:
         return self._in_place(_python.ior, _numpy.bitwise_or, other)
 
     def _with(self, operate: Callable[[Any, Any], Any], other: Any) -> Tensor:
-        """Return the result of an operator, whose left operand this is."""
+        """Return the result of an operator with this Tensor as the left operand."""
         array = self._array
         if isinstance(other, Tensor):
             other = other._array
@@ -627,9 +644,9 @@ class Tensor:
         return wrap(operate(array, other))
 
     def _after(self, operate: Callable[[Any, Any], Any], other: Any) -> Tensor:
-        """Return the result of an operator, whose right operand this is.
+        """Return the result of an operator with this Tensor as the right operand.
 
-        A Tensor is never the left operand here.
+        The left operand is no Tensor: its own operator would have been called.
         """
         array = self._array
         if type(other) not in PLAIN and defers(other):
@@ -675,12 +692,12 @@ class Tensor:
         for cls in types:
             if not issubclass(cls, (Tensor, np.ndarray)):
                 return NotImplemented
-        # Also where it is only named by ``like=``.
+        # Raises for a disposed Tensor, also if it is only the argument ``like=``.
         _ = self._array
         given: dict[int, Any] = {}
         arguments, options = bare(args, given), bare(dict(kwargs), given)
         if not given and func.__name__ not in _WITH_LIKE:
-            # A Tensor is in an unknown container; another call would recurse without end.
+            # The Tensor is in an unknown container: calling the function would recurse without end.
             return NotImplemented
         out = kwargs.get("out")
         if out is not None:
@@ -1132,7 +1149,7 @@ class Tensor:
         """Return a new Tensor with a copy of the data, born in the current scope."""
         given = bare(data)
         if type(given) not in PLAIN and hasattr(given, "__array__"):
-            # Not np.array(): PyTorch's __array__ does not know its argument ``copy``.
+            # np.array() would pass ``copy``, which PyTorch's ``__array__`` does not accept.
             given = np.asarray(given, dtype)
         return wrap(served(np.array, given, dtype), name)
 
@@ -1225,16 +1242,18 @@ class Tensor:
 
     def __reduce_ex__(self, protocol: Any, /) -> tuple[Any, ...]:
         """Pickle the value; who unpickles it owns what is born there."""
-        # From protocol 5 on the elements may leave out of band, as an alias of the memory: an
-        # export.
+        # From protocol 5 on the elements may be passed out of band, as an alias of the memory,
+        # which is an export.
         array = self.numpy() if protocol >= 5 else self._array
         return _rebuilt, (array, self._name)
 
 
+# Reads the slot, and raises AttributeError instead of `DisposedError` if it is empty.
 _array_in: Final[Callable[[Tensor], Any]] = vars(Tensor)["_array"].__get__
 _new: Final = object.__new__
 _ndarray: Final[Any] = np.ndarray
 _NUMPY: Final[tuple[Any, ...]] = (np.generic, np.ndarray)
+# Whether any Tensor was ever made.
 _was_made = False
 
 
@@ -1267,13 +1286,14 @@ def _release(handle: Tensor) -> None:
             del handle._array
 
 
-# Formatting a dtype is the slowest part of describing a tensor.
+# A cache of the names of dtypes: formatting one is the slowest part of describing a tensor.
 _dtypes: Final[dict[np.dtype[Any], str]] = {}
-_DTYPES_AT_MOST: Final = 256
+_MOST_DTYPES: Final = 256
+"""The cache takes no more dtypes than this."""
 
 
 def compact_copy(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of an array that pins more memory than it uses; any other array itself."""
+    """Return a copy of an array that pins more memory than it uses; else the array itself."""
     return served(np.array, array, subok=True) if storage_of(array)[1] > array.nbytes else array
 
 
@@ -1285,15 +1305,12 @@ class TensorKind(Kind):
     name = "Tensor"
 
     def storages(self, resource: Any, /) -> tuple[tuple[int, int], ...]:
-        """Return the storage behind it, if it has not been disposed.
-
-        Another thread may dispose it while this one counts.
-        """
+        """Return the storage behind it; nothing if another thread has just disposed it."""
         array = array_of(resource)
         return () if array is None else (storage_of(array),)
 
     def layout(self, resource: Any, /) -> tuple[tuple[int, ...], str, int] | None:
-        """Return shape, name of the dtype and bytes; None where it has been disposed."""
+        """Return shape, name of the dtype and bytes; None if it has been disposed."""
         array = array_of(resource)
         if array is None:
             return None
@@ -1301,7 +1318,7 @@ class TensorKind(Kind):
         known = _dtypes.get(dtype)
         if known is None:
             known = str(dtype)
-            if len(_dtypes) < _DTYPES_AT_MOST:
+            if len(_dtypes) < _MOST_DTYPES:
                 _dtypes[dtype] = known
         return array.shape, known, array.nbytes
 
@@ -1310,7 +1327,7 @@ class TensorKind(Kind):
         _release(resource)
 
     def describe(self, resource: Any, /) -> str:
-        """Return shape, dtype and name, as they were where it has been disposed."""
+        """Return shape, dtype and name; of a disposed Tensor, those before its disposal."""
         return describe(resource)
 
     def is_disposed(self, resource: Any, /) -> bool:
@@ -1336,7 +1353,7 @@ add_kind(TENSOR)
 def live_arrays() -> list[tuple[Entry, NDArray[Any]]]:
     """Return the arrays of all live Tensors, the oldest first, each with its Tensor's entry."""
     if not _was_made:
-        # Other libraries' tensors may be many.
+        # Do not go through `LIVE`, which may have many tensors of other libraries.
         return []
     tensors = [(entry, entry()) for entry in list(LIVE.values()) if entry.kind is TENSOR]
     found = [(entry, None if tensor is None else array_of(tensor)) for entry, tensor in tensors]
@@ -1349,8 +1366,8 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
     Parameters
     ----------
     array : numpy.ndarray or numpy.generic or object
-        The array. A NumPy scalar becomes an array of rank 0, and so does any other object, of dtype
-        object: what NumPy returns where it reduces an array of objects.
+        The array. A NumPy scalar becomes an array of rank 0. Any other object becomes an array of
+        rank 0 and dtype object: NumPy returns objects when it reduces an array of them.
     name : str, optional
         Shown in messages and reports.
     """
@@ -1367,7 +1384,10 @@ def wrap(array: Any, name: str | None = None) -> Tensor:
 
 
 def unborn(array: NDArray[Any]) -> Tensor:
-    """Return a new Tensor around an array, to become a member of a composite, without a birth."""
+    """Return a new Tensor around an array without recording a birth.
+
+    For a Tensor that becomes a member of a composite.
+    """
     global _was_made
     _was_made = True
     handle = _new(Tensor)

@@ -1,8 +1,8 @@
 """PyTorch: which tensors a scope owns, their disposal, their graphs, and what a detector sees.
 
-This file has PyTorch installed as a framework of scopes, and imports nothing of it. Read then
-`framework`, `adapter`, `births`, `disposal`, `exclusions`; then ``graphs/`` for autograd. The
-compiled part is in ``src/``, where ``compiled.h`` says which file has what.
+This file registers PyTorch as a framework of scopes, and imports nothing of PyTorch. Then read
+`framework`, `adapter`, `births`, `disposal`, `exclusions`, and ``graphs/`` for autograd. The
+compiled part is in ``src/``: begin with ``compiled.h``.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ __all__ = [
 
 @cache
 def load() -> Framework | None:
-    """Return PyTorch as a framework; None, with a warning, where its tensors cannot be disposed."""
+    """Return PyTorch as a framework; None, with a warning, if its tensors cannot be disposed."""
     try:
         from .adapter import check_disposal
         from .framework import TorchFramework
 
         check_disposal()
     except Exception as error:
-        # What is not in its public interface is another in each version.
+        # The private functions that are used here change from version to version.
         PATCHES.fail(TORCH_DISPOSAL, f"{type(error).__name__}: {error}")
         return None
     return TorchFramework()
 
 
 def _break_graphs(trace_rules: Any) -> None:
-    """Have Dynamo break its graph where compiled code calls a scope, and run the call as it is.
+    """Make Dynamo break its graph at calls of scopes, so that the calls are not traced.
 
-    Traced, a scope would be entered when the function is compiled. This room is passed over where
-    it is called by code that is not traced, and only there: parts of it stand in functions of
+    A traced scope would be entered when the function is compiled. The package is skipped. But
+    functions of ``tensors`` are inlined when traced code calls them, because they wrap functions of
     PyTorch that Dynamo traces through.
     """
     skipped: list[str] = []
     inlined = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    # Earlier releases have the set of their own folders alone, which is made once. Where there is
-    # none, those functions break the graph.
+    # Older releases have only the set of their own folders, which is made once. Without any set,
+    # the wrapped functions break the graph.
     folders: Callable[[], set[str]] = getattr(trace_rules, "get_mod_inlinelist", set[str])
     when_called: set[str] = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", None) or folders()
-    # Before 2.10 Dynamo traces into the making of a scope, and warns that it meets compiled code.
+    # Before 2.10 Dynamo traces into the constructor of a scope, and warns of compiled code there.
     refused: Any = getattr(trace_rules, "_disallowed_callable_ids", None)
 
     def skip() -> bool:
@@ -81,5 +81,6 @@ def _break_graphs(trace_rules: Any) -> None:
 
 
 register_lazily("torch", load)
-# Not when a scope is entered: the first one may be inside of a function that is being compiled.
+# At the end of the import, because the first scope may be entered in a function that is being
+# compiled.
 when_imported("torch._dynamo.trace_rules", _break_graphs)

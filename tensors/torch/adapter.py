@@ -52,13 +52,13 @@ __all__ = [
     "install",
 ]
 
-# The modes of this library and of others see attributes too; inside of this they do not.
 _C: Final[Any] = torch._C
+# A context in which reading an attribute calls no function mode.
 _Undisturbed: Final[Any] = _C.DisableTorchFunction
 _use_count: Final[Callable[[Tensor], int]] = _C.TensorBase._use_count
 
 
-# What scopes ask of the graphs behind tensors that leave them: is there one, refuse it, cut it off.
+# The graph of a tensor that leaves its scope: whether there is one, how it is refused or cut off.
 
 
 @final
@@ -70,21 +70,20 @@ class TorchGraphs:
     def carried_by(self, resource: Tensor, /) -> bool:
         """Return whether a tensor was computed under autograd.
 
-        Asking makes no Python object of the tensor's node.
+        Does not make a Python object of the tensor's node.
         """
         with _Undisturbed():
             try:
                 return resource.requires_grad and not resource.is_leaf
             except RuntimeError:
-                # PyTorch refuses to say it of a view whose base was changed in place: see
-                # `walk.node_of`.
+                # PyTorch raises for some views whose base was changed in place: see `walk.node_of`.
                 return False
 
     def refusal(self, resource: Tensor, leaving: str, option: str, /) -> GraphRetainedError:
         """Return the error that names the tensor, the bytes, the nodes, the ops and the line."""
         entry = LIVE.get(id(resource))
         kind = kind_of(resource)
-        assert kind is not None  # its graphs are asked
+        assert kind is not None  # a method of its `graphs` is running
         described = kind.describe(resource)
         graph = walk_graph([resource])
         summary = summarise(graph, with_modules=False)
@@ -106,13 +105,13 @@ class TorchGraphs:
         )
 
     def cut(self, resource: Tensor, /) -> _Swap | _InPlace:
-        """Detach a tensor without touching what others hold: see `_Swap`.
+        """Detach a tensor; graphs and views keep the old implementation: see `_Swap`.
 
         Raises
         ------
         GraphRetainedError
-            A view that C++ refers to (``retain_grad()`` was called on it): PyTorch lets nobody
-            detach that in place.
+            The tensor is a view that C++ refers to (``retain_grad()`` was called on it). PyTorch
+            cannot detach a view in place.
         """
         with _Undisturbed():
             detached = resource.detach()
@@ -132,8 +131,8 @@ class TorchGraphs:
 class _Swap:
     """A tensor whose implementation has been exchanged for one without history.
 
-    The old implementation stays whole for the graph that saved it, for views and for double
-    backward; ``detach_()`` would take its history from them as well, and refuses views.
+    The graph that saved the old implementation, its views and double backward still use it with its
+    history. ``detach_()`` would remove the history for them too, and refuses views.
     """
 
     __slots__ = ("_detached", "_tensor")
@@ -155,7 +154,7 @@ class _Swap:
 class _InPlace:
     """A tensor whose implementation must stay, because C++ refers to it.
 
-    It is detached at the last moment.
+    It is detached only in `finish`, because that cannot be undone.
     """
 
     __slots__ = ("_tensor",)
@@ -172,7 +171,7 @@ class _InPlace:
 
 
 GRAPHS: Final = TorchGraphs()
-"""What the kind of PyTorch tensors gives as its `graphs`."""
+"""The attribute `graphs` of the kind of PyTorch tensors."""
 
 # The kind.
 
@@ -186,7 +185,7 @@ class TorchKind(Kind):
     graphs = GRAPHS
 
     def release(self, resource: Any, /) -> None:
-        """Drop what the handle refers to."""
+        """Dispose the handle."""
         drop(resource)
 
     def storages(self, resource: Any, /) -> list[tuple[Hashable, int]]:
@@ -200,7 +199,7 @@ class TorchKind(Kind):
             return resource.device
 
     def describe(self, resource: Any, /) -> str:
-        """Return class, shape and dtype, as they were where it has been disposed."""
+        """Return class, shape and dtype; of a disposed tensor, those that it had."""
         cls: Any = type(resource)  # pyright: ignore[reportUnknownVariableType] (from Any)
         if cls is DisposedTorchTensor:
             return last_known(resource)
@@ -223,7 +222,7 @@ class TorchKind(Kind):
             return tuple(resource.shape), str(resource.dtype).removeprefix("torch."), used_bytes(resource)
 
     def memory(self, resource: Any, /) -> Iterable[object]:
-        """Return what counts it against budgets."""
+        """Return the charges by which budgets count it."""
         return charges_of(resource)
 
     def library_references(self, resource: Any, /) -> int:
@@ -231,8 +230,7 @@ class TorchKind(Kind):
 
         All of C++ counts as one reference to the Python object.
         """
-        # Asked past its class, which is that of a disposed one where another thread has been
-        # faster.
+        # By functions that do not use the tensor's class: another thread may dispose it now.
         with _Undisturbed():
             return int(_use_count(resource) > 1 if COUNTS_CPLUSPLUS else is_owned_by_cplusplus(resource))
 
@@ -251,7 +249,7 @@ class TorchKind(Kind):
             return []
         attributes: dict[str, Any] = object.__getattribute__(resource, "__dict__")
         values: list[Any] = [*attributes.values(), *_values_of_slots(resource, cls)]
-        # A nested tensor keeps lengths of its rows in a dict.
+        # A nested tensor keeps its longest and shortest row in a dict.
         dicts: list[dict[Any, Any]] = [value for value in values if type(value) is dict]
         values += [inside for each in dicts for inside in list(each.values())]
         return [value for value in values if issubclass(type(value), Tensor)]
@@ -274,20 +272,17 @@ KIND: Final = TorchKind()
 
 
 def current_cuda_index() -> int:
-    """Return the index that ``"cuda"`` stands for: 0 before CUDA is in use.
-
-    Asking does not start CUDA.
-    """
+    """Return the index of the device ``"cuda"``: 0 before CUDA is in use. Does not start CUDA."""
     cuda: Any = torch.cuda
     return cuda.current_device() if cuda.is_initialized() else 0
 
 
-# A jagged nested tensor is one resource: a wrapper around its values, offsets and lengths, which it
-# gets when it is initialised. What was computed from another one shares the offsets with it.
+# A jagged nested tensor is one resource: a wrapper around its values, offsets and lengths, which
+# `__init__` is passed. The results of computing with it have the same tensor of offsets.
 
 
 def compose_nested_tensors() -> None:
-    """Make one resource of each jagged nested tensor and of what it is made of, from now on."""
+    """Make one resource of each jagged nested tensor and the tensors in it, from now on."""
     PATCHES.replace(TORCH_NESTED_TENSORS, NestedTensor, "__init__", _composing)
 
 
@@ -295,7 +290,7 @@ def _composing(initialise: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialise)
     def __init__(self: Any, values: Any, offsets: Any, *, lengths: Any = None, **options: Any) -> None:
         initialise(self, values, offsets, lengths=lengths, **options)
-        # Dynamo traces through here, and takes the test for a constant.
+        # Dynamo traces this code, and replaces `is_compiling()` by a constant.
         if not torch.compiler.is_compiling() and id(self) in LIVE:
             compose_of(self, (values, offsets, lengths, *self._metadata_cache.values()))
 
@@ -303,12 +298,12 @@ def _composing(initialise: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_disposal() -> None:
-    """Dispose a tensor of a probe's.
+    """Check with a new tensor that disposing works with this PyTorch.
 
     Raises
     ------
     RuntimeError
-        It is not dead afterwards, or its view has changed.
+        The tensor is not disposed afterwards, or its view has changed.
     """
     with _Undisturbed(), _C._DisableTorchDispatch():
         tensor = torch.ones(2, device="cpu")
@@ -319,9 +314,9 @@ def check_disposal() -> None:
 
 
 def install() -> None:
-    """See births from now on, if `threads` is called for each scope that is entered or left.
+    """See births from now on. `threads` must be told of each scope that is entered or left.
 
-    Each step may be taken again: after an interrupt all of them are.
+    Each step can be repeated: after an interrupt all of them are.
     """
     exclude_what_models_own()
     watch_compiled_functions()

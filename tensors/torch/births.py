@@ -63,7 +63,8 @@ __all__ = [
     "transform_running",
 ]
 
-# Whether what a call of PyTorch made is a birth, by what is going on and by the code that called.
+# Whether a tensor that a call of PyTorch made is a birth. That depends on what is running (a
+# backward pass, a transform) and on the code that made the call.
 
 
 _C: Final[Any] = torch._C
@@ -71,12 +72,12 @@ _tensor: Final[Any] = import_module("torch._tensor")
 backward_running: Final[Callable[[], int]] = _C._current_graph_task_id
 """The number of the backward pass that is running on this thread; -1 where none is."""
 _is_cached: Final[Callable[[object], bool]] = _C._is_cached_tensor
-"""Return whether each run of a compiled function that is in a CUDA graph hands out this tensor."""
+"""Return whether a compiled function returns this same tensor from each replay of a CUDA graph."""
 transform_running: Final[Callable[[], Any]] = _C._functorch.peek_interpreter_stack
 """The transform that is running on this thread; None where none is."""
 
-# Code of PyTorch itself that keeps what it makes: its calls make no births. The verdict on each
-# code is remembered.
+# Modules of PyTorch that keep the tensors that they make, such as an optimizer's state. Calls in
+# them make no births.
 _KEEPERS: Final = (
     "torch.amp.grad_scaler",
     "torch.distributed._state_dict_utils",
@@ -87,29 +88,32 @@ _KEEPERS: Final = (
     "torch.nn.modules.module",
     "torch.optim",
 )
-# What these functions make there is a result.
+# Functions in these modules that return the tensors that they make: their calls make births.
 _HANDS_OUT: Final = frozenset({"_cast_fp_tensor", "apply_scale", "merge_chunks", "scale"})
-# Functions that make a tensor once and keep it for the process, and others that keep copies for a
-# backward pass.
+# Single functions, in other modules, that keep what they make: a tensor for the whole process, or
+# copies for a backward pass. Their calls make no births.
 _CACHES: Final = frozenset(
     {
         ("torch.nested._internal.nested_tensor", "_nt_view_dummy"),
         ("torch.nested._internal.nested_tensor", "_store_val_in_tensor"),
         ("torch.utils.checkpoint", "_detach_helper"),
-        # Earlier releases: copies of what is kept, and the tensors of the node that saves the
-        # inputs.
+        # Names of earlier releases: they copy the tensors that a checkpoint keeps, or make the
+        # node of the graph that saves its inputs.
         ("torch.utils.checkpoint", "_maybe_detach"),
         ("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator"),
         ("torch.utils.checkpoint", "_NoopSaveInputs.forward"),
         ("torch.nn.modules.linear_cross_entropy", "_linear_cross_entropy_batch_chunked_setup_context"),
     }
 )
-# What a mode does not see: states of generators, which are kept for what is computed again later,
-# and the parameters of a compiled module, which were there.
+# Further modules whose calls make no births. A function mode does not see these calls. They return
+# the state of a random generator, which is kept to compute something again later, or the parameters
+# of a scripted module, which existed before.
 HIDDEN_KEEPERS: Final = ("torch.random", "torch.cuda.random", "torch.jit._script")
-# What a module calls may be compiled, and without a frame of its own.
+# Functions by which a module calls its ``forward``. That may be compiled and have no frame, so
+# the module's caller decides whether a tensor is a birth.
 _CALLS: Final = frozenset({"_call_impl", "_slow_forward", "_wrapped_call_impl"})
-# Code of PyTorch that only does what its caller wants: it is judged by the caller.
+# Modules of PyTorch that only carry out what their caller asks for. The caller decides whether a
+# tensor is a birth.
 _PASSING: Final = (
     "torch._decomp",
     "torch._library",
@@ -124,8 +128,8 @@ _PASSING: Final = (
     "torch.utils._device",
     "torch.utils._stats",
 )
-# Code of PyTorch that puts a packed sequence together. What it makes is a member of that, or goes
-# when it returns.
+# Functions of PyTorch that build a packed sequence. A tensor that they make becomes a member of it,
+# or is freed when they return.
 _COMPOSERS: Final = frozenset(
     {
         ("torch.nn.utils.rnn", "_packed_sequence_init_args"),
@@ -133,35 +137,46 @@ _COMPOSERS: Final = frozenset(
         ("torch.nn.utils.rnn", "pack_sequence"),
     }
 )
-# What it calls there, as others may.
+# Functions that `_COMPOSERS` call, and that other code may call too.
 _CALLED_BY_COMPOSERS: Final = frozenset(
     {("torch.nn.utils.rnn", "invert_permutation"), ("torch.nn.utils.rnn", "pad_sequence")}
 )
-# Tensors without memory, which stand for others: also what a graph is made with, and keeps.
+# Modules of fake tensors and other tensors without memory. A program makes some as results; tracing
+# makes others and keeps them in the graph.
 _STANDINS: Final = "torch._subclasses."
-# In whose frames functions run that are not to be compiled.
-_ASIDE: Final = "torch._dynamo.eval_frame"
+# A module of the tracer whose frames also run functions that are not traced.
+_EVAL_FRAME: Final = "torch._dynamo.eval_frame"
 _TRACING: Final = ("torch._dynamo.", "torch._export.", "torch._functorch.", "torch.export.", "torch.fx.")
-# Our modes pass calls on.
-_OURS: Final = (__name__, __name__.replace("births", "threads"))
+# Modules of this library with function modes: their ``__torch_function__`` only passes calls on.
+_MODE_MODULES: Final = (__name__, __name__.replace("births", "threads"))
+# The verdicts on code, as in ``enum verdict`` of src/births.c. A tensor that the code makes:
+#   _MAKES     is a birth
+#   _KEEPS     is no birth
+#   _PASSES    is judged by the next frame further out
+#   _ASKS      is judged by `births_by_frames`
+#   _REBUILDS  is judged by the next frame further out, while an object is copied or unpickled
+#   _COMPOSES  is a birth, as part of an object that is being put together
 _MAKES, _KEEPS, _PASSES, _ASKS, _REBUILDS, _COMPOSES = range(1, 7)
 _REMEMBERED_AT_MOST: Final = 20_000
+"""How many code objects `MAKERS` holds before it is emptied: a program may make code for ever."""
+# Code whose calls make births, and code whose calls make none. The key is the id: the hash of a
+# code object is computed from all of its instructions. The value keeps the code alive, so that its
+# id is not used again.
 MAKERS: Final[dict[int, CodeType]] = {}
 _keepers: Final[dict[int, CodeType]] = {}
-"""Code by its id, which is safe because it is held here.
-
-The hash of a code object is that of its instructions.
-"""
-_THROUGH: Final = torch.overrides.handle_torch_function.__code__
+_HANDLE_TORCH_FUNCTION: Final = torch.overrides.handle_torch_function.__code__
 _DEEPCOPY: Final[CodeType] = vars(torch.Tensor)["__deepcopy__"].__code__
-# A call for a subclass makes a plain tensor, and of that, elsewhere, one of the subclass: that one
-# is the result.
-_FOR_A_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
-_OF_A_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
+# A call with a tensor of a subclass first makes a plain tensor, in `_CALL_FOR_SUBCLASS`. Then
+# `_CONVERT_TO_SUBCLASS` makes the result of it. Only the result is a birth.
+_CALL_FOR_SUBCLASS: Final[CodeType] = vars(torch.Tensor)["__torch_function__"].__func__.__code__
+_CONVERT_TO_SUBCLASS: Final[CodeType] = _tensor._convert.__code__
 
 
 def births_count(frame: FrameType | None) -> bool:
-    """Return whether what a call made in a frame returns is a birth; False outside of scopes."""
+    """Return whether a tensor that a call in this frame returned is a birth.
+
+    False outside of scopes.
+    """
     scope = CURRENT.get()
     if scope is None or not (scope._direct or resolve(scope) is not None):
         return False
@@ -170,9 +185,9 @@ def births_count(frame: FrameType | None) -> bool:
     if frame is None:
         return True
     code = frame.f_code
-    if code is _THROUGH:
-        # A function of PyTorch that is written in Python comes here through two frames of PyTorch's
-        # own.
+    if code is _HANDLE_TORCH_FUNCTION:
+        # A function of PyTorch that is written in Python calls the mode through this frame and one
+        # more. The frame that called the function is the next one.
         frame = frame.f_back and frame.f_back.f_back
         if frame is None:
             return True
@@ -183,7 +198,7 @@ def births_count(frame: FrameType | None) -> bool:
 
 
 def births_now() -> bool:
-    """Return whether what this library makes now is born, by the rules for calls of PyTorch's."""
+    """Return whether a tensor that this library makes now is a birth, as if PyTorch made it."""
     scope = CURRENT.get()
     return (
         scope is not None
@@ -194,10 +209,7 @@ def births_now() -> bool:
 
 
 def _judge_frame(frame: FrameType) -> bool:
-    """Return whether calls in a frame make births.
-
-    They make none where its code is PyTorch's own, and keeps what it makes.
-    """
+    """Return whether calls in a frame make births, and remember that for its code."""
     code = frame.f_code
     module = frame.f_globals.get("__name__")
     if len(MAKERS) >= _REMEMBERED_AT_MOST:
@@ -208,21 +220,27 @@ def _judge_frame(frame: FrameType) -> bool:
 
 
 def keeps_births(module: str, code: CodeType) -> bool:
-    """Return whether code, given with its module's name, is PyTorch's and keeps what it makes."""
+    """Return whether code of PyTorch keeps the tensors that it makes: then they are no births.
+
+    Parameters
+    ----------
+    module : str
+        The name of the module of the code.
+    """
     if (module, code.co_name) in _CACHES or (module, code.co_qualname) in _CACHES:
         return True
     return module.startswith(_KEEPERS) and code.co_name not in _HANDS_OUT
 
 
 def verdict(code: CodeType, module: object) -> int:
-    """Return what code is to births seen where they happen: a number of ``enum verdict``."""
+    """Return the verdict on code in whose frame a tensor is allocated: see `_MAKES`."""
     if type(module) is not str or not module.startswith("torch."):
-        return _PASSES if module in _OURS and code.co_name == "__torch_function__" else _MAKES
+        return _PASSES if module in _MODE_MODULES and code.co_name == "__torch_function__" else _MAKES
     if code is _DEEPCOPY or module.startswith(_STANDINS):
         return _ASKS
-    if code is _OF_A_SUBCLASS:
+    if code is _CONVERT_TO_SUBCLASS:
         return _MAKES
-    if code is _FOR_A_SUBCLASS:
+    if code is _CALL_FOR_SUBCLASS:
         return _KEEPS
     if module == "torch.nn.modules.module" and code.co_name in _CALLS:
         return _PASSES
@@ -237,14 +255,14 @@ def verdict(code: CodeType, module: object) -> int:
 
 
 def births_by_frames() -> bool:
-    """Return whether what runs now makes a birth, where its code alone does not decide it.
+    """Return whether the tensor that is being made is a birth: for code with the verdict `_ASKS`.
 
-    What ``Tensor.__deepcopy__`` makes is none in the copy of a module, which is the model's; what
-    stands for a tensor is none while a graph is made.
+    A tensor copied by ``Tensor.__deepcopy__`` is none where a module is being copied: it belongs to
+    the new model. A tensor without memory is none while a program is traced.
     """
     asked = _getframe(1)
     if asked.f_globals.get("__name__", "").startswith(_STANDINS):
-        return not _makes_a_graph(asked)
+        return not _is_tracing(asked)
     frame: FrameType | None = asked
     while frame is not None and frame.f_code is not _DEEPCOPY:
         frame = frame.f_back
@@ -252,17 +270,17 @@ def births_by_frames() -> bool:
     return caller is None or not copies_a_module(caller)
 
 
-def _makes_a_graph(frame: FrameType | None) -> bool:
+def _is_tracing(frame: FrameType | None) -> bool:
     while frame is not None:
         module = frame.f_globals.get("__name__")
-        if type(module) is str and module.startswith(_TRACING) and module != _ASIDE:
+        if type(module) is str and module.startswith(_TRACING) and module != _EVAL_FRAME:
             return True
         frame = frame.f_back
     return False
 
 
 def copies_a_module(frame: FrameType) -> bool:
-    """Return whether ``copy.deepcopy``, given its innermost frame, is at work on a module."""
+    """Return whether ``copy.deepcopy``, given its innermost frame, is copying a module."""
     found: FrameType | None = frame
     while found is not None and found.f_globals.get("__name__") == "copy":
         if found.f_code.co_name == "deepcopy" and isinstance(found.f_locals.get("x"), torch.nn.Module):
@@ -271,20 +289,20 @@ def copies_a_module(frame: FrameType) -> bool:
     return False
 
 
-# What a call of PyTorch returned: what of it is new and may be owned by a scope.
+# Which tensors in the result of a call are new and may be owned by a scope.
 
 
 _LEVELS: Final = 3
-"""How deep in lists, tuples and dicts the tensors of a result are."""
+"""How many levels of lists, tuples and dicts in a result are searched for tensors."""
 _SEQUENCES: Final = frozenset({list, tuple})
 _ACCESSORS: Final = frozenset({"grad", "_grad", "_base", "grad_fn"})
 
 MODELS_OWN: Final = (Parameter, UninitializedBuffer, UninitializedParameter)
-"""Classes of tensors that are a model's."""
+"""Classes of tensors that belong to a model, never to a scope."""
 
 
 class Detector(Protocol):
-    """What is called at births while a leak detector is open."""
+    """What an open leak detector is told by this module."""
 
     def see(self, result: Any, /) -> object:
         """Record what a compiled function or a transform returned."""
@@ -304,19 +322,19 @@ class Detector(Protocol):
 
 @final
 class Seam:
-    """How births are seen in this process, and by whom. The one instance is `SEAM`.
+    """How this process sees births, and the leak detector that is told. The instance is `SEAM`.
 
     Attributes
     ----------
     kind : Kind
         The kind of ``torch.Tensor``.
     at_allocation : bool
-        Whether births are seen where the Python object of a tensor is allocated; by the mode
-        otherwise.
+        Whether births are seen where the Python object of a tensor is allocated. Otherwise `MODE`
+        sees them.
     detector : Detector, optional
-        What an open leak detector watches with; None where none is open.
+        What the open leak detector has told; None where no detector is open.
     watch : BirthWatch
-        What sees births at the allocation.
+        The compiled part, which sees births at the allocation.
     """
 
     __slots__ = ("at_allocation", "detector", "kind", "watch")
@@ -333,9 +351,10 @@ SEAM: Final = Seam()
 
 
 def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
-    """Return whether a tensor that a call returned was there before.
+    """Return whether a tensor that a call returned existed before the call.
 
-    It is an argument, in an argument, tracked, or an attribute.
+    It is an argument, in a list or tuple given as argument, tracked by a scope, or the value of an
+    attribute.
     """
     for argument in args:
         if argument is result:
@@ -348,7 +367,7 @@ def is_known(result: object, func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def _accesses(func: Any) -> bool:
-    """Return whether a getter returns what is there already."""
+    """Return whether a getter returns a tensor that exists already, not a new view."""
     return getattr(func.__self__, "__name__", "") in _ACCESSORS
 
 
@@ -356,12 +375,12 @@ def _accesses(func: Any) -> bool:
 def births_in(
     result: object, func: Any = None, args: Any = (), kwargs: Any = None, frame: FrameType | None = None
 ) -> MemoryError | None:
-    """Record as born what is new in what a call returned: a tensor, or a container of tensors.
+    """Record the new tensors in the result of a call as born.
 
     Returns
     -------
     MemoryError or None
-        What to raise where a budget refuses; then nothing is recorded.
+        The error to raise where a budget refuses. Then nothing is recorded.
     """
     if SEAM.detector is not None:
         SEAM.detector.see(result)
@@ -379,7 +398,7 @@ def births_in(
             if refusal is not None:
                 return refusal
         for item in fresh:
-            # A result may be there twice.
+            # A tensor may be twice in a result.
             if id(item) not in LIVE:
                 entry = born(item, SEAM.kind)
                 if _composes(frame):
@@ -389,17 +408,17 @@ def births_in(
 
 
 def _composes(frame: FrameType | None) -> bool:
-    """Return whether a call in a frame is one of the code that puts a composite together."""
+    """Return whether the call in a frame is made by a function that builds a composite."""
     while frame is not None:
-        code = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if code not in _CALLED_BY_COMPOSERS:
-            return code in _COMPOSERS
+        function = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if function not in _CALLED_BY_COMPOSERS:
+            return function in _COMPOSERS
         frame = frame.f_back
     return False
 
 
 def _compose(tree: Any, levels: int) -> None:
-    """Make one resource of each tuple in a result that is of a kind, such as a packed sequence."""
+    """Record each composite in a result, such as a packed sequence, as one resource."""
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return
@@ -412,7 +431,7 @@ def _compose(tree: Any, levels: int) -> None:
 
 
 def flattened(tree: Any, levels: int) -> list[Any]:
-    """Return the leaves of nested lists, tuples and dicts, down to a number of levels."""
+    """Return the leaves of nested lists, tuples and dicts, down to `levels` levels."""
     cls: Any = type(tree)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is Tensor or levels < 0 or not issubclass(cls, (list, tuple, dict)):
         return [tree]
@@ -426,23 +445,20 @@ def flattened(tree: Any, levels: int) -> list[Any]:
 
 
 def is_born(cls: type) -> bool:
-    """Return whether a scope may own the instances of a class.
-
-    It may own tensors that can be disposed, but no parameters.
-    """
+    """Return whether a scope may own the instances of a class: of tensors, but no parameters."""
     return cls is Tensor or (
         issubclass(cls, Tensor) and not issubclass(cls, (*MODELS_OWN, Spare)) and can_be_disposed(cls)
     )
 
 
 def given_to_a_grad(func: Any, args: Any) -> None:
-    """Give a tensor that is assigned to ``.grad`` to the parameter."""
+    """Let no scope own a tensor that was assigned to ``.grad``."""
     if getattr(func.__self__, "__name__", "") in _ACCESSORS and len(args) > 1:
         give_up(args[1])
 
 
 def give_up(tensor: object) -> None:
-    """Let no scope own a tensor, nor what it is made of: it is the model's."""
+    """Let no scope own a tensor nor the tensors that it is made of: they belong to a model."""
     met: dict[int, object] = {}
     pending = [tensor]
     while pending:
@@ -454,32 +470,31 @@ def give_up(tensor: object) -> None:
             pending += [inner for inner in kind.inner(part) if id(inner) not in met]
 
 
-# Seeing births by a function mode that asks of each call whose birth it is, where the compiled part
-# cannot.
+# How births are seen by a function mode, where the compiled part does not work.
 #
-# The mode sees what calls of user-level code return, and nothing of what happens inside such a
-# call. Modes are per thread and scopes per context, so the mode asks for the current scope at each
-# birth.
+# The mode sees the results of the calls that a program makes, and nothing that happens inside them.
+# A mode belongs to a thread and a scope to a context, so the mode looks up the current scope at
+# each birth.
 
 
-# Most calls that return no tensor return one of these.
+# The types that most calls return that return no tensor: a quick test on the path of each call.
 _PLAIN: Final = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
 
 
 class BirthMode(TorchFunctionMode):
-    """The mode: lets every call through, and asks the budgets about what it made.
+    """Runs each call, then asks the budgets about the tensors that it made.
 
     Attributes
     ----------
     records : bool
-        Whether it records what calls return as born and has a leak detector hear of it: where
-        births are not seen at the allocation.
+        Whether it also records the births in the result and tells the leak detector: where births
+        are not seen at the allocation.
     """
 
     records = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, and do that."""
+        """Run a call; raise what a budget answers to its result."""
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         refusal: MemoryError | None = None
         if not self.records:
@@ -491,7 +506,7 @@ class BirthMode(TorchFunctionMode):
         elif type(result) not in _PLAIN and not (type(result) is Tensor and is_known(result, func, args, kwargs)):
             refusal = births_in(result, func, args, kwargs, _getframe(1))
         if refusal is not None:
-            # This frame is in its traceback: kept here, what was refused would live on.
+            # The traceback keeps this frame, which would keep the refused tensors alive.
             del result, args, kwargs
             try:
                 raise refusal
@@ -502,42 +517,46 @@ class BirthMode(TorchFunctionMode):
 
 MODE: Final = BirthMode()
 
-# Seeing births where the Python object of a tensor gets its memory: each one, and nothing else.
+# How births are seen where the Python object of a tensor is allocated.
 #
-# PyTorch makes the Python object of a tensor by the allocating function of its class, whatever made
-# the tensor: an operator, a view, a function without a seam such as ``torch.from_numpy``. The
-# compiled part stands in that place, for the classes that are there and those to come, and asks
-# whose the tensor will be: calls that make none cost nothing, and no mode is on any stack. The
-# rules are those above, less what a mode cannot see.
+# PyTorch calls the allocating function of the tensor's class (``tp_alloc``), whatever made the
+# tensor: an operator, a view, or a function that no mode sees, such as ``torch.from_numpy``. The
+# compiled part puts its own function there, for existing classes and new ones. It decides by the
+# verdicts above whether the tensor is a birth. Calls that make no tensor cost nothing, and no mode
+# is needed.
 #
-# At that moment there is an address and no memory yet. A leak detector looks at the storage of the
-# new tensor a moment later: when the next one is made, when a scope is left, or when it is asked.
-# A budget is asked when the call is over, by the mode.
+# When the object is allocated, the tensor has no storage yet. A leak detector looks at the storage
+# later: when the next tensor is made, when a scope is left, or when the detector is asked. `MODE`
+# asks a budget when the call is over.
 
 
+# Getters that return a tensor which exists already. The object that they make is no birth.
 _ATTRIBUTES: Final = ("grad", "_grad", "_base")
-_HANDING: Final = ("data", "set_", "untyped_storage")
+# Methods that give a tensor's memory to something else. The latest tensors are looked at before.
+_HANDING_ON: Final = ("data", "set_", "untyped_storage")
 
 
 def _judge(code: CodeType, module: object) -> int:
-    # Code that is new often comes with classes that are. Of one whose class does not call
-    # `__init__` of its own base nobody has heard before.
+    # New code often comes with new classes. A class whose metaclass does not call the `__init__` of
+    # its base was not noticed when it was made.
     SEAM.watch.add_classes(tuple(_subclasses(Tensor)))
     return verdict(code, module)
 
 
 def _push_mode() -> None:
-    """Put the mode on this thread: it makes a birth that budgets are to be asked about."""
+    """Put `MODE` on this thread's stack: a birth was made that budgets must be asked about."""
     here = thread_state()
-    # While a mode lets a call through it is off the stack: then is no time to change that.
+    # While a mode runs a call, PyTorch has it off the stack and puts it back afterwards. The stack
+    # must not be changed then.
     if depth() >= len(here.modes) and not any(mode is MODE for mode in here.modes):
         add_mode(here, MODE)
 
 
 def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | None:
-    """Return what to raise where a budget refuses a pending birth of this thread; None otherwise.
+    """Return the error to raise where a budget refuses a pending birth; None otherwise.
 
-    Those in the result of the call are asked about. No birth is pending afterwards.
+    The budgets are asked about the births of this thread that are in the result of the call. No
+    birth is pending afterwards.
     """
     here = thread_state()
     entries = here.pending
@@ -547,7 +566,7 @@ def refusal_of_pending(result: object, args: Any, kwargs: Any) -> MemoryError | 
 
 
 look: Final[Callable[[], None]] = RECORDER.look
-"""Look at the memory of the tensors made last, and call the listeners for those a scope owns."""
+"""Look at the memory of the latest tensors, and call the listeners for those that a scope owns."""
 
 
 def _subclasses(cls: Any) -> list[type]:
@@ -562,14 +581,17 @@ def _subclasses(cls: Any) -> list[type]:
 
 
 def see_allocations(kind: Kind) -> bool:
-    """See births so from now on; False where the compiled part does not know this PyTorch."""
+    """See births at the allocation from now on.
+
+    Return False where the compiled part does not work with this PyTorch.
+    """
     SEAM.watch = TORCH_COMPILED.BirthWatch(
         memory=RECORDER,
         kind=kind,
         mode=MODE,
         budgeted=BUDGETS.scopes,
         waiting=PENDING.batches,
-        # What it hands over of a tensor of a subclass was there before.
+        # The module that dispatches calls for subclasses: tensors that it passes existed before.
         passing=_tensor.__dict__,
         settle=PENDING.settle,
         is_born=is_born,
@@ -586,7 +608,7 @@ def see_allocations(kind: Kind) -> bool:
 def _watch_allocations() -> bool:
     try:
         attributes = tuple(getattr(_C.TensorBase, name) for name in _ATTRIBUTES)
-        handing: tuple[Any, ...] = tuple(getattr(_C.TensorBase, name) for name in _HANDING)
+        handing: tuple[Any, ...] = tuple(getattr(_C.TensorBase, name) for name in _HANDING_ON)
         transforms = int(_C.DispatchKey.FuncTorchDynamicLayerFrontMode)
         to_numpy: Any = _C.TensorBase.numpy
         run_backward: Any = _C._ImperativeEngine.run_backward
@@ -605,7 +627,7 @@ def _watch_allocations() -> bool:
         ),
         transforms=transforms,
     )
-    # In a context of its own: in no scope.
+    # In an empty context, so that no scope owns the probes.
     missed = Context().run(_missed_births) if seen else None
     if missed is not None:
         _leave_allocations()
@@ -618,7 +640,7 @@ def _leave_allocations() -> None:
 
 
 def _missed_births() -> str | None:
-    """Return which of a few births, by C++ and by Python, is not seen; None where all are."""
+    """Make a tensor in each of four ways; return the name of a way that is not seen, or None."""
     ways: dict[str, Callable[[], Tensor]] = {
         "torch.empty": lambda: torch.empty(0, device="cpu"),
         "a view": lambda: torch.empty(0, device="cpu").view(0),
@@ -630,16 +652,16 @@ def _missed_births() -> str | None:
     with _C.DisableTorchFunction(), _C._DisableTorchDispatch():
         for name, make in ways.items():
             before = SEAM.watch.allocations
-            # The last one is that which was asked for; others are made on the way.
+            # A view and an instance of a subclass are made of another tensor, which counts too.
             make()
             if SEAM.watch.allocations - before < (1 if name in ("torch.empty", "torch.from_numpy") else 2):
                 return name
     return None
 
 
-# The stack of modes of each thread: what belongs onto it, and when it is off it.
+# The stack of function modes of each thread: which modes of this library are on it, and when.
 #
-# The mode for births stands at the bottom, where nobody who pops his own mode meets it.
+# They are at the bottom, so that code which pops its own mode never pops one of them.
 
 
 push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
@@ -648,37 +670,37 @@ depth: Final[Callable[[], int]] = _C._len_torch_function_stack
 
 
 class Compiled(NamedTuple):
-    """A call of a compiled function that is running.
+    """A running call of a compiled function.
 
-    The mode is off the stack until the call enters a scope itself.
+    The modes are off the stack until code in the call enters a scope.
     """
 
     frame: FrameType
-    """The frame of PyTorch's that makes the call."""
+    """The frame of PyTorch that makes the call."""
 
     open_scopes: int
-    """How many scopes had been entered on this thread before."""
+    """How many scopes were open on this thread when the call began."""
 
     around: Compiled | None
-    """The call in whose scope this one is made."""
+    """The call of a compiled function around this one, where that has entered a scope."""
 
 
 def is_looked_at(here: ThreadState) -> bool:
-    """Return whether a scope or a leak detector records what is made on this thread."""
+    """Return whether a scope or a leak detector records the tensors made on this thread."""
     return here.watched or SEAM.detector is not None or CURRENT.get() is not None
 
 
 def add_mode(here: ThreadState, mode: object) -> None:
     """Have a mode on this thread's stack from now on.
 
-    `MODE` stands above the others, for it shall see births after them.
+    `MODE` is put above the others, so that it looks at the result of a call after them.
     """
     others = here.modes
     here.modes = (*others, mode) if mode is MODE else (mode, *others)
     here.watched = True
     if not here.stepping and not here.runs_compiled:
         if depth() == len(others) and (mode is MODE or not others):
-            # The quick way: there is nothing to be put below another.
+            # The quick way: the mode is to be on top, and no mode of other code is on the stack.
             push(mode)
         else:
             take_off()
@@ -686,7 +708,7 @@ def add_mode(here: ThreadState, mode: object) -> None:
 
 
 def remove_mode(here: ThreadState, mode: object) -> None:
-    """Have a mode on this thread's stack no more. Can be called again where it was interrupted."""
+    """Have a mode on this thread's stack no more. After an interrupt it can be called again."""
     if not any(other is mode for other in here.modes):
         return
     others = tuple(other for other in here.modes if other is not mode)
@@ -694,23 +716,27 @@ def remove_mode(here: ThreadState, mode: object) -> None:
         if here.modes[-1] is mode and depth() == len(here.modes):
             pop()
         else:
-            _take_off(here.modes)
-            _put_on(others)
+            _remove_from_stack(here.modes)
+            _insert_at_bottom(others)
     here.modes = others
     here.watched = bool(others)
 
 
 TRACING: Final = 1
-"""Added to the id of a frame that traces a program.
+"""Bit set in ``ThreadState.stepping`` where births are paused by a frame that traces a program.
 
-A detector leaves the tensors of the program to it.
+The id of a frame is an address and even, so the bit is free. A leak detector does not record the
+tensors that the tracing makes.
 """
 
 
 def pause_births(reason: int) -> None:
-    """Take the mode off this thread's stack while a frame, given by its id, is running.
+    """Let a frame make no births while it runs; take the modes off this thread's stack.
 
-    The calls of the frame make no births.
+    Parameters
+    ----------
+    reason : int
+        The id of the frame, with the bit `TRACING` where it traces a program.
     """
     here = thread_state()
     if not here.stepping:
@@ -720,7 +746,7 @@ def pause_births(reason: int) -> None:
 
 
 def resume_births(here: ThreadState, reason: int) -> None:
-    """Put the mode back where births were paused for a frame, which is over."""
+    """End what `pause_births` began for the same reason: the frame has ended."""
     if not reason or here.stepping != reason:
         return
     here.stepping = 0
@@ -729,9 +755,9 @@ def resume_births(here: ThreadState, reason: int) -> None:
 
 
 def resume_after_a_failed_step(here: ThreadState) -> None:
-    """Put the mode back where the frame for which births were paused runs no more.
+    """Resume births where the frame that paused them is not running any more.
 
-    A traceback may keep such a frame.
+    It ended with an exception whose traceback may still keep the frame.
     """
     frame: FrameType | None = _getframe(1)
     while frame is not None:
@@ -742,14 +768,14 @@ def resume_after_a_failed_step(here: ThreadState) -> None:
 
 
 def put_on() -> None:
-    """Put the modes at the bottom of this thread's stack, but above that of a default device.
+    """Put the modes at the bottom of this thread's stack, above the mode of a default device.
 
-    The mode of a default device must be at the very bottom.
+    PyTorch needs the mode of a default device at the very bottom.
     """
-    _put_on(thread_state().modes)
+    _insert_at_bottom(thread_state().modes)
 
 
-def _put_on(modes: tuple[object, ...]) -> None:
+def _insert_at_bottom(modes: tuple[object, ...]) -> None:
     if not modes:
         return
     if not depth():
@@ -767,10 +793,10 @@ def _put_on(modes: tuple[object, ...]) -> None:
 
 def take_off() -> bool:
     """Take the modes off this thread's stack; return whether one was there."""
-    return _take_off(thread_state().modes)
+    return _remove_from_stack(thread_state().modes)
 
 
-def _take_off(modes: tuple[object, ...]) -> bool:
+def _remove_from_stack(modes: tuple[object, ...]) -> bool:
     if len(modes) == 1 and depth() == 1:
         only = pop()
         if only is not modes[0]:

@@ -1,7 +1,7 @@
-"""What every birth of a tensor inside a scope goes through, compiled.
+"""The compiled part that handles every birth of a tensor inside a scope.
 
-It knows PyTorch by the objects that its types are made with, and hands everything unusual to the
-Python functions among them.
+PyTorch's classes are passed to its types as arguments, and so are Python functions that are called
+in unusual cases.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -14,49 +14,53 @@ from ...scopes.kinds import Kind
 
 @final
 class ThreadState:
-    """The state of one thread, which the thread holds."""
+    """The state of one thread, which the dict of the thread holds."""
 
     scopes: list[ScopeState]
-    """The scopes that were entered on it and not left."""
+    """The scopes that were entered and not left on the thread."""
     modes: tuple[object, ...]
-    """What belongs onto the thread's stack of modes, the bottom first.
+    """The modes of this package on the thread's stack of modes, the bottom first.
 
-    The mode for births where a scope is open and needs it, and what a leak detector watches with.
+    They are the mode that asks budgets, while a scope needs it, and those of a leak detector.
     """
     watched: bool
     """Whether there are any modes."""
     compiled: Any
-    """The call of a compiled function that is running, a `births.Compiled`.
+    """The call of a compiled function that is running, a `births.Compiled`, or None.
 
-    Innermost of those in whose callers a scope was entered; None where none is.
+    The innermost call of those whose callers have entered a scope.
     """
     @property
     def runs_compiled(self) -> bool:
         """Whether a compiled function is running that has entered no scope."""
 
     pending: list[Entry]
-    """Births that budgets are still to be asked about: see `births`."""
+    """Entries of births about which no budget was asked yet: see `births`."""
     stepping: int
-    """The id of the frame of the outermost optimizer step that is running; 0 where none is.
+    """The ``id`` of the frame of the outermost optimizer step that is running; 0 if none is.
 
-    The mode is off the stack during that step as well. This is not the frame itself, which shall
-    die when the step is over.
+    With `births.TRACING` added, the frame does other work that makes no births. The mode is off the
+    stack meanwhile. An ``id``, so that the frame can die when the step is over.
     """
 
 def backward_elsewhere() -> tuple[int, list[Any]]:
-    """Return how many backward passes have begun, and the roots of those other threads are in."""
+    """Return how many backward passes have begun, and the roots of those on other threads.
+
+    The roots are the tensors that a running pass begins with.
+    """
 
 def read_between(begun: int, function: Callable[[Any], Any], argument: object, /) -> Any:
-    """Return ``function(argument)``; NotImplemented where another thread is in a later pass.
+    """Return ``function(argument)``, if no pass has begun on another thread since.
 
-    The function must be compiled: no other thread runs between the question and the answer.
+    NotImplemented if such a pass is running. `begun` is the number that `backward_elsewhere`
+    returned. The function must be compiled, so that no other thread runs between check and call.
     """
 
 def begin_look() -> object | None:
-    """Have other threads' backward passes wait before they begin while what is returned lives.
+    """Make backward passes of other threads wait before they begin, while the result is alive.
 
-    It waits for the look of another thread, and belongs to this one. None inside of a backward pass
-    or of another look of this thread, where nothing has begun.
+    Waits for the end of another thread's look. None inside of a backward pass or of another look of
+    this thread: no look has begun then.
     """
 
 def forget_backward() -> None:
@@ -67,17 +71,17 @@ def thread_state() -> ThreadState:
 
 @final
 class MemoryRecorder:
-    """Records the memory of tensors in the log of births.
+    """Records the memory of tensors in the log of births, and tells listeners of owned tensors.
 
-    It also calls the listeners for those that a scope owns. It does both a moment after they were
-    made: where the Python object is allocated there is no memory yet.
+    It does so some time after the birth, because a tensor has no memory yet when its Python object
+    is allocated.
 
     Parameters
     ----------
     tensor : type
         ``torch.Tensor``.
     storage_of : callable
-        Its method for the storage.
+        Its method ``untyped_storage``.
     """
 
     def __init__(self, *, tensor: type, storage_of: Callable[[Any], Any]) -> None: ...
@@ -94,47 +98,44 @@ class MemoryRecorder:
         Parameters
         ----------
         log : capsule
-            Its functions: see ``birth_log.h``.
+            The functions of the log: see ``birth_log.h``.
         device_of : callable
-            Returns the name of the device of a storage; None where it has no memory.
+            Returns the name of the device of a storage; None if it has no memory.
         look_at_other : callable
-            Called with a tensor of a subclass, or without a storage of its own, such as a sparse
-            one. It hands what has memory to `look_at`: that, or its parts.
+            Called with a tensor of a subclass, or without a storage, such as a sparse one. It calls
+            `look_at` with the plain tensors that have the memory: the tensor, or its parts.
         """
 
     def look(self) -> None:
-        """Record the memory of the tensors that were made last.
-
-        It also calls the listeners for those that a scope owns.
-        """
+        """Record the memory of the latest tensors, and tell listeners of owned ones."""
 
     def look_at(self, tensor: Any, is_whole: bool = False, /) -> None:
-        """Record the memory of a tensor that the log does not know, unless it is an array's.
+        """Record the memory of a tensor, if the log does not know it and PyTorch allocated it.
 
-        Where it `is_whole`, also that of an array, which compiled code has allocated.
+        With `is_whole`, also memory that PyTorch did not allocate, but compiled code.
         """
 
     def know(self, objects: list[Any], /) -> None:
-        """Have the log know the memory of the tensors among some objects; none is reported.
+        """Exclude the memory of the tensors among some objects from reports.
 
-        To be called where no function mode is asked.
+        To be called with torch functions disabled.
         """
 
     def forget(self) -> None:
-        """Forget the tensors that were made last, as in the child after a fork."""
+        """Forget the latest tensors, as in the child after a fork."""
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
         """Return the identity of the storage of a plain tensor that refers to nothing else.
 
-        None for all others: see ``Framework.lone_storage``. To be called where no function mode is
-        asked.
+        None for other tensors: see ``Framework.lone_storage``. To be called with torch functions
+        disabled.
         """
 
 @final
 class BirthWatch:
-    """Sees each tensor where the memory of its Python object is allocated: see `births`.
+    """Sees each tensor when its Python object is allocated: see `births`.
 
-    One watches in a process at a time.
+    Only one watches in a process at a time.
 
     Parameters
     ----------
@@ -143,27 +144,26 @@ class BirthWatch:
     kind : Kind
         The kind of ``torch.Tensor``.
     mode : object
-        The mode that asks budgets when a call is over.
+        The mode that asks budgets at the end of a call.
     budgeted : dict
         The open scopes that have a budget.
     waiting : list
-        What waits for other threads: `settle` is called now and then while it has any.
+        Disposals that wait for other threads. While there are any, `settle` is called now and then.
     passing : dict
-        The names of the module of PyTorch whose code only hands over what it was given, for tensors
-        of subclasses.
+        The globals of the module of PyTorch that dispatches calls with tensors of subclasses.
     settle : callable
-        Gives back the memory of disposed tensors that no thread uses any more.
+        Frees the memory of disposed tensors that no thread uses any more.
     is_born : callable
         Returns whether a scope may own the instances of a class.
     is_overridden : callable
         ``torch.overrides.has_torch_function``.
     judge : callable
-        Returns what calls of a code object, given with the name of its module, are to births: a
-        number of ``enum verdict``.
+        Given a code object and the name of its module, returns a number of ``enum verdict``: what
+        calls of the code are to births.
     judge_frames : callable
-        Returns whether what runs now makes births, where its code alone does not decide it.
+        Returns whether the running frames make births, for code of the verdict ASKS.
     give_up : callable
-        Called with a tensor that becomes the model's.
+        Called with a tensor that belongs to a model from now on.
     push_mode : callable
         Puts `mode` on the stack of the calling thread.
     """
@@ -201,24 +201,22 @@ class BirthWatch:
         libraries: tuple[str, ...],
         transforms: int,
     ) -> bool:
-        """See births of tensors from now on.
+        """Begin to watch: see births of tensors from now on.
 
         Parameters
         ----------
         classes, metaclasses : tuple of type
-            The class of tensors with all of its subclasses, and that of tensor classes with all of
-            its own.
+            ``torch.Tensor`` and all its subclasses; its metaclass and all subclasses of that.
         attributes : tuple
-            The descriptors of attributes that hand out a tensor which was there before.
+            The descriptors of attributes that return a tensor which existed before.
         numpy : method descriptor
-            The method that makes an array, which holds a Python object of its own for the memory:
-            nobody's birth.
+            ``numpy``: the array refers to a new tensor object, which is no birth.
         handing : tuple
-            The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: what was
-            made last is looked at before.
+            The descriptors of `data`, `set_` and `untyped_storage`, which hand memory on: the
+            latest tensors are looked at before.
         backward : method descriptor
-            The method of the engine that runs a backward pass: where it is called the gradients are
-            made that nobody has read yet.
+            The method of the engine that runs a backward pass. The place of its call is the birth
+            site of gradients that are read later.
         libraries : tuple of str
             The paths of PyTorch's libraries.
         transforms : int
@@ -227,17 +225,17 @@ class BirthWatch:
         Returns
         -------
         bool
-            False where PyTorch has not what this needs; nothing is changed then.
+            False if this PyTorch is not as expected; nothing is changed then.
         """
 
     def add_classes(self, classes: tuple[type, ...], /) -> None:
-        """See births of the instances of these classes too, where births are seen."""
+        """Watch the instances of more classes, if it watches."""
 
     def stop(self, *, classes: tuple[type, ...], metaclasses: tuple[type, ...]) -> None:
-        """Stop seeing births: what `start` and `add_classes` changed is as it was. Idempotent."""
+        """Stop watching, and undo all changes of `start` and `add_classes`. Idempotent."""
 
 def unborn(function: Callable[[Any], Any], argument: Any, /) -> Any:
-    """Call a function; the tensors that it makes on this thread are not born."""
+    """Call a function. Tensors that it makes on this thread are no births."""
 
 def is_only_thread() -> bool:
     """Return whether the calling thread is the only one that the interpreter knows."""

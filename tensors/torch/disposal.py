@@ -37,15 +37,17 @@ __all__ = [
     "swap",
 ]
 
-# ``torch._C._swap_tensor_impl`` (what the public ``torch.utils.swap_tensors`` ends in) gives the
-# implementation, which a graph or a view may hold, to a fresh object, and the fresh object's
-# implementation to the tensor: that one is a placeholder, which refuses on every path. Python code
-# meets the class `DisposedTorchTensor`, whose attributes raise; functions of PyTorch meet its
-# ``__torch_function__``; code that skips this (``torch._C.DisableTorchFunctionSubclass``,
-# TorchScript, C++ operators) meets the Python dispatch key of the placeholder, and with it
-# ``__torch_dispatch__``; so does C++ that asks for sizes, device or layout past all of them
-# (``Generator.set_state``); and C++ that reads memory meets a sparse meta tensor, which has none to
-# be read.
+# A Python tensor object refers to an implementation in C++, which a graph or a view may hold too.
+# ``torch._C._swap_tensor_impl`` (the core of the public ``torch.utils.swap_tensors``) exchanges the
+# implementations of two objects. `drop` exchanges that of the disposed tensor with that of a new
+# object, the spare. The tensor then has a placeholder, which refuses every use:
+#
+# - Python code finds the class `DisposedTorchTensor`, whose attributes raise.
+# - Functions of PyTorch call its ``__torch_function__``.
+# - Code that skips that (``torch._C.DisableTorchFunctionSubclass``, TorchScript, C++ operators)
+#   finds the placeholder's Python dispatch key, and calls ``__torch_dispatch__``. So does C++ code
+#   that asks for sizes, device or layout directly (``Generator.set_state``).
+# - C++ code that reads memory finds a sparse meta tensor, which has none.
 
 
 # Bound once: these stand on the path of every disposal.
@@ -66,16 +68,14 @@ def _counts_cplusplus() -> bool:
 
 
 with _Undisturbed():
-    # Releases before 2.10 hand the Python object over to C++ instead, when Python refers to it no
-    # more.
+    # Releases before 2.10 instead give the Python object to C++ when Python no longer refers to it.
     COUNTS_CPLUSPLUS: Final = _counts_cplusplus()
 """Whether C++ that refers to a tensor counts as one reference to its Python object."""
 
 
 def _swap_what_python_owns(tensor: Tensor, other: Tensor, /) -> None:
-    # A weak reference of Python's, such as an entry, may have found an object that C++ owns. The
-    # exchange would leave C++ with an object that is freed. What hands the object to Python takes
-    # it over.
+    # A weak reference, such as an entry, may have returned an object that C++ owns. After the
+    # exchange C++ would own an object that is freed. This call makes Python the owner.
     if _C._functorch.unwrap_if_dead(tensor) is not tensor:
         raise RuntimeError("a tensor of a transform that has ended cannot be exchanged")
     _C._swap_tensor_impl(tensor, other)
@@ -86,10 +86,10 @@ swap: Final[Callable[[Tensor, Tensor], None]] = _C._swap_tensor_impl if COUNTS_C
 
 
 def is_owned_by_cplusplus(tensor: Tensor, /) -> bool:
-    """Return whether the caller has its object from C++, which owned it until now.
+    """Return whether C++ owned a tensor's Python object until now; Python owns it afterwards.
 
-    Only releases before 2.10 let C++ own one. What hands it to Python passes the reference of C++
-    on to whoever asks, and makes a new one otherwise.
+    Only releases before 2.10 let C++ own one. There the call that returns the object hands over the
+    reference of C++ if C++ owned it. Otherwise it makes a new reference.
     """
     before = sys.getrefcount(tensor)
     handed_over = _C._functorch.unwrap_if_dead(tensor)
@@ -108,12 +108,16 @@ def _setter_of_versions() -> Callable[[Tensor, int], None]:
 
 _set_version: Final = _setter_of_versions()
 
+# Attributes of a disposed tensor.
 _KNOWN: Final = "_disposescope_last_known"
+"""Its class, shape and dtype, as `_Known`."""
 _HASH: Final = "_disposescope_hash"
+"""Its hash, where its class computes one in its own way."""
 _STATE: Final = "_disposescope_state"
+"""Its former ``__dict__``, until the implementation is taken out; absent where that was empty."""
 
-# What may still be asked of a disposed tensor: what the interpreter and PyTorch need in order to
-# refuse it.
+# Attributes of a disposed tensor that do not raise: the interpreter and PyTorch need them in order
+# to refuse a use.
 _ALLOWED: Final = frozenset(
     {
         "__class__",
@@ -137,9 +141,9 @@ _ALLOWED: Final = frozenset(
         "_fix_weakref",
     }
 )
-# Asked of anything by ``isinstance(thing, torch.nn.Parameter)``, with a default: absent, not
-# refused.
-_QUESTIONS: Final = frozenset({"_is_param", "_is_buffer"})
+# ``isinstance(thing, torch.nn.Parameter)`` reads these of any object, with a default. They are
+# absent: a `DisposedError` would come out of ``isinstance``.
+_ABSENT: Final = frozenset({"_is_param", "_is_buffer"})
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
@@ -153,7 +157,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 def _refuse_attribute(self: Any, name: str) -> Any:
     if name in _ALLOWED:
         return object.__getattribute__(self, name)
-    if name in _QUESTIONS:
+    if name in _ABSENT:
         raise AttributeError(name)
     raise _refusal(self)
 
@@ -161,7 +165,7 @@ def _refuse_attribute(self: Any, name: str) -> Any:
 def _refuse_setting(self: Any, name: str, value: Any) -> None:
     if name != "_backward_hooks" or _getframe(1).f_code is not _forget_hook.__code__:
         raise _refusal(self)
-    # PyTorch lets go of what is hooked to a tensor that is changed in place.
+    # PyTorch resets this attribute where `_forget_hook` changes the tensor in place.
     _Base._backward_hooks.__set__(self, value)
 
 
@@ -179,9 +183,9 @@ def _represent(self: Any) -> str:
 
 
 class Spare(Tensor):
-    """The class that a placeholder is made with.
+    """The class of a spare until the exchange: see the comment at the top of the module.
 
-    The dispatcher asks Python, and the class can be changed.
+    It has ``__torch_dispatch__``, so the implementation gets the Python dispatch key.
     """
 
     __torch_dispatch__ = classmethod(_refuse_function)  # type: ignore[assignment]  # which PyTorch says it is; its stub does not
@@ -207,19 +211,19 @@ _body.update(
 )
 DisposedTorchTensor: Final[type[Tensor]] = type("DisposedTorchTensor", (Tensor,), _body)
 
-# A sparse implementation has no storage, a meta one no kernels that would read it, and one without
-# dimensions no size.
+# Sparse, so that it has no storage; on the meta device, so that no kernel reads it; and without
+# dimensions, so that it has no size.
 with _Undisturbed():
     _PLACEHOLDER: Final = torch.empty((), layout=torch.sparse_coo, device="meta")
 
-# Of a spare: the dispatcher asks Python for everything.
-_ASKED: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
+# Options for making a spare: PyTorch calls ``__torch_dispatch__`` for sizes, device and layout too.
+_DISPATCHED: Final = {"dispatch_sizes_strides_policy": "sizes", "dispatch_device": True, "dispatch_layout": True}
 
 
 def can_be_disposed(cls: type) -> bool:
     """Return whether the instances of a tensor class can be disposed.
 
-    Those with slots cannot change their class.
+    Not those of a class with slots: they cannot get the class `DisposedTorchTensor`.
     """
     return cls is Tensor or (
         cls is not DisposedTorchTensor
@@ -230,7 +234,7 @@ def can_be_disposed(cls: type) -> bool:
 
 
 def drop(tensor: Any, /) -> None:
-    """Dispose a handle. Its storage is freed where nobody else has it.
+    """Dispose a handle. Its storage is freed where nothing else refers to it.
 
     Raises
     ------
@@ -256,7 +260,7 @@ def drop(tensor: Any, /) -> None:
             known = _metadata(tensor, cls)
     record = _records.get(known) or _record_of(known, tensor)
     # Made first: where that fails, the tensor is left as it is.
-    spare = _make(Spare, _PLACEHOLDER, **_ASKED) if is_only_thread() else None
+    spare = _make(Spare, _PLACEHOLDER, **_DISPATCHED) if is_only_thread() else None
     state = tensor.__dict__
     if state:
         state = _left_to_others(tensor, state)
@@ -269,21 +273,22 @@ def drop(tensor: Any, /) -> None:
 
 
 def _give_back(tensor: Any) -> bool:
-    return _exchange(tensor, _make(Spare, _PLACEHOLDER, **_ASKED))
+    return _exchange(tensor, _make(Spare, _PLACEHOLDER, **_DISPATCHED))
 
 
 def _exchange(tensor: Any, spare: Any) -> bool:
-    """Give the implementation of a dead handle to a spare, and that of the spare to the handle.
+    """Exchange the implementations of a disposed handle and a spare.
 
     Returns
     -------
     bool
-        False where C++ refers weakly to the implementation, as that of ``retain_grad()`` is, and a
-        graph holds it.
+        False where that is not possible: C++ refers weakly to the implementation, as after
+        ``retain_grad()``, and a graph holds it.
     """
     record = object.__getattribute__(tensor, "__dict__")
-    # A graph that holds the implementation finds the spare from now on, which must be what the
-    # tensor was. It is so before the exchange, after which an interrupt may come.
+    # A graph that holds the implementation gets the spare as its Python object. So the spare gets
+    # the class and the attributes of the tensor. An interrupt may come right after the exchange:
+    # hence before it.
     if _STATE in record:
         spare.__dict__ = record[_STATE]
     spare.__class__ = record[_KNOWN][0]
@@ -292,7 +297,7 @@ def _exchange(tensor: Any, spare: Any) -> bool:
     except RuntimeError:
         with _Undisturbed():
             if not (_forget_hook(tensor) and _swapped(tensor, spare)):
-                # No code of its class is to run when it dies.
+                # Freeing the spare must run no code of the tensor's class.
                 object.__setattr__(spare, "__class__", Spare)
                 return False
     record.pop(_STATE, None)
@@ -302,8 +307,8 @@ def _exchange(tensor: Any, spare: Any) -> bool:
 def _left_to_others(tensor: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of a tensor that is about to be disposed, for a graph that holds it.
 
-    A tensor that is made of others, such as a nested one, refers to their handles, which are
-    disposed after it: the graph gets other handles of the same memory.
+    A tensor that is made of others, such as a nested one, refers to their handles. These are
+    disposed next, so the graph gets new handles of the same memory.
     """
     if _Base._use_count(tensor) <= 1:
         return state
@@ -319,28 +324,30 @@ def _alias(tensor: Tensor) -> Tensor:
     registry: Any = getattr(nested, "_tensor_symint_registry", {})
     rows = registry.get(tensor)
     if rows is not None:
-        # Nested tensors with the same tensor of offsets have rows of the same lengths: it stands
-        # for them.
+        # PyTorch compares the row lengths of nested tensors by the object that holds the offsets.
+        # The alias must count as the same lengths.
         registry[alias] = rows
     return alias
 
 
 PENDING: Final = PendingDisposals(_give_back)
-"""The dead handles whose memory cannot be given back yet."""
+"""The disposed handles whose memory cannot be given back yet."""
 
 
+# The class, shape and dtype of a disposed tensor.
 _Known = tuple[type, Any, Any]
 
-# What is remembered of dead tensors is shared among those that were alike: nothing can be set on
-# them, and disposing many allocates nothing that the collector would have to look at.
+# Disposed tensors with the same class, shape and dtype share one ``__dict__``. Nothing can be set
+# on them, so that is safe. Disposing many then makes no objects for the garbage collector.
 _records: Final[dict[_Known, dict[str, Any]]] = {}
 _RECORDS_AT_MOST: Final = 10_000
+"""How many shapes `_records` holds before it is emptied: a program may use new ones for ever."""
 
 
 def _record_of(known: _Known, tensor: Any) -> dict[str, Any]:
     cls: Any = known[0]
     if cls is not Tensor:
-        # Held here, a class of the program's own would live on.
+        # Not kept in `_records`, which would keep a class of the program alive.
         record: dict[str, Any] = {_KNOWN: known}
         if cls.__hash__ is not Tensor.__hash__:
             try:
@@ -364,13 +371,13 @@ def _swapped(tensor: Any, spare: Any) -> bool:
 
 
 def _forget_hook(tensor: Any) -> bool:
-    """Get rid of the hook of ``retain_grad()``, where nobody else sees that.
+    """Remove the hook of ``retain_grad()``; return False where others could notice that.
 
-    The hook refers weakly to the implementation. An operation in place moves it to a new node of
-    the graph, which nobody but the tensor has, and ``detach_`` drops that node. A graph that saved
-    the tensor, or a view's base, would see both.
+    The hook refers weakly to the implementation. An operation in place moves the hook to a new node
+    of the graph, which only the tensor refers to, and ``detach_`` drops the node. A graph that
+    saved the tensor, or the base of a view, would notice both.
     """
-    # The tensor is dead for Python code: what is asked here goes past its class.
+    # The class of the tensor raises at every attribute by now: hence the getters of its base class.
     if (
         _Base._use_count(tensor) > 1
         or not _Base.retains_grad.__get__(tensor)
@@ -397,7 +404,7 @@ def _metadata(tensor: Any, cls: type) -> _Known:
 
 
 def last_known(tensor: Any) -> str:
-    """Kind, shape and dtype of a disposed tensor, as they were."""
+    """Return the class, shape and dtype that a disposed tensor had, as text."""
     known = object.__getattribute__(tensor, "__dict__").get(_KNOWN)
     if known is None:
         return "torch.Tensor"
@@ -410,7 +417,7 @@ def _refusal(tensor: Any) -> BaseException:
     if tensor is None:
         return DisposedError("a disposed torch.Tensor was used", resource="torch.Tensor")
     if PENDING.batches or PENDING.fresh:
-        # This thread has left the operation that it may have been in when the tensor was disposed.
+        # The calling frame's operation is being refused, so disposals need not wait for it.
         PENDING.settle(_getframe(1).f_back)
     kind = kind_of_type(Tensor)
     assert kind is not None  # PyTorch is taught before anything of it can be disposed
@@ -429,22 +436,22 @@ def _first_dead(tree: object) -> Any:
     return None
 
 
-# ``torch.utils.swap_tensors`` swaps tensors of scopes as it swaps any.
+# ``torch.utils.swap_tensors`` must work for tensors that scopes own.
 #
-# It refuses a tensor that is weakly referenced, since the referent would not be what it was.
-# ``Module.to`` and ``load_state_dict`` end in it where
-# ``torch.__future__.set_swap_module_params_on_conversion`` asks so. The entries of this library are
-# weak references to the handle, which stays what it is when its content is swapped.
+# It refuses a tensor with weak references, since these would refer to other content afterwards.
+# ``Module.to`` and ``load_state_dict`` call it after
+# ``torch.__future__.set_swap_module_params_on_conversion(True)``. The entries of this library are
+# weak references to the handle, whatever its content is, so a swap does not harm them.
 
 
 _utils: Final[Any] = torch.utils
 
 RECORDER: Final = MemoryRecorder(tensor=Tensor, storage_of=_Base.untyped_storage)
-"""Records the memory of tensors for leak detectors, and refers weakly to those made last."""
+"""Records the memory of tensors for leak detectors; refers weakly to the latest tensors."""
 
 
 def _references_of_others(thing: object) -> list[Any]:
-    # A leak detector refers to what was made last until it has looked at it.
+    # `RECORDER` refers weakly to the latest tensors until it has looked at them.
     RECORDER.look()
     return [reference for reference in weakref.getweakrefs(thing) if not isinstance(reference, Entry)]
 

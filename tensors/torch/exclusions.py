@@ -1,4 +1,4 @@
-"""What is never captured: what belongs to models, and what PyTorch keeps for itself.
+"""Tensors that no scope owns: those of models, and those that PyTorch keeps for itself.
 
 Parameters, buffers, gradients and the state of optimizers belong to models.
 """
@@ -74,20 +74,19 @@ __all__ = [
     "watch_transforms",
 ]
 
-# What is never captured: parameters, registered buffers, gradients, and what an optimizer has or
-# makes while it steps.
-#
-# They are born in a scope often, in the first step, and belong to the model.
+# Parameters, registered buffers, gradients, and the tensors that an optimizer has or makes while it
+# steps. They are often made in a scope, in the first step, but belong to the model.
 
 
 def exclude_what_models_own() -> None:
-    """Hear of every parameter, buffer and module that is registered, and of steps of optimizers.
+    """Let no scope own the tensors of modules and optimizers, from now on.
 
-    Also of what optimizers are given, and of optimizers and modules that are unpickled or copied.
+    This needs hooks on every registration of a parameter, buffer or module and on every step of an
+    optimizer; and wrappers around the methods that fill an optimizer or a module in other ways.
     """
     PATCHES.change(TORCH_MODULES, _register_hooks, _remove_hooks)
-    # What its options are, and what it is loaded, unpickled or copied with: neither passes through
-    # a step.
+    # An optimizer also gets tensors outside of a step: as options, and where it is loaded,
+    # unpickled or copied.
     for method in ("add_param_group", "__setstate__"):
         PATCHES.replace(
             TORCH_MODULES,
@@ -95,7 +94,7 @@ def exclude_what_models_own() -> None:
             method,
             functools.partial(_keeping, tensors_of=_tensors_of_an_optimizer),
         )
-    # Of what is unpickled nothing is registered.
+    # PyTorch calls no registration hooks where a module is unpickled.
     PATCHES.replace(
         TORCH_MODULES,
         torch.nn.Module,
@@ -117,7 +116,7 @@ def _register_hooks() -> None:
         (register_optimizer_step_post_hook, _step_is_over),
     ):
         handle: Any = cast("Callable[[Any], RemovableHandle]", register)(hook)
-        # What was registered before an interrupt is taken out.
+        # If an interrupt came before `_handles.append`, the hook is registered twice now.
         hooks: dict[int, Any] = handle.hooks_dict_ref()
         for number in [number for number, other in hooks.items() if other is hook and number != handle.id]:
             del hooks[number]
@@ -131,10 +130,7 @@ def _remove_hooks() -> None:
 
 
 def _keeping(method: Callable[..., None], tensors_of: Callable[[Any], Iterable[Any]]) -> Callable[..., None]:
-    """Return the same method of an optimizer or a module.
-
-    No scope owns the tensors that the optimizer or module has afterwards.
-    """
+    """Wrap a method of an optimizer or a module so that no scope owns its tensors afterwards."""
 
     @functools.wraps(method)
     def kept(owner: Any, *args: Any, **kwargs: Any) -> None:
@@ -177,8 +173,8 @@ def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tu
         resume_after_a_failed_step(here)
     if here.stepping or not is_looked_at(here):
         return None
-    # The frame that runs the hooks runs the step, and takes from a hook the arguments that it then
-    # holds until its end.
+    # The frame that runs the hooks also runs the step. It keeps the arguments that a hook returns
+    # until it ends: `_Arguments` notices the end.
     pause_births(id(_getframe(1)))
     return args, _Arguments(kwargs, here)
 
@@ -191,9 +187,9 @@ def _step_is_over(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
 
 @final
 class _Arguments(dict[str, Any]):
-    """The keyword arguments of a step.
+    """The keyword arguments of a step; resume births when they are freed.
 
-    They die with the step's frame, also where it raised and no hook is called.
+    That happens when the step's frame ends, also by an exception, where no hook is called.
     """
 
     __slots__ = ("_here", "_step")
@@ -207,12 +203,13 @@ class _Arguments(dict[str, Any]):
         resume_births(self._here, self._step)
 
 
-# What hooks on saved tensors keep for a backward pass belongs to the graph: no scope owns it.
+# Hooks on saved tensors. The tensors that they keep for a backward pass belong to the graph: no
+# scope owns them.
 #
-# ``torch.autograd.graph.saved_tensors_hooks`` gives its hook a tensor, and keeps what the hook
-# returns, inside of an operator, where nobody receives a tensor: what the hook makes is not born.
-# Where it returns the tensor itself, the graph would keep the very handle that dies with its scope;
-# it keeps another one of the same memory instead.
+# PyTorch calls such a hook (``torch.autograd.graph.saved_tensors_hooks``) inside an operator, with
+# a tensor, and keeps the object that the hook returns. The program does not get the tensors that
+# the hook makes, so they are no births. If the hook returns the tensor itself, the graph would keep
+# a handle that is disposed with its scope; it gets another handle of the same memory instead.
 
 
 _C: Final[Any] = torch._C
@@ -236,9 +233,9 @@ def _for_the_graph(hook: _Hook, call: Callable[[_Hook, Any], Any]) -> _Hook:
 
 
 def _without(tensor: Any, kept: Any) -> Any:
-    """Return what is to be kept, with another handle in the place of a tensor's own."""
+    """Return the packed object, with another handle in place of the tensor."""
     if kept is tensor:
-        # Nobody sees functions called in here, and nothing is born.
+        # No function mode sees this call, so the new handle is no birth.
         with _Undisturbed():
             return tensor.detach()
     if type(kept) in (tuple, list) and any(item is tensor for item in kept):
@@ -247,13 +244,13 @@ def _without(tensor: Any, kept: Any) -> Any:
 
 
 def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
-    """Let no scope own what hooks on saved tensors keep, from now on.
+    """Let no scope own the tensors that hooks on saved tensors keep, from now on.
 
     Parameters
     ----------
     call : callable, optional
-        What calls a function with one argument so that nothing is born by it. Without one, nobody
-        sees births there.
+        Calls a function with one argument without births. Not needed where a function mode sees
+        births: it sees none in a hook.
     """
     push: Any = getattr(_C._autograd, "_push_saved_tensors_default_hooks", None)
     if push is None:
@@ -276,7 +273,7 @@ def keep_what_hooks_save(call: Callable[[_Hook, Any], Any] | None) -> None:
 
 
 def _keeping_copies(initialise: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return the same method, which leaves copies of saved tensors to the backward pass."""
+    """Wrap the method so that no scope owns the copies of saved tensors that the object keeps."""
 
     @functools.wraps(initialise)
     def __init__(self: Any) -> None:
@@ -288,7 +285,7 @@ def _keeping_copies(initialise: Callable[[Any], None]) -> Callable[[Any], None]:
 
 @final
 class _Copies(WeakKeyDictionary[Any, Any]):
-    """Copies by what stands for the original; no scope owns them."""
+    """Copies of saved tensors, by PyTorch's key for the original; no scope owns them."""
 
     def __setitem__(self, key: Any, copy: Any) -> None:
         super().__setitem__(key, copy)
@@ -303,14 +300,16 @@ def _leave_to_the_pass(tree: object) -> None:
             leave_to_keepers(entry.owner, [entry])
 
 
-# So does what a function of the user's own keeps on its context beside that: ``ctx.mask = x > 0``.
+# Tensors that a custom function sets on its context, such as ``ctx.mask = x > 0``, belong to the
+# graph too.
 
 
+# Attributes of a context that its methods set, such as ``save_for_backward``: not the program's.
 _SAVED_BY_METHODS: Final = frozenset({"dirty_tensors", "non_differentiable", "saved_for_forward", "to_save"})
 
 
 def keep_what_contexts_hold() -> None:
-    """Let no scope own what is set on the context of a ``torch.autograd.Function``, from now on."""
+    """Let no scope own tensors set on the context of a ``torch.autograd.Function``, from now on."""
     PATCHES.replace(TORCH_CONTEXTS, BackwardCFunction, "__setattr__", _for_the_backward_pass)
 
 
@@ -323,12 +322,12 @@ def _for_the_backward_pass(set_attribute: Callable[[Any, str, Any], None]) -> Ca
     return __setattr__
 
 
-# Programs that PyTorch makes of code by running it: what it makes meanwhile belongs to the program,
-# and is not born.
+# Tracing: PyTorch runs code in order to make a program of it. The tensors that are made by that
+# belong to the program and are no births.
 #
-# ``torch.compile``, ``torch.export`` and ``make_fx`` run the user's own code with stand-ins for
-# tensors. They keep these as notes in the graph, and the real tensors that the code makes as
-# constants of the program, which is used after the scope.
+# ``torch.compile``, ``torch.export`` and ``make_fx`` run the user's code with tensors without
+# memory, which they keep in the graph. Real tensors that the code makes become constants of the
+# program, which is used after the scope.
 
 
 _TRACERS: Final = (
@@ -343,7 +342,7 @@ _TRACERS: Final = (
 
 
 def watch_traces() -> None:
-    """Let no scope own what is made while code is traced, from now on."""
+    """Let no scope own tensors that are made while code is traced, from now on."""
     when_imported("torch._dynamo.convert_frame", _watch_dynamo)
     for module_name, name in _TRACERS:
         when_imported(module_name, functools.partial(_watch_tracer, name))
@@ -358,7 +357,7 @@ def _watch_tracer(name: str, module: Any) -> None:
 
 
 def _explaining_disposed(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, which raises what Dynamo wrapped of a disposed argument."""
+    """Wrap the function: raise the `DisposedError` that Dynamo has wrapped in an internal error."""
 
     @functools.wraps(trace)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -376,7 +375,7 @@ def _explaining_disposed(trace: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, by whose calls nothing is born."""
+    """Wrap a function so that its calls make no births."""
 
     @functools.wraps(trace)
     def traced(*args: Any, **kwargs: Any) -> Any:
@@ -395,11 +394,11 @@ def without_births(trace: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-# What ``torch.vmap`` and ``torch.func`` return at their outermost level is born; what they make
-# inside is their own.
+# Transforms: ``torch.vmap`` and ``torch.func``. The results of the outermost transform are births;
+# other tensors that are made inside are not.
 #
-# They unwrap their results in C++, still inside of the transform, so the functions behind them hand
-# the results over.
+# PyTorch unwraps the results in C++ before the transform has ended. So the Python functions that
+# return them are wrapped.
 
 
 _TRANSFORMS: Final = (
@@ -412,7 +411,7 @@ _TRANSFORMS: Final = (
 
 
 def watch_transforms() -> None:
-    """Record what transforms return from now on."""
+    """Record the results of transforms as born, from now on."""
     for module_name, name in _TRANSFORMS:
         when_imported(module_name, functools.partial(_watch_transform, name))
 
@@ -422,12 +421,12 @@ def _watch_transform(name: str, module: Any) -> None:
 
 
 def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the same function, whose results are born when it returns."""
+    """Wrap a function so that its results are born when it returns."""
 
     @functools.wraps(transform)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         result = transform(*args, **kwargs)
-        # Dynamo traces through here, and takes the first test for a constant.
+        # Dynamo traces this code, and replaces `is_compiling()` by a constant.
         if not torch.compiler.is_compiling() and is_looked_at(thread_state()):
             refusal = births_in(result, args=args, kwargs=kwargs)
             if refusal is not None:
@@ -438,11 +437,9 @@ def handing_over(transform: Callable[..., Any]) -> Callable[..., Any]:
     return recording(transformed)
 
 
-# What a distribution computes once and keeps belongs to the distribution: it may be older than the
-# scope.
-#
-# ``Categorical(probs=...)`` computes its ``logits`` when they are first asked for, perhaps in the
-# first step of a loop, and has them from then on.
+# Lazy properties of distributions. ``Categorical(probs=...)`` computes its ``logits`` when they are
+# first read, perhaps in the first step of a loop, and keeps them. The distribution may be older
+# than the scope, so they belong to it.
 
 
 def keep_what_distributions_compute() -> None:
@@ -458,32 +455,34 @@ def _keeping_what_it_computes(get: Callable[..., Any]) -> Callable[..., Any]:
         if instance is None or torch.compiler.is_compiling() or CURRENT.get() is None:
             return get(self, instance, obj_type)
         if SEAM.at_allocation:
-            # A detector goes on seeing the memory.
+            # No birth, but a leak detector still sees the memory.
             return TORCH_COMPILED.unborn(functools.partial(get, self, instance), obj_type)
         return quietly(self, instance, obj_type)
 
     return __get__
 
 
-# Functions of ``torch.compile``: compiled and run as if no scope were open, and what they return is
-# born.
+# Functions of ``torch.compile``. They are compiled and run as if no scope were open; their results
+# are births.
 #
-# Dynamo guards on the stack of function modes, and would trace ours: each function would be
-# compiled once more for the inside of a scope. So the mode is off the stack while a compiled
-# function runs. Every call of one sets Dynamo's callback at its beginning and resets it on every
-# way out, by ``torch._dynamo.eval_frame._maybe_set_eval_frame``.
+# Dynamo guards on the stack of function modes and would trace the modes of this library: each
+# function would be compiled once more for calls in a scope. So the modes are off the stack while a
+# compiled function runs. Every call of one sets Dynamo's callback when it begins and resets it when
+# it ends, by ``torch._dynamo.eval_frame._maybe_set_eval_frame``.
 #
-# A scope that is entered inside of such a function breaks its graph. In the block births are seen
-# as they are elsewhere, and of the graphs that run there, each by a global name of its own, only
-# the results are born: what a graph saves for its backward pass is kept by the pass itself.
+# A scope that is entered in such a function breaks its graph into several. In the block births are
+# seen as elsewhere. Of the graphs that run in it, which are globals with names of their own, only
+# the results are births: the backward pass keeps the tensors that a graph saves for it.
 
 
 _WRAPPER: Final = "compile_wrapper"
+"""The name of Dynamo's function that calls compiled code."""
 _GRAPH: Final = "__compiled_fn"
+"""How the names of the globals begin that are compiled graphs."""
 
 
 def watch_compiled_functions() -> None:
-    """Hear of compiled code that begins and ends, as soon as the program has imported Dynamo."""
+    """Notice when compiled code begins and ends, once the program has imported Dynamo."""
     when_imported("torch._dynamo.eval_frame", _watch_compile)
     when_imported("torch._dynamo.output_graph", _watch_graphs)
 
@@ -496,7 +495,7 @@ def _watch_compile(module: Any) -> None:
 
 
 def _hands_out_its_result(module: Any) -> bool:
-    """Return whether what calls compiled code has the result in a variable when it ends."""
+    """Return whether the function that calls compiled code has a variable named ``result``."""
     context: Any = getattr(module, "_TorchDynamoContext", None)
     code = getattr(vars(context).get("__call__") if isinstance(context, type) else None, "__code__", None)
     inside: tuple[Any, ...] = () if code is None else code.co_consts
@@ -526,8 +525,7 @@ def _watching_calls(set_callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 if is_looked_at(here):
                     _hand_over_result(caller)
             return before
-        # None is also what the callback is where compilation is switched off: the function runs as
-        # it is then.
+        # With None or False for a callback nothing is compiled: the function just runs.
         if callback is not None and callback is not False and not here.runs_compiled:
             here.compiled = Compiled(caller, len(here.scopes), here.compiled)
             if here.watched and not here.stepping:
@@ -555,8 +553,8 @@ def _handing_over_in_scopes(graph: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(graph)
     def run(*args: Any) -> Any:
         here = thread_state()
-        # Without a scope inside of the compiled function its result is what is born. Where its end
-        # is not seen and no scope is open, a detector sees what is made.
+        # Where the compiled function has entered no scope, only its own result is a birth, and
+        # `_hand_over_result` records that.
         return graph(*args) if here.stepping or here.runs_compiled or not here.scopes else in_scope(*args)
 
     return run
@@ -572,11 +570,11 @@ def _hand_over_result(frame: FrameType) -> None:
             raise refusal
 
 
-# Attention in eval mode takes its fused path in a scope as it does outside.
+# Attention in eval mode must take its fused path in a scope too.
 #
-# ``torch.nn`` leaves that path, whose results differ in the last bits, where
-# ``torch.overrides.has_torch_function`` says that somebody overrides functions. A mode that only
-# looks on is not meant by that question.
+# ``torch.nn`` does not take that path, whose results differ in the last bits, where
+# ``torch.overrides.has_torch_function`` returns true: some code overrides functions. The modes of
+# this library change no result, so they must not count.
 
 
 _push: Final[Callable[[object], None]] = _C._push_on_torch_function_stack
@@ -587,9 +585,9 @@ _asks: Final[Callable[[Any], bool]] = _overrides.has_torch_function
 
 
 def _has_torch_function(args: Any) -> bool:
-    """Return whether anybody but this library overrides PyTorch's functions for these arguments."""
+    """Return whether other code than this library overrides functions for these arguments."""
     if torch.compiler.is_compiling():
-        # Dynamo takes this test for a constant, and knows the same question by this name.
+        # Dynamo replaces `is_compiling()` by a constant, and can trace the function of this name.
         return torch.overrides.has_torch_function_variadic(*args)
     ours = thread_state().modes
     depth = _depth()
@@ -597,14 +595,14 @@ def _has_torch_function(args: Any) -> bool:
         return _asks(args)
     modes = [_pop() for _ in range(depth)]
     try:
-        return any(not any(mode is one for one in ours) for mode in modes) or _asks(args)
+        return any(not any(mode is own for own in ours) for mode in modes) or _asks(args)
     finally:
         for mode in reversed(modes):
             _push(mode)
 
 
 def keep_fast_paths() -> None:
-    """Answer for ``torch.overrides.has_torch_function`` from now on."""
+    """Replace ``torch.overrides.has_torch_function`` by `_has_torch_function`."""
     register: Callable[[Any, str], None] | None = vars(_builtins).get("_register_builtin")
     if register is None:
         PATCHES.fail(TORCH_FAST_PATHS, "torch.jit._builtins has no _register_builtin")
@@ -613,15 +611,13 @@ def keep_fast_paths() -> None:
     PATCHES.replace(TORCH_FAST_PATHS, _overrides, "has_torch_function", lambda _: _has_torch_function)
 
 
-# Batches from the workers of a DataLoader: born where they are handed over, not where they happen
-# to arrive.
-#
-# While a program waits for the next batch, later ones may arrive first. The loader keeps them,
-# beyond the scope.
+# Batches from the workers of a DataLoader. A batch is born when the loader returns it, not when it
+# arrives: while the program waits for the next batch, later ones may arrive first. The loader keeps
+# them, also after the scope.
 
 
 def watch_loaders() -> None:
-    """Let a scope own the batches that it is given, and none that a loader keeps, from now on."""
+    """Let scopes own the batches that a loader returns, and none that it keeps, from now on."""
     when_imported("torch.utils.data.dataloader", _watch_loaders)
 
 
@@ -634,7 +630,7 @@ def _handing_over_batches(receive: Callable[[Any], Any]) -> Callable[[Any], Any]
 
     @functools.wraps(receive)
     def _next_data(self: Any) -> Any:
-        # A detector goes on seeing the memory.
+        # No births here, but a leak detector still sees the memory.
         batch = TORCH_COMPILED.unborn(receive, self) if SEAM.at_allocation else quietly(self)
         if SEAM.at_allocation and CURRENT.get() is not None:
             refusal = births_in(batch)

@@ -1,13 +1,13 @@
 """PyTorch as a framework of scopes and of leak detectors.
 
-Imports PyTorch: ``__init__.py`` of this room has it loaded, once the program has imported PyTorch.
+This module imports PyTorch. ``__init__.py`` of this folder loads it only when the program has
+imported PyTorch.
 
-A detector sees memory on every thread, inside of scopes and outside. What is recorded is a tensor's
-storage: a weak reference to ``t.untyped_storage()`` fires when the memory goes, whoever has it:
-views, graphs, NumPy and DLPack exports. The compiled part looks at the storage of each tensor a
-moment after it was made (see `births`), and one that the log does not know is new memory. So the
-log must know what was there before: when a detector is opened, the storages of all tensors that
-Python can see.
+A detector sees memory on every thread, inside and outside of scopes. It records storages, not
+tensors: a weak reference to ``t.untyped_storage()`` fires when the memory is freed, whether views,
+graphs, NumPy arrays or DLPack exports held it. The compiled part looks at the storage of each new
+tensor soon after it was made (see `births`). A storage that the log does not know is new memory. So
+when a detector is opened, the log gets to know the storages of all tensors that Python can see.
 """
 
 from __future__ import annotations
@@ -63,25 +63,26 @@ _owners_of: Final[Callable[[int], int]] = _C._storage_Use_Count
 _eval_frame: Final[Any] = getattr(getattr(_C, "_dynamo", None), "eval_frame", None)
 _set_eval_frame: Final[Callable[[Any], Any]] = getattr(_eval_frame, "set_eval_frame", lambda _callback: None)
 _NAME: Final = "torch.Tensor"
-_BELOW: Final = 3
-_OF_A_STORAGE: Final = 2
-"""References to a buffer: a storage's own, and the one that is noted."""
-# Code whose tensors are PyTorch's or the model's own.
+_LEVELS: Final = 3
+"""How many levels of lists, tuples and dicts in a result are searched for tensors."""
+_KNOWN_REFERENCES: Final = 2
+"""References to a buffer that the program does not hold: that of its storage, and of `_Buffers`."""
+# Modules whose tensors are PyTorch's own or a model's: a detector does not report them.
 _OWN_TENSORS: Final = ("torch.jit._trace", *HIDDEN_KEEPERS)
-# What the caller wants of it: it may keep each.
+# Functions in these modules that return a new tensor to the program, which may keep it.
 _STATES: Final = ("get_rng_state", "get_rng_state_all")
-# Code that keeps what it makes in models and optimizers, where a detector finds it.
+# Modules that keep their tensors in models and optimizers, where a detector finds them.
 _MODELS: Final = ("torch.nn.modules", "torch.optim")
-# Where our modes are, and what looks at storages.
+# Modules of this library whose frames are passed over when a birth site is looked for.
 _PASSING: Final = (__name__, BirthMode.__module__, RefusingMode.__module__)
-# What a call for a tensor without memory runs, written in Python.
+# Modules of operators that PyTorch implements in Python, for tensors without memory.
 _KERNELS: Final = ("torch._decomp", "torch._meta_registrations", "torch._prims", "torch._refs")
-# What torch.fx calls the file of code that it writes.
+# How the file name of code begins that torch.fx has written.
 _GENERATED: Final = "<eval_with_key>"
 
 
 def storage_undisturbed(tensor: Any) -> Any:
-    """Return the storage of a tensor, or None, without a call that a mode could see."""
+    """Return the storage of a tensor, or None, without calling a function mode."""
     with _Undisturbed():
         return storage_of(tensor)
 
@@ -93,9 +94,9 @@ def _device_of(storage: Any) -> str | None:
 
 
 def _look_at_other(tensor: Any) -> None:
-    """Have a leak detector look at the memory of a tensor of a subclass, or of a sparse one.
+    """Have a leak detector look at the memory of a sparse tensor, or one of a subclass.
 
-    Not if the tensor is the model's, or the memory a placeholder.
+    Not at tensors that belong to a model, nor at storages that are placeholders.
     """
     if isinstance(tensor, Tensor) and not issubclass(type(tensor), MODELS_OWN):
         for part in components_of(tensor):
@@ -104,11 +105,11 @@ def _look_at_other(tensor: Any) -> None:
 
 
 def _has_memory(tensor: Any) -> bool:
-    """Return whether a tensor has a storage that is no placeholder, as that of a wrapper is."""
+    """Return whether a tensor has a real storage; that of a wrapper is a placeholder."""
     storage = storage_of(tensor)
     if storage is None:
         return False
-    # A lazy copy would be made by asking.
+    # `data_ptr` of a copy-on-write tensor would make the copy.
     if _device_of(storage) is None or _C._is_cow_tensor(tensor):
         return True
     try:
@@ -129,13 +130,13 @@ def _tensors_in(tree: Any, levels: int) -> Iterator[Any]:
 
 
 def _know_what_is_there() -> None:
-    """Have the log know the memory of all tensors that Python can see: what uses it is not new."""
+    """Tell the log the storages of all tensors that Python can see, so that none counts as new."""
     with _Undisturbed():
         RECORDER.know(tracked_objects(Tensor))
 
 
 def _begin_as_child() -> None:
-    # The log has forgotten what the parent knew, and what was made last is the parent's.
+    # In a child after a fork the log is empty, and the latest tensors are those of the parent.
     RECORDER.forget()
     if SEAM.detector is not None:
         _know_what_is_there()
@@ -162,7 +163,7 @@ class TorchFramework(TorchReferences):
 
     @property
     def keepers(self) -> Sequence[str | type]:
-        """Modules, optimizers and the cache of parametrizations: what they hold is the model's."""
+        """Modules, optimizers and the cache of parametrizations, which hold tensors of models."""
         return [torch.nn.Module, torch.optim.Optimizer, "torch.nn.utils.parametrize"]
 
     @property
@@ -171,23 +172,23 @@ class TorchFramework(TorchReferences):
         return {"cuda": current_cuda_index}
 
     def install(self) -> None:
-        """See births, and leave what models own to them, from now on."""
-        # The first scope may be inside of a compiled function, whose callees are compiled too.
+        """See births from now on, except of tensors that models own."""
+        # The first scope may be entered in a compiled function. Dynamo would compile `install` too.
         callback = _set_eval_frame(None)
         try:
             install()
         finally:
             _set_eval_frame(callback)
         PATCHES.replace(TORCH_BUFFERS, torch, "frombuffer", self._telling)
-        # Plain functions: on the path of every scope.
+        # Plain functions, not methods, because every scope calls them.
         self.scope_entered, self.scope_left = entered, left  # type: ignore[method-assign]  # of this one instance
 
     def role_of_code(self, code: CodeType, module: str, /) -> Role | None:
-        """Return what code of PyTorch is to births."""
+        """Return the role of code of PyTorch where a birth site is looked for."""
         if code is torch.overrides.handle_torch_function.__code__:
             return Role.THROUGH
         if code.co_filename.startswith("<"):
-            # In no file: written by torch.fx, or none of PyTorch's, whatever its name is.
+            # The code is in no file: torch.fx has written it, or it is not PyTorch's.
             return Role.GENERATED if code.co_filename.startswith(_GENERATED) else None
         if module in _PASSING or module.startswith(_KERNELS):
             return Role.PASSING
@@ -196,7 +197,7 @@ class TorchFramework(TorchReferences):
         return Role.KEEPER if code.co_name == "flatten_parameters" or is_own or keeps else None
 
     def array_moved_out(self, array: object, /) -> None:
-        """Take the memory for meant to be there, where the array is an alias of a tensor."""
+        """Report no escape of the memory where the array is an alias of a tensor."""
         if SEAM.detector is None:
             return
         look()
@@ -208,7 +209,7 @@ class TorchFramework(TorchReferences):
             self._log.let_out(storage)
 
     def start_watching(self, log: Any, /) -> None:
-        """Watch all threads; where births are not seen at the allocation, this one."""
+        """Watch all threads; only this one where births are not seen at the allocation."""
         if self._log is None:
             log.describe_kind(KIND, _NAME, None, storage_undisturbed, "", False)
             RECORDER.record_into(log.c_api, device_of=_device_of, look_at_other=_look_at_other)
@@ -230,7 +231,7 @@ class TorchFramework(TorchReferences):
             remove_mode(thread_state(), MODE)
 
     def record_pending(self) -> None:
-        """Look at the memory of the tensors that were made last."""
+        """Look at the memory of the latest tensors."""
         look()
 
     def note_lives(self, lives: LifeLog, /) -> Callable[[], None]:
@@ -246,7 +247,7 @@ class TorchFramework(TorchReferences):
         return None if tensor is None else storage_undisturbed(tensor)
 
     def live_memory(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the storages of a window that are there now."""
+        """Return the storages that still exist, of the births numbered `after` + 1 to `until`."""
         if self._log is None:
             return None
         PENDING.settle()
@@ -256,20 +257,20 @@ class TorchFramework(TorchReferences):
             owned = self._models.memory_of_models(references, rows, after, until)
         identify = partial(_identify, Counter(map(_address_of, PENDING.waiting())), owned, self._buffers)
         escape = self._escape if self._log.escapes() else None
-        return LiveMemory(_NAME, references, rows, identify, _is_there, escape)
+        return LiveMemory(_NAME, references, rows, identify, _is_alive, escape)
 
     def live_models(self, after: int, until: int, /) -> LiveMemory | None:
-        """Return the models of a window that are there now: see `models`."""
+        """Return the models that still exist, of the births `after` + 1 to `until`."""
         return None if self._models is None else self._models.live(after, until)
 
     def disposing(self, entry: Entry, owner: DisposeScope | None, /) -> None:
-        """Remember its storage: what uses it from then on has escaped."""
+        """Remember the storage of a tensor that is disposed: whatever still uses it has escaped."""
         storage = self.anchor_of(entry)
         if storage is not None:
             self._log.escape(storage)
 
     def cached_nbytes(self) -> int:
-        """Return what the allocator for CUDA keeps for later use; asking does not start CUDA."""
+        """Return the bytes that the CUDA allocator keeps for later use; does not start CUDA."""
         cuda: Any = torch.cuda
         if not cuda.is_initialized():
             return 0
@@ -277,7 +278,7 @@ class TorchFramework(TorchReferences):
         return sum(cuda.memory_reserved(device) - cuda.memory_allocated(device) for device in devices)
 
     def borrowed_addresses(self) -> Iterator[int]:
-        """Yield the addresses of memory that PyTorch did not allocate: that of ``from_numpy``."""
+        """Yield the addresses of memory that PyTorch did not allocate, as for ``from_numpy``."""
         if self._log is None:
             return
         references, _ = self._log.recorded_memory(0, self._log.counts()[0])
@@ -293,31 +294,34 @@ class TorchFramework(TorchReferences):
         storage = self._by_address.at(address, self._log)
         return None if storage is None else ("torch", storage._cdata)
 
-    # What the births call, while a detector is open: see `births.SEAM`.
+    # Methods that `births` calls while a detector is open: see `births.Detector`.
 
     @recording
     def see(self, result: Any) -> None:
-        """Have the log know the memory of the tensors in what a call returned."""
+        """Tell the log the memory of the tensors in the result of a call."""
         if backward_running() != -1:
             return
         look()
         with _Undisturbed():
-            for tensor in _tensors_in(result, _BELOW):
+            for tensor in _tensors_in(result, _LEVELS):
                 RECORDER.look_at(tensor, True)
 
     def registered(self, module: Any, name: str, part: Any) -> None:
-        """Record a module that is being made or grows, and the memory of a tensor given to it."""
+        """Record a module that is being made or grows, and the memory of a new tensor in it."""
         if self._models is None:
             return
         self._models.registered(module, name)
         if isinstance(part, Tensor):
-            # The tensor that a parameter was made of may be gone before it was looked at.
+            # The tensor of which a parameter is made may be freed before it is looked at.
             look()
             with _Undisturbed():
                 RECORDER.look_at(part)
 
     def _telling(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """Return a function that also records a buffer's memory, which PyTorch did not allocate."""
+        """Return a ``frombuffer`` that also records the buffer's memory.
+
+        PyTorch did not allocate it.
+        """
 
         @wraps(original)
         @recording
@@ -352,11 +356,12 @@ class TorchFramework(TorchReferences):
         return "disposed" if storage is not None and self._log.has_escaped(storage) else None
 
 
-def _is_there(reference: Callable[[], object], _number: int) -> bool:
+def _is_alive(reference: Callable[[], object], _number: int) -> bool:
     return reference() is not None
 
 
 def _span_of(storage: Any) -> tuple[int, int] | None:
+    """Return the addresses of the first byte of a storage and of the byte after it, or None."""
     if type(storage) is not torch.UntypedStorage or storage.device.type != "cpu":
         return None
     try:
@@ -368,17 +373,17 @@ def _span_of(storage: Any) -> tuple[int, int] | None:
 
 @final
 class _Buffers:
-    """The buffers whose memory tensors show.
+    """The buffers of tensors made by ``torch.frombuffer``.
 
-    A storage keeps its whole buffer, however few bytes it has itself.
+    A storage keeps its whole buffer alive, even if it shows only a few of its bytes.
     """
 
     def __init__(self) -> None:
-        # By the address of the storage. It has a reference to the buffer itself.
+        # By the address of the storage: a weak reference to it, and the buffer.
         self._known: dict[int, tuple[ref[Any], Any]] = {}
 
     def add(self, storage: Any, buffer: Any) -> None:
-        """Take note of the buffer of a storage, for as long as that lives."""
+        """Remember the buffer of a storage until the storage is freed."""
         key, known = storage._cdata, self._known
 
         def forget(_: object) -> None:
@@ -387,9 +392,9 @@ class _Buffers:
         known[key] = ref(storage, forget), buffer
 
     def nbytes_of(self, storage: Any) -> int:
-        """Return the bytes that a storage keeps.
+        """Return the bytes that a storage keeps alive.
 
-        Of a buffer that others hold too, it keeps only those of its own.
+        These are the bytes of the whole buffer; only its own bytes where others hold the buffer.
         """
         nbytes: int = storage.nbytes()
         found = self._known.get(storage._cdata)
@@ -397,30 +402,30 @@ class _Buffers:
             return nbytes
         buffer = found[1]
         users = sum(other is buffer for _, other in self._known.values())
-        if users > 1 or count_references(buffer) - OWN_REFERENCES > _OF_A_STORAGE:
+        if users > 1 or count_references(buffer) - OWN_REFERENCES > _KNOWN_REFERENCES:
             return nbytes
         owner: Any = owner_of_buffer(buffer)
         if owner is not buffer and count_references(owner) - OWN_REFERENCES > 1:
             return nbytes
         try:
             return memoryview(owner).nbytes
-        except ValueError:  # closed since, for a map of a file
+        except ValueError:  # a file map that has been closed
             return nbytes
 
 
 def _identify(
     waiting: Counter[int], owned: Collection[Hashable], buffers: _Buffers, storage: Any
 ) -> MemoryFacts | None:
-    # The log has memory of other frameworks as well.
+    # The log also has memory of other frameworks.
     if type(storage) is not torch.UntypedStorage:
         return None
     address: int = storage._cdata
-    # Memory that only disposed tensors hold goes when other threads have left their operations. The
-    # storage asked is an owner too.
+    # Memory that only waiting disposed tensors hold is freed later: it is no leak. The storage
+    # object itself counts as one more owner.
     if waiting and _owners_of(address) <= waiting[address] + 1:
         return None
     identity = "torch", address
-    # What belongs to a model is reported with the model.
+    # Memory that belongs to a model is reported with the model.
     return None if identity in owned else (identity, buffers.nbytes_of(storage))
 
 

@@ -1,14 +1,13 @@
 """PyTorch's CPU memory in a recording of lives.
 
-The blocks are PyTorch's, and stay where they are: they have no place in a slab. A dispatch mode
-sees the results of every operation on the thread, those of ``backward()`` and of optimizers
-included; memory is born where a storage comes up in a result that was in no argument, and dies with
-the storage, to which PyTorch keeps one Python object. What an operation allocates and frees inside
-itself is not seen.
+PyTorch allocates this memory itself; it has no place in a slab. A dispatch mode sees the results of
+every operation on the thread, those of ``backward()`` and of optimizers included. Memory is born
+when a storage is in a result and was in no argument. It dies with the storage, for which PyTorch
+keeps one Python object. Memory that an operation allocates and frees inside is not seen.
 
-The mode costs some microseconds an operation, so it is on only while something records. Several
-may be on a thread at once, such as those of tasks: each birth is noted by the recording that has
-the current scope.
+The mode costs some microseconds an operation, so it is on the stack only during a recording. The
+modes of several recordings may be on one thread's stack, such as those of tasks: each birth is
+noted by the recording that has the current scope.
 """
 
 from __future__ import annotations
@@ -30,14 +29,17 @@ from ..patches import TORCH_DISPATCH_MODES
 
 __all__ = ["note_lives"]
 
-# PyTorch has no types for it.
+# As `Any`: PyTorch does not annotate the class.
 _DispatchMode: Final[Any] = TorchDispatchMode
 
 
 def note_lives(lives: LifeLog) -> Callable[[], None]:
-    """Note in a recording what operations of this thread make from now on.
+    """Note the memory that operations of this thread make in a recording, from now on.
 
-    Return what ends that.
+    Returns
+    -------
+    callable
+        Ends the noting.
     """
     mode = _NotingMode(lives)
     functions: list[Any] = [getattr(_python_dispatch, name, None) for name in _FUNCTIONS]
@@ -46,12 +48,12 @@ def note_lives(lives: LifeLog) -> Callable[[], None]:
         mode.__enter__()
         return partial(mode.__exit__, None, None, None)
     stack = _Stack(*functions)
-    stack.take_off_those(lambda left: left.has_ended)
+    stack.take_off_matching(lambda left: left.has_ended)
     if not hasattr(_here, "thread"):
         _here.thread = _OfThread(stack)
-    # To enter the mode sets flags of the whole process besides. PyTorch before 2.8 compiles nothing
-    # while they are set, and they stay set where two threads end their recordings in the order in
-    # which they began them.
+    # Not by the mode's `__enter__`: it also sets flags of the whole process. PyTorch before 2.8
+    # compiles nothing while they are set. If two threads end their recordings in the order in which
+    # they began them, the flags stay set.
     stack.push(mode)
     return partial(_end, stack, mode)
 
@@ -64,41 +66,41 @@ _here: Final = threading.local()
 
 @final
 class _OfThread:
-    """Goes with a thread: PyTorch may abort the process where one ends with modes on its stack."""
+    """Takes the modes off a thread's stack when the thread ends: PyTorch may abort otherwise."""
 
     def __init__(self, stack: _Stack) -> None:
         self._stack = stack
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
-            self._stack.take_off_those(lambda left: True)
+            self._stack.take_off_matching(lambda left: True)
 
 
 def _end(stack: _Stack, mode: _NotingMode) -> None:
-    # Where a pass ends on another thread than it began on, the mode stays on that one's stack until
-    # the next pass there.
+    # Where a recording ends on another thread, the mode stays on the stack of the thread on which
+    # it began, without effect, until the next recording there.
     mode.end()
     stack.take_off(mode)
 
 
 class _Stack(NamedTuple):
-    """The dispatch modes of the thread that runs."""
+    """The stack of dispatch modes of the current thread."""
 
     push: Callable[[Any], object]
     pop: Callable[[], Any]
     modes: Callable[[], list[Any]]
 
-    def take_off_those(self, unwanted: Callable[[_NotingMode], bool]) -> None:
-        """Take off those modes of recordings that are unwanted."""
-        for left in self.modes():
-            if isinstance(left, _NotingMode) and unwanted(left):
-                self.take_off(left)
+    def take_off_matching(self, unwanted: Callable[[_NotingMode], bool]) -> None:
+        """Take off the modes of recordings for which `unwanted` returns true."""
+        for mode in self.modes():
+            if isinstance(mode, _NotingMode) and unwanted(mode):
+                self.take_off(mode)
 
     def take_off(self, mode: _NotingMode) -> None:
-        """Take a mode off, if it is there; what others have put over it goes back."""
+        """Take a mode off, if it is on the stack; the modes above it stay."""
         if not any(each is mode for each in self.modes()):
             return
-        # PyTorch 2.5 crashes where the stack has the only reference to what is taken off.
+        # PyTorch 2.5 crashes if the stack has the only reference to a mode that is taken off.
         over: list[Any] = []
         while (top := self.pop()) is not mode:
             over.append(top)
@@ -109,13 +111,14 @@ class _Stack(NamedTuple):
 
 @final
 class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
-    """Notes the memory that is new in what operations return."""
+    """Notes the new memory in the results of operations."""
 
     def __init__(self, lives: LifeLog) -> None:
         _DispatchMode.__init__(self)
         self._lives: LifeLog | None = lives
-        # By the storage's C++ object: a reference to its Python object; the number of its birth.
+        # By the address of the storage's C++ object: a weak reference to its Python object.
         self._known: Final[dict[int, weakref.ref[Any]]] = {}
+        # By the same address: the number of the birth.
         self._births: Final[dict[int, int]] = {}
 
     @property
@@ -123,7 +126,7 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
         return self._lives is None
 
     def end(self) -> None:
-        """Note nothing any more, wherever it is."""
+        """Note nothing any more, even if the mode stays on a stack."""
         self._lives = None
         self._known.clear()
         self._births.clear()
@@ -139,11 +142,11 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
         lives = self._lives
         given = [*_tensors_in((*args, *kwargs.values()))]
         for tensor in given:
-            self._know(tensor, None)
+            self._note(tensor, None)
         result = func(*args, **kwargs)
         made = [*_tensors_in((result,))]
         for tensor in made:
-            self._know(tensor, lives)
+            self._note(tensor, lives)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
             for tensor in _saved_of(func._schema.name, given, made):
                 number = None if tensor.layout is not torch.strided else self._births.get(_key_of(tensor) or 0)
@@ -151,7 +154,8 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
                     lives.note_saved(number)
         return result
 
-    def _know(self, tensor: Any, lives: LifeLog | None) -> None:
+    def _note(self, tensor: Any, lives: LifeLog | None) -> None:
+        """Remember the storage of a tensor; note a new one as born where `lives` is given."""
         if tensor.layout is not torch.strided:
             return
         try:
@@ -160,7 +164,7 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
             # A wrapper around other tensors, or a disposed one.
             return
         if storage.device.type != "cpu":
-            # On another device, or without memory, which is what fake tensors have.
+            # On another device, or without memory, as that of a fake tensor.
             return
         key = storage._cdata
         if key in self._known:
@@ -184,8 +188,8 @@ class _NotingMode(_DispatchMode):  # type: ignore[misc]  # the base is Any
         known[key] = weakref.ref(storage, died)
 
 
-# What the graph saves of common operations, as in PyTorch's ``tools/autograd/derivatives.yaml``. Of
-# all others it may be any of it.
+# Which tensors the graph saves of common operations, by PyTorch's
+# ``tools/autograd/derivatives.yaml``. Any other operation may save all of its tensors.
 _SAVING_NOTHING: Final = frozenset(
     {
         *("add", "sub", "neg", "sum", "mean", "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand"),
@@ -197,18 +201,18 @@ _SAVING_THE_RESULT: Final = frozenset(
     {"relu", "sigmoid", "tanh", "exp", "sqrt", "rsqrt", "reciprocal", "_softmax", "_log_softmax", "hardtanh"}
 )
 _SAVING_PARTNERS: Final = frozenset({"mul", "mm", "bmm", "addmm", "mv", "dot"})
-"""Of these each operand is saved for the gradient of the others."""
+"""Operations of which each operand is saved for the gradient of the others."""
 
 
 def _saved_of(name: str, given: list[Any], made: list[Any]) -> Iterator[Any]:
-    """Yield what the graph of an operation may have saved, of its arguments and its result."""
+    """Yield the tensors that the graph may have saved, of an operation's arguments and results."""
     name = name.partition("::")[2].removesuffix("_")
     if name in _SAVING_NOTHING:
         return
     if name in _SAVING_PARTNERS:
         # By their places: a tensor may be multiplied with itself.
         wanted = [tensor.requires_grad for tensor in given]
-        yield from (one for at, one in enumerate(given) if any(wanted[:at] + wanted[at + 1 :]))
+        yield from (tensor for place, tensor in enumerate(given) if any(wanted[:place] + wanted[place + 1 :]))
         return
     if name not in _SAVING_THE_RESULT:
         yield from given

@@ -1,19 +1,19 @@
 """Models for a leak detector: where each was made, and which memory belongs to it.
 
-A model is reported as one thing, with its parameters, buffers, gradients and the state that
-optimizers have of them. It is a module that is in no other module, whatever class it has; a
-``ModuleList`` or ``ModuleDict`` that is in none is a list of models. Its line is that of the code
-that called its class, and not one in its own ``__init__``. An optimizer whose parameters are in no
-module any more is a model too, with the same that belongs to it.
+A model is a module of any class that is in no other module. A ``ModuleList`` or ``ModuleDict`` that
+is in no module is a list of models. A model is reported as one thing, with its parameters, buffers
+and gradients and the state that optimizers keep for them. Its line is the one that called its
+class, not a line in its own ``__init__``. An optimizer whose parameters are in no module any more
+is reported as a model too.
 
-PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first one of a
-module happens while it is made: in its ``__init__``, or as it is copied or unpickled. A module that
-is first heard of at another time was there before the detector.
+PyTorch calls a hook at each registration of a parameter, buffer or submodule. The first
+registration of a module happens while it is made (in its ``__init__``), copied or unpickled. A
+module whose first known registration is at another time existed before the detector.
 
-A model can grow too: a layer, a parameter or a buffer under a new name with each step. Where a
-module was given many after it was made, these are reported by themselves, at their lines: a module
-as a model is, a tensor as any other. A name that is given a new value is no growth, nor is what any
-``__init__`` does.
+A model can also grow: by a layer, a parameter or a buffer under a new name with each step. Where
+many were added after a module was made, they are reported each with its own line: a module like a
+model, a tensor like any other tensor. A new value for a known name is no growth, nor are
+registrations during an ``__init__``.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ __all__ = [
 ]
 
 _FRAMES_AT_MOST: Final = 64
+"""How many frames of a stack are searched for code that makes an object."""
 _LEVELS: Final = 4
+"""How many levels of lists, tuples and dicts in an optimizer's state are searched for tensors."""
 _LISTS: Final = frozenset({ModuleList, ModuleDict})
 _MAKERS: Final = ("__init__", "__setstate__")
 _COPYING: Final = "deepcopy"
 _TABLES: Final = ("_modules", "_parameters", "_buffers")
 _GROWN: Final = 8
-"""How many names a module was given after it was made where it is one that grows."""
+"""A module grows if at least this many names were added to it after it was made."""
 _Base: Final[Any] = torch._C.TensorBase
 _grad: Final[Callable[[Any], Any]] = _Base._grad.__get__
 _is_meta: Final[Callable[[Any], bool]] = _Base.is_meta.__get__
@@ -58,30 +60,31 @@ _is_meta: Final[Callable[[Any], bool]] = _Base.is_meta.__get__
 
 @final
 class Models:
-    """The models that a log of births has, by the modules that stand for them.
+    """The models in a log of births.
 
     Parameters
     ----------
     log : BirthLog
-        Where they are recorded.
+        The log in which modules and optimizers are recorded.
     """
 
     def __init__(self, log: BirthLog) -> None:
         self._log: Any = log
         self._codes: WeakKeyDictionary[type, frozenset[CodeType]] = WeakKeyDictionary()
         self._added = _Added()
-        # Optimizers, by ``id``, that were given parameters after they were made: they may grow.
-        self._given: dict[int, ref[Any]] = {}
-        # Of the window that was looked at last: all objects are gone through once for both answers.
+        # By ``id``: the optimizers to which parameters were added after they were made.
+        self._extended: dict[int, ref[Any]] = {}
+        # The last answer of `memory_of_models` for `live`, with `after` and `until`: both need a
+        # search of all objects, so one search serves both.
         self._live: tuple[int, int, LiveMemory | None] | None = None
 
     def registered(self, module: Any, name: str) -> None:
-        """Record a module that is being made; of any other, that it was given a part."""
+        """Record a module that is being made; of any other, that a part was added to it."""
         if self._log.recall_memory(module) is None and self._record(module):
             return
         if any(held == name for table in _TABLES for held, _ in members_of(module, table)):
             self._added.discard(module, name)
-        elif not _is_made():
+        elif not _is_making():
             self._added.add(module, name)
 
     def _record(self, module: Any, op: str | None = None) -> bool:
@@ -106,11 +109,11 @@ class Models:
         self._log.record_owner(module, None, MODULE, "cpu:0", 1)
 
     def given(self, optimizer: Any) -> None:
-        """Record an optimizer that is being made; of any other, that it was given parameters."""
+        """Record an optimizer that is being made; of any other, that parameters were added."""
         if self._log.recall_memory(optimizer) is None:
             self._record(optimizer, _class_of(optimizer).__name__)
-        elif not _is_made():
-            known, key = self._given, id(optimizer)
+        elif not _is_making():
+            known, key = self._extended, id(optimizer)
 
             def forget(_: object) -> None:
                 known.pop(key, None)
@@ -120,12 +123,12 @@ class Models:
     def _stands_for_a_model(self, optimizer: Any, things: _Things) -> bool:
         return (
             self._log.recall_memory(optimizer) is not None
-            and id(optimizer) not in self._given
+            and id(optimizer) not in self._extended
             and not any(id(tensor) in things.in_modules for tensor, _ in _parameters_of(optimizer))
         )
 
     def live(self, after: int, until: int) -> LiveMemory | None:
-        """Return the models of a window of births that are there; None where there are none."""
+        """Return the models that exist, of the births `after` + 1 to `until`; None without any."""
         known, self._live = self._live, None
         if known is not None and known[:2] == (after, until):
             return known[2]
@@ -153,21 +156,22 @@ class Models:
             [references[place] for place in places],
             [rows[place] for place in places],
             partial(_identify, nbytes),
-            _is_there,
+            _is_alive,
             None,
             partial(_described, inner),
         )
 
     def memory_of_models(self, references: Sequence[Any], rows: Sequence[Any], after: int, until: int) -> set[Hashable]:
-        """Return the memory that is no one's but a model's, by its identities.
+        """Return the identities of the memory that belongs to models.
 
-        It is that of the tensors of all modules, with their gradients and the state that optimizers
-        have of them; and the gradients and the state of other tensors that are older than a window.
+        It is the memory of the tensors of all modules, with their gradients and the state that
+        optimizers keep for them; and the gradients and the state of other tensors that were born
+        before the window.
 
         Parameters
         ----------
         references, rows : sequence
-            What the log has: see `LiveMemory`. Where that is nothing nobody looks.
+            The births in the log: see `LiveMemory`. Where there are none, the result is empty.
         after, until : int
             The numbers of the last birth before the window, and of the last one in it.
         """
@@ -206,16 +210,16 @@ class Models:
 
 
 _Parts = Mapping[int, Mapping[str, Set[str]]]
-"""What `_Added.parts` returns."""
-_NOTHING: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_TABLES, frozenset())
+"""By ``id`` of a module that grows: for each of its tables, the names that were added."""
+_NO_NAMES: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(_TABLES, frozenset())
 
 
 @final
 class _Added:
-    """The names under which modules were given parts after they were made."""
+    """The names that were added to modules after they were made."""
 
     def __init__(self) -> None:
-        # By the address of the module, as a class of the program may have an equality of its own.
+        # By ``id`` of the module: its class may define an equality of its own.
         self._names: dict[int, tuple[ref[Any], set[str]]] = {}
 
     def add(self, module: Any, name: str) -> None:
@@ -229,11 +233,11 @@ class _Added:
         names = known[key][1]
         names.add(name)
         if len(names) >= 2 * _GROWN and not len(names) & (len(names) - 1):
-            # Those that were taken out again are forgotten now and then.
+            # At each power of two, forget the names that the module no longer has.
             names &= {held for table in _TABLES for held, _ in members_of(module, table)} | {name}
 
     def discard(self, module: Any, name: str) -> None:
-        """Forget a name that is given something else: an exchange is no growth."""
+        """Forget a name that gets a new value: that is no growth."""
         if id(module) in self._names:
             self._names[id(module)][1].discard(name)
 
@@ -250,7 +254,7 @@ class _Added:
         return found
 
 
-def _is_made() -> bool:
+def _is_making() -> bool:
     """Return whether code is running that makes an object, or copies one."""
     frame: FrameType | None = _getframe(1)
     depth = 0
@@ -262,12 +266,12 @@ def _is_made() -> bool:
     return False
 
 
-def _is_there(reference: Callable[[], object], _number: int) -> bool:
+def _is_alive(reference: Callable[[], object], _number: int) -> bool:
     return reference() is not None
 
 
 def _class_of(thing: object) -> type:
-    # A function, so that type checkers do not take what follows for unknown.
+    # A function, so that type checkers do not infer an unknown type after it.
     return type(thing)
 
 
@@ -302,19 +306,20 @@ def _identify(nbytes: dict[int, int], module: Any) -> MemoryFacts | None:
 
 @final
 class _Things:
-    """The modules of the program, and its optimizers by what they have.
+    """All modules and optimizers of the program, and the tensors that belong to them.
 
     Attributes
     ----------
     modules : list of Module
-        All that are there.
+        All modules.
     optimizers : list of Optimizer
-        All that are there.
+        All optimizers.
     in_modules : set of int
-        Where there are optimizers, the parameters of all modules, by ``id``.
+        The ids of the parameters of all modules. Empty where there are no optimizers.
     state : dict
-        For a tensor, by ``id``, the tensors that the first optimizer with any keeps of it. Of later
-        ones they are tensors like any other, or a list of optimizers would grow unseen.
+        By ``id`` of a tensor: the tensors that an optimizer keeps for it. Only the first optimizer
+        counts. The state of later ones is reported like any other tensor: a list of optimizers that
+        grows must be noticed.
     tensors_with_more : list of Tensor
         The tensors that have gradients, and those that optimizers step.
     options : list of Tensor
@@ -366,8 +371,8 @@ _IS_OTHER, _IS_TENSOR, _IS_MODULE, _IS_OPTIMIZER = range(4)
 
 def _kind_of(cls: type) -> int:
     if issubclass(cls, Module):
-        # PyTorch calls no hook for the registrations of torch.jit's: where one is in no model, its
-        # tensors are tensors like any other.
+        # PyTorch calls no hook for registrations in a module of torch.jit. Where such a module is
+        # in no model, its tensors are reported like any other.
         return _IS_OTHER if issubclass(cls, torch.jit.ScriptModule) else _IS_MODULE
     if issubclass(cls, Optimizer):
         return _IS_OPTIMIZER
@@ -380,28 +385,27 @@ def _identities_of(tensor: Any) -> Iterator[Hashable]:
 
 
 def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -> tuple[dict[int, int], set[int]]:
-    """Return the bytes of what belongs to each model, by ``id``, and which models were added.
+    """Return the bytes that belong to each model, and the models that were added to another one.
 
-    What several models share is the first one's. Models that were added to one that grows are given
-    by ``id`` as well.
+    Both by ``id``. Memory that several models share counts for the first of them.
     """
     modules, state = things.modules, things.state
     parents: dict[int, list[Any]] = {}
-    given: set[tuple[int, int]] = set()
+    links: set[tuple[int, int]] = set()  # parent and child, where the child was added
     for module in modules:
         names = added[id(module)]["_modules"] if id(module) in added else ()
         for name, child in members_of(module, "_modules"):
             parents.setdefault(id(child), []).append(module)
             if name in names:
-                given.add((id(module), id(child)))
+                links.add((id(module), id(child)))
     known = {id(module) for module in recorded}
     older = [module for module in modules if id(module) not in known]
     counted: set[Hashable] = set()
     nbytes: dict[int, int] = {}
     inner: set[int] = set()
-    # What an older model has is that one's.
+    # Older models come first: memory that they share with a recorded one counts for them.
     for module in (*older, *(thing for thing in recorded if isinstance(thing, Module))):
-        if type(module) not in _LISTS and _is_apart(module, parents, given, set()):
+        if type(module) not in _LISTS and _is_apart(module, parents, links, set()):
             nbytes[id(module)] = sum(_sizes_of(_tensors_of(module, added), state, counted))
             if not _is_apart(module, parents, set(), set()):
                 inner.add(id(module))
@@ -411,13 +415,19 @@ def _nbytes_of_models(things: _Things, recorded: Sequence[Any], added: _Parts) -
     return nbytes, inner
 
 
-def _is_apart(module: Any, parents: dict[int, list[Any]], given: set[tuple[int, int]], met: set[int]) -> bool:
-    """Return whether a module is in no other but lists of models and what it was added to."""
+def _is_apart(module: Any, parents: dict[int, list[Any]], links: set[tuple[int, int]], met: set[int]) -> bool:
+    """Return whether a module is only in lists of models and in modules that it was added to.
+
+    Parameters
+    ----------
+    links : set
+        The ids of parent and child for each module that was added.
+    """
     if id(module) in met:
         return True
     met.add(id(module))
     return all(
-        (id(parent), id(module)) in given or (type(parent) in _LISTS and _is_apart(parent, parents, given, met))
+        (id(parent), id(module)) in links or (type(parent) in _LISTS and _is_apart(parent, parents, links, met))
         for parent in parents.get(id(module), ())
     )
 
@@ -429,9 +439,10 @@ def _gradient_of(tensor: Any) -> Any:
 def _sizes_of(
     tensors: Iterable[tuple[Any, bool]], state: dict[int, list[Any]], counted: set[Hashable]
 ) -> Iterator[int]:
-    """Yield the bytes of tensors and of what belongs to each, but for what is counted already.
+    """Yield the bytes of tensors, of their gradients and of the optimizers' state for them.
 
-    Of a tensor that was added only what belongs to it counts.
+    Storages in `counted` are left out; those that are yielded are added to it. Of a tensor that was
+    added to a module only the gradient and the state count: it is reported by itself.
     """
     for tensor, is_added in tensors:
         gradient = _gradient_of(tensor) if is_leaf(tensor) else None
@@ -447,7 +458,7 @@ def _sizes_of(
 def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
     """Yield the tensors of a module, each with whether it was added.
 
-    Those of modules that were added are left out.
+    The tensors of modules that were added are left out.
     """
     met: set[int] = set()
     pending = [module]
@@ -456,7 +467,7 @@ def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
         if id(part) in met:
             continue
         met.add(id(part))
-        names = added.get(id(part), _NOTHING)
+        names = added.get(id(part), _NO_NAMES)
         pending += [child for name, child in members_of(part, "_modules") if name not in names["_modules"]]
         for group in ("_parameters", "_buffers"):
             for name, tensor in members_of(part, group):
@@ -465,9 +476,9 @@ def _tensors_of(module: Any, added: _Parts) -> Iterator[tuple[Any, bool]]:
 
 
 def _parameters_of(optimizer: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the parameters that an optimizer steps, as `_tensors_of` does.
+    """Yield the parameters that an optimizer steps, each with False: none was added.
 
-    Other tensors that it steps are no one's.
+    Other tensors that it steps belong to no model.
     """
     for group in list(optimizer.__dict__.get("param_groups") or ()):
         for tensor in _tensors_in(group.get("params"), _LEVELS):

@@ -34,35 +34,33 @@ __all__ = [
 ]
 
 
-# Which other threads may be inside an operation of PyTorch now, and which of them have left it
-# since.
+# Which other threads may be inside an operation of PyTorch, and which of them have left it.
 #
-# An operation releases the global lock while it computes, and its C++ goes on to read the tensor
-# through the Python object. Nothing shows which tensors a thread computes with. What can be seen is
-# its stack: the frame and the instruction in which each call was made. A thread is inside an
-# operation as long as that frame is there, at that instruction.
+# An operation releases the global lock while it computes, and its C++ code reads the tensor through
+# the Python object. Python cannot ask which tensors a thread computes with. It can look at the
+# thread's stack: each frame and the instruction that it is at. A thread is inside an operation
+# until the frame that called the operation has ended or is at another instruction.
 #
-# Most threads of a program wait: for work, for data, for a lock, for time to pass. A call says what
-# it calls by a name in the code, and the names of calls that block (`WAITING`) are none of
-# PyTorch's. A thread whose innermost frame calls one of them is in no operation; nor is one that is
-# about to run a function or another round of a loop. Further out, a frame is inside an operation
-# where it calls something by one of PyTorch's names, or uses an operator or an attribute, and other
-# Python code runs for that: a kernel written in Python. So is the caller of ``__torch_dispatch__``.
+# Most threads of a program wait: for work, for data, for a lock, for time to pass. The bytecode
+# contains the name of the function that is called, and no operation of PyTorch has a name in
+# `WAITING`. A thread is in no operation where its innermost frame calls one of these names, or is
+# about to run a function or another round of a loop. A frame further out is inside an operation
+# where it calls a name in `OPERATIONS`, or uses an operator or an attribute, and runs Python code
+# for it: a kernel written in Python. So is a frame that calls ``__torch_dispatch__``.
 #
 # A thread that was started with a function written in C has no frame: a method of a tensor can be
-# given to `_thread.start_new_thread`. While more threads were started than have frames, one counts
-# as computing. Threads of C++ are not among those that were started: some of PyTorch's only wait.
+# passed to `_thread.start_new_thread`. While more threads were started than have frames, one thread
+# counts as computing. Python does not count threads that C++ started: some of PyTorch's only wait.
 #
-# What is not known: a thread that is in any other call of C, one that waits included, counts as
-# computing until it has left that call. So does a loop that is at the same instruction whenever it
-# is looked at. A function of PyTorch's that is called by a name of `WAITING` is not seen, nor is an
-# operation that code of the program's own begins on a disposed tensor inside of
-# ``torch._C.DisableTorchFunctionSubclass()``, outside of ``__torch_function__``. A thread without a
-# frame is not seen while a thread of C++ runs Python code.
+# Limits: a thread that is in any other call of C counts as computing until it has left the call,
+# even if it only waits. So does a loop that is found at the same instruction each time. These
+# operations are not noticed: one that is called by a name in `WAITING`; one that a program begins
+# on a disposed tensor inside ``torch._C.DisableTorchFunctionSubclass()``, outside of
+# ``__torch_function__``; one in a thread without a frame while a thread of C++ runs Python code.
 
 
 Place = tuple[int, int]
-"""The id of a frame, and the instruction that it is at; -1 for any."""
+"""The id of a frame, and the offset of the instruction that it is at; -1 for any instruction."""
 
 _C: Final[Any] = torch._C
 
@@ -73,37 +71,37 @@ WAITING: Final = frozenset(
         *("read", "_read", "readinto", "readline", "recv", "_recv", "recv_into", "recvfrom", "recvfrom_into"),
         *("recvmsg", "sigtimedwait", "sigwait", "sigwaitinfo", "wait3", "wait4", "waitid", "waitpid", "write"),
         *("GetQueuedCompletionStatus", "WaitForMultipleObjects", "WaitForSingleObject"),
-        # What a thread of each Jupyter kernel is in for good; `torch.device` takes no tensor.
+        # A thread of each Jupyter kernel never leaves these calls; `torch.device` takes no tensor.
         *("device", "proxy"),
     }
 )
-"""What functions written in C that block are called, and no operation of PyTorch's."""
+"""Names of functions written in C that block. No operation of PyTorch has one of these names."""
 
 _FOLDER: Final = str(Path(torch.__file__).parent)
 _LIBRARIES: Final = (_C._VariableFunctions, _C._nn, _C._linalg, _C._fft, _C._special, _C._sparse, _C._nested, operator)
 _CALLERS: Final = ("all", "any", "filter", "list", "map", "max", "min", "reduce", "set", "sorted", "sum", "tuple")
 
 OPERATIONS: Final = frozenset(itertools.chain(dir(_C.TensorBase), *map(dir, _LIBRARIES), _CALLERS))
-"""What operations of PyTorch are called, and functions written in C that may call one."""
+"""Names of PyTorch's operations, and of functions written in C that may call one (`_CALLERS`)."""
 
-# Where the interpreter lets other threads run between two instructions, and where a block enters a
-# lock.
-_BETWEEN: Final = frozenset({"BEFORE_WITH", "JUMP_BACKWARD", "RESUME"})
-# What such frames do ends in their caller: they are no kernel.
+# Instructions at which the interpreter switches threads, and the one by which a ``with`` block
+# enters a lock. A thread at one of them is in no operation.
+_SWITCH_POINTS: Final = frozenset({"BEFORE_WITH", "JUMP_BACKWARD", "RESUME"})
+# Flags of the code of generators and coroutines. They run for their caller and are no kernel.
 _GENERATOR: Final = CO_GENERATOR | CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 
-# A frame, its code and the instruction that it is at.
+# The id of a frame, its code and the offset of the instruction that it is at.
 _Row = tuple[int, CodeType, int]
 
 _WITHOUT_FRAME: Final = -1
-"""Stands for all threads that were started and have no frame, where threads go by their number."""
+"""Used in place of a thread's identifier: all threads that were started and have no frame."""
 _IN_C: Final[Place] = (0, -1)
-"""The place of such a thread."""
+"""The place of a thread without a frame."""
 
 
 @final
 class _Started:
-    """The threads that Python started, by their count. The one instance is `_STARTED`."""
+    """Counts the threads that Python started. The only instance is `_STARTED`."""
 
     __slots__ = ("_ended_by_fork",)
 
@@ -111,11 +109,19 @@ class _Started:
         self._ended_by_fork = 0
 
     def forget(self) -> None:
-        """Forget those of the parent in a child after a fork: Python's count still has them."""
+        """Forget the parent's threads in a child after a fork: Python still counts them."""
         self._ended_by_fork = count_of_threads()
 
     def without_frame(self, counted: int, framed: Iterable[int]) -> int:
-        """Return how many have no frame, given Python's count and the threads that have one."""
+        """Return how many threads have no frame.
+
+        Parameters
+        ----------
+        counted : int
+            The threads that Python counts.
+        framed : iterable of int
+            The identifiers of the threads that have a frame.
+        """
         main = threading.main_thread().ident
         return counted - self._ended_by_fork - sum(thread != main for thread in framed)
 
@@ -126,8 +132,10 @@ _STARTED: Final = _Started()
 def _stacks_of_others() -> dict[int, list[_Row]]:
     """Return the stack of each other thread, the innermost frame first.
 
-    That of `_WITHOUT_FRAME` is empty; it is there where a thread has no frame.
+    There is an empty stack for `_WITHOUT_FRAME` where a thread has no frame.
     """
+    # The threads must not run between the count and the walks. So everything is built from
+    # iterators written in C, and one call below runs them all.
     here = get_ident()
     count: Any = itertools.islice(iter(count_of_threads, None), 1)
     taken, again = itertools.tee(itertools.islice(iter(sys._current_frames, None), 1))
@@ -140,14 +148,13 @@ def _stacks_of_others() -> dict[int, list[_Row]]:
     try:
         # Inside, so that an interrupt right after it does not leave the collector off.
         gc.disable()
-        # One call of C follows all of them, so that no thread runs meanwhile; nor does a collection
-        # let one.
+        # A collection could run Python code, and that lets another thread run: hence gc.disable().
         answers: list[Any] = list(itertools.chain(count, map(list, walks)))
         framed = list(next(again))
     finally:
         if collects:
             gc.enable()
-        # They refer to this frame.
+        # These refer to this frame: a reference cycle otherwise.
         del taken, again, innermost, others, walks
     counted, *frames = answers
     threads = [thread for thread in framed if thread != here]
@@ -162,11 +169,21 @@ def _row(frame: FrameType) -> _Row:
 
 
 def _is_operation(code: CodeType, last: int, inner: CodeType | None) -> bool:
-    """Return whether a frame may be inside an operation, given what runs further in."""
+    """Return whether a frame may be inside an operation.
+
+    Parameters
+    ----------
+    code : code
+        The frame's code.
+    last : int
+        The offset of the instruction that it is at.
+    inner : code, optional
+        The code of the frame that it called; None where it is the innermost.
+    """
     if inner is None:
         instruction, name = called_by(code, last)
         opname = instruction.opname
-        return opname not in _BETWEEN and not (opname.startswith(CALLS) and name in WAITING)
+        return opname not in _SWITCH_POINTS and not (opname.startswith(CALLS) and name in WAITING)
     if inner.co_flags & _GENERATOR or (inner.co_name.startswith("__") and not inner.co_name.startswith("__torch_")):
         return False
     instruction, name = called_by(code, last)
@@ -181,12 +198,12 @@ def _operations_in(stack: list[_Row]) -> frozenset[Place]:
     is_kernel = False
     for frame, code, last in stack:
         if code.co_name == "__torch_function__":
-            # It lets operations begin on a tensor of any class, as long as it runs.
+            # While it runs it can begin operations on a tensor of any class, at any instruction.
             places.add((frame, -1))
         elif is_kernel or _is_operation(code, last, inner):
             places.add((frame, last))
-        # The operation that a kernel belongs to was called further out, perhaps through functions
-        # of PyTorch's.
+        # The next frame further out called the operation that this kernel belongs to, or is a
+        # function of PyTorch on the way to it.
         is_kernel = code.co_name == "__torch_dispatch__" or (is_kernel and code.co_filename.startswith(_FOLDER))
         inner = code
     return frozenset(places)
@@ -194,12 +211,12 @@ def _operations_in(stack: list[_Row]) -> frozenset[Place]:
 
 @final
 class Operations:
-    """What is known of the operations that other threads are inside of."""
+    """Finds the operations that other threads are inside of."""
 
     __slots__ = ("_known",)
 
-    # Of each thread its stack when it was last looked at, and what that meant: most are where they
-    # were.
+    # The last stack of each thread and the places found in it: most threads have not moved since,
+    # and are not searched again.
     _known: dict[int, tuple[list[_Row], frozenset[Place]]]
 
     def __init__(self) -> None:
@@ -208,7 +225,7 @@ class Operations:
     def in_flight(self) -> dict[int, frozenset[Place]]:
         """Return the places of the operations that other threads are inside of, by thread.
 
-        Threads that are in none are left out.
+        Threads that are in no operation are left out.
         """
         known: dict[int, tuple[list[_Row], frozenset[Place]]] = {}
         for thread, stack in _stacks_of_others().items():
@@ -220,12 +237,12 @@ class Operations:
 
 @final
 class Places:
-    """Where each thread is now.
+    """The places at which each thread is now.
 
     Parameters
     ----------
     refused : frame, optional
-        A frame of the calling thread, in no operation any more.
+        A frame of the calling thread whose operation was refused: it counts as in no operation.
     """
 
     __slots__ = ("_places",)
@@ -239,7 +256,7 @@ class Places:
         }
 
     def of(self, places: dict[int, frozenset[Place]]) -> dict[int, frozenset[Place]]:
-        """Return those of some places, by thread, that the threads have not left."""
+        """Return the given places, by thread, without those that the threads have left."""
         there = {thread: places & self._places[thread] for thread, places in places.items() if thread in self._places}
         return {thread: places for thread, places in there.items() if places}
 
@@ -248,29 +265,32 @@ is_only_thread: Final[Callable[[], bool]] = TORCH_COMPILED.is_only_thread
 """Return whether the interpreter knows no other thread than this one, with or without frames."""
 
 
-# An operation of PyTorch that another thread is inside of reads the tensor through the Python
-# object that it was given, without the global lock: what lies in that object must stay until the
-# operation is over. So the class of a disposed tensor changes at once, which lets no operation
-# begin, and the rest waits until each thread that was in an operation then has left it. It waits as
-# well while C++ refers weakly to the tensor and a graph holds it, as after ``retain_grad()``.
+# How a tensor is disposed while other threads compute.
 #
-# Whether something waits no longer is asked where a scope is entered or left, when releases are
-# done, where a tensor is made while something waits, where a disposed one is refused, where a
-# thread ends and where memory is counted. A handle that dies meanwhile takes its memory along.
+# An operation in another thread reads the tensor's implementation through the Python object,
+# without the global lock, so the implementation must stay there until the operation is over. The
+# class of a disposed tensor changes at once, so that no new operation can begin. The implementation
+# is taken out when each thread that was in an operation at that time has left it. It also waits
+# while C++ refers weakly to the tensor and a graph holds it, as after ``retain_grad()``.
+#
+# `PendingDisposals.settle` checks whether the waiting is over. It is called when a scope is entered
+# or left, when releases are done, when a tensor is made while disposals wait, when the use of a
+# disposed tensor is refused, when a thread ends and when memory is counted. If the Python object of
+# a waiting tensor is freed, its memory is freed with it.
 
 
 @final
 class _Batch:
-    """What waits for the same operations.
+    """Disposed tensors that wait for the same operations.
 
     Attributes
     ----------
     places : dict
-        Where they are: see `Operations.in_flight`.
+        The places of these operations: see `Operations.in_flight`.
     tensors : list of weak reference
         The disposed tensors.
     held : object, optional
-        What is kept alive meanwhile.
+        An object that is kept alive until the operations are over.
     """
 
     __slots__ = ("held", "places", "tensors")
@@ -290,15 +310,15 @@ class PendingDisposals:
     Parameters
     ----------
     give_back : callable
-        Called with a disposed tensor that no other thread computes with: gives its memory back, and
-        returns whether that could be done.
+        Gives back the memory of a disposed tensor that no other thread computes with. Returns
+        whether that was possible.
 
     Attributes
     ----------
     fresh : list of weak reference
-        Tensors disposed since other threads were last looked at.
+        Tensors disposed since the stacks of other threads were last read.
     batches : list
-        What waits; empty where nothing does.
+        The batches that wait.
     """
 
     __slots__ = ("_asked", "_give_back", "_lock", "_operations", "batches", "fresh")
@@ -312,40 +332,37 @@ class PendingDisposals:
         self.fresh: list[ref[Any]] = []
 
     def add(self, tensor: object) -> None:
-        """Have a tensor wait whose class has been changed.
+        """Let a tensor wait whose class has just been changed.
 
-        Other threads are looked at when all releases are done.
+        The stacks of other threads are read once, when all releases are done.
         """
         if not self.fresh:
             after_releases(self.settle)
         self.fresh.append(ref(tensor))
 
     def keep(self, tensor: object) -> None:
-        """Have a tensor wait whose memory could not be given back, for no other thread."""
+        """Let a tensor wait whose memory could not be given back, though no thread uses it."""
         self.batches.append(_Batch({}, [ref(tensor)]))
 
     def hold(self, thing: object) -> None:
-        """Keep something alive that operations of other threads may read yet."""
+        """Keep an object alive while operations of other threads may read it."""
         places = {} if is_only_thread() else self._operations.in_flight()
         if places:
             self.batches.append(_Batch(places, [], thing))
 
     def settle(self, refused: FrameType | None = None) -> None:
-        """Give back what waits no longer.
-
-        To be called anywhere, and often: one thread at a time does it.
+        """Give back the memory of the tensors whose wait is over. One thread at a time does it.
 
         Parameters
         ----------
         refused : frame, optional
-            The frame of this thread whose operation is being refused: that one is over.
+            The frame of this thread whose operation is being refused: the operation is over.
         """
-        # A thread that finds the lock taken leaves its question to the one that has it, which may
-        # have looked at the threads before this one left its operation.
+        # A thread that finds the lock taken only sets the flag. The thread that has the lock may
+        # have read the stacks before this thread left its operation, so it starts again.
         self._asked = True
         while self._asked and not self._lock.locked():
-            # Not by acquire(): an interrupt that came up right after it would leave the lock taken
-            # for ever.
+            # Not acquire(): an interrupt right after it would leave the lock taken for ever.
             with self._lock:
                 self._asked = False
                 self._settle(refused)
@@ -356,7 +373,7 @@ class PendingDisposals:
         return [tensor for tensor in map(operator.call, references) if tensor is not None]
 
     def forget_threads(self) -> None:
-        """Replace the lock in a child after a fork, where no other thread is."""
+        """Replace the lock in a child after a fork, which has no other threads."""
         self._lock = threading.Lock()
         _STARTED.forget()
 
@@ -367,14 +384,14 @@ class PendingDisposals:
             for batch in batches:
                 batch.places = places.of(batch.places)
         if self.fresh:
-            # No operation has begun on these since their class was changed, which was before this
-            # look.
+            # Their class was changed before the stacks are read here, so only operations that are
+            # found now can use these tensors.
             added = len(self.fresh)
             batch = _Batch(self._operations.in_flight(), self.fresh[:added])
             self.batches.append(batch)
             del self.fresh[:added]
             batches.append(batch)
-        # What a transform does to tensors from outside of it is refused.
+        # PyTorch refuses to change, inside a transform, tensors that were made outside of it.
         is_outside = _C._functorch.peek_interpreter_stack() is None
         for batch in batches:
             if batch.places or not is_outside:

@@ -34,22 +34,22 @@ _storage: Final[Any] = torch._C.TensorBase.untyped_storage
 
 
 def storage_of(tensor: Any) -> Any:
-    """Return the storage of a tensor; None where it has none that could be asked for.
+    """Return the storage of a tensor; None where PyTorch cannot return one.
 
-    To be called where no function mode is asked.
+    To be called where function modes are disabled.
     """
     try:
         return _storage(tensor)
-    except RuntimeError:  # a tensor inside of a transform, a sparse one, an opaque one such as mkldnn's
+    except RuntimeError:  # a tensor in a transform, a sparse one, an opaque one such as mkldnn's
         return None
 
 
 def storages_behind(tensor: Any) -> Iterator[tuple[Hashable, int]]:
     """Yield identity and number of bytes of each storage behind a tensor.
 
-    An identity holds while the storage lives. A tensor on the meta device has none; nor has a
-    ``FakeTensor``, nor one that was disposed. To be called where no function mode is asked, since
-    it reads attributes.
+    An identity is valid while the storage lives. Nothing is yielded for a tensor on the meta
+    device, a ``FakeTensor`` or a disposed tensor. To be called where function modes are disabled,
+    since it reads attributes.
     """
     if type(tensor) is DisposedTorchTensor:
         return
@@ -72,11 +72,11 @@ def _storages_of_live(tensor: Any) -> Iterator[tuple[Hashable, int]]:
 
 
 def used_bytes(tensor: Any) -> int:
-    """Return the bytes of a tensor's storages that its elements are in.
+    """Return the bytes of a tensor's storages that its elements take.
 
-    What a view repeats counts once. Of a tensor that is made of several (a sparse one, one with a
-    wrapper subclass) all its storages are used. To be called where no function mode is asked, since
-    it reads attributes.
+    An element that a view repeats counts once. Of a tensor that is made of several tensors (a
+    sparse one, one of a wrapper subclass) all bytes of the storages count. To be called where
+    function modes are disabled, since it reads attributes.
     """
     if tensor.layout is not torch.strided or is_traceable_wrapper_subclass(tensor):
         return sum(dict(storages_behind(tensor)).values())
@@ -87,14 +87,14 @@ def used_bytes(tensor: Any) -> int:
         if stride:
             elements *= size
             span += (size - 1) * stride
-    # Windows that overlap have more elements than there is room for between the first and the last.
+    # A view with overlapping windows counts some elements more than once: `span` is the limit.
     return int(min(elements, span) * tensor.element_size())
 
 
 def components_of(tensor: Any) -> list[Any]:
-    """Return the dense tensors that a sparse tensor is made of; of another one itself.
+    """Return the dense tensors that a sparse tensor is made of; for others the tensor itself.
 
-    To be called where no function mode is asked.
+    To be called where function modes are disabled.
     """
     layout = tensor.layout
     if layout is torch.sparse_coo:
@@ -113,11 +113,10 @@ _C: Final[Any] = torch._C
 
 
 def make_compact(tensor: Any) -> None:
-    """Put a copy behind a tensor that is a view and uses less memory than it pins.
+    """Copy the memory of a tensor that is a view and uses less memory than it pins.
 
-    Its values and its graph stay.
-
-    Graphs, views and exports that have the old implementation keep it.
+    The tensor keeps its values and its graph. Graphs, views and exports that have the old
+    implementation keep it.
 
     Raises
     ------
@@ -160,15 +159,15 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
     Parameters
     ----------
     fresh : list of Tensor
-        What is about to be born.
+        The new tensors.
     given : tuple
-        The arguments of the call. What shares memory with one of them is a view, or was written in
-        place.
+        The arguments of the call. A tensor that shares memory with one of them does not count: it
+        is a view, or was written in place.
 
     Returns
     -------
     MemoryError or None
-        What to raise, where a budget refuses. Nothing is counted then.
+        The error to raise where a budget refuses. Then nothing is counted.
     """
     scope = innermost_scope()
     if scope is None:
@@ -184,7 +183,7 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
                 continue
             nbytes = storage.nbytes()
             if BUDGETS.charge(scope, storage, key, nbytes) or (
-                _settled() and BUDGETS.charge(scope, storage, key, nbytes)
+                _settle() and BUDGETS.charge(scope, storage, key, nbytes)
             ):
                 counted.append(key)
                 continue
@@ -195,18 +194,15 @@ def refusal_of(fresh: list[Any], given: Any) -> MemoryError | None:
     return None
 
 
-def _settled() -> bool:
-    """Give back what waited for other threads that have left their operations.
-
-    Return whether anything waited.
-    """
+def _settle() -> bool:
+    """Give back the memory of disposed tensors whose wait is over; return whether any waited."""
     waited = bool(PENDING.batches)
     PENDING.settle()
     return waited
 
 
 def charges_of(tensor: Any) -> list[Charge]:
-    """Return what is counted for a tensor, so that it moves along."""
+    """Return the charges for a tensor: they move to another scope together with it."""
     if not BUDGETS.charges:
         return []
     with _Undisturbed():
@@ -216,12 +212,9 @@ def charges_of(tensor: Any) -> list[Charge]:
 
 
 def _memory_of(tensor: Tensor) -> Any:
-    """Return the storage of a dense tensor in memory; None for others.
-
-    The memory is that of this machine or of a device.
-    """
+    """Return the storage of a dense tensor; None for others, and on the meta device."""
     if type(tensor) is not Tensor and is_traceable_wrapper_subclass(tensor):
-        # Its storage is a placeholder. What it is made of has storages.
+        # Its storage is a placeholder. The tensors in it have storages.
         return None
     storage = storage_of(tensor)
     return None if storage is None or storage.device.type == "meta" else storage
@@ -239,7 +232,7 @@ def _was_there(storage: Any, given: object) -> bool:
             if shared is not None and shared._cdata == storage._cdata:
                 return True
         elif isinstance(item, np.ndarray):
-            # The tensor is a view of an array: the arena counts it, or nobody.
+            # The tensor shows an array's memory: the arena counts that, if it is the arena's.
             array: Any = item  # pyright: ignore[reportUnknownVariableType] (its dtype)
             start: int = array.__array_interface__["data"][0]
             if start <= address < start + max(array.nbytes, 1):
@@ -248,7 +241,7 @@ def _was_there(storage: Any, given: object) -> bool:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    """Return what is in nested tuples, lists and dicts."""
+    """Return the leaves of nested tuples, lists and dicts."""
     children: list[Any]
     if isinstance(tree, dict):
         children = list(tree.values())  # pyright: ignore[reportUnknownArgumentType] (from Any)

@@ -1,4 +1,7 @@
-"""The scopes of a thread for PyTorch, what their blocks may record, and work for another thread."""
+"""Scopes and threads: when function modes are on a thread's stack, and which graphs it may record.
+
+Also work that is handed to another thread.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +64,15 @@ _next_node: Final[Callable[[], int]] = getattr(_C._autograd, "_get_sequence_nr",
 """Return the number that the next node of a graph on this thread will have."""
 _set_grad_enabled: Final[Callable[[bool], None]] = _C._set_grad_enabled
 _LEVELS: Final = 4
+"""How many levels of lists, tuples and dicts in a call are searched: one for args and kwargs."""
 
-# The scopes of a thread, for PyTorch: while one is open there that needs it, its mode is on the
-# thread's stack.
+# The scopes of each thread. A function mode is on the thread's stack while an open scope needs it.
 
 
 def entered(scope: ScopeState) -> None:
-    """Watch this thread from now on, where the seeing of births or a budget needs that.
+    """Take note that a scope was entered on this thread; put modes on its stack where needed.
 
-    On the path of every scope, as `left` is: what is rare is asked for before it is called.
+    Every scope calls this and `left`. So rare cases are tested here and handled elsewhere.
     """
     if PENDING.batches:
         PENDING.settle()
@@ -89,20 +92,19 @@ def entered(scope: ScopeState) -> None:
 
 
 def left(scope: ScopeState) -> None:
-    """Stop watching when the last of the scopes that were entered on this thread is left."""
+    """Take note that a scope was left; take `MODE` off this thread's stack after the last one."""
     if scope._limits_recording:
         _limit_no_more(scope)
     if scope.budget is not None:
         BUDGETS.scopes.pop(scope, None)
-    # What was born in it is looked at before it is released.
+    # Tensors born in the scope must be looked at before they are released.
     look()
     here = thread_state()
     if here.pending:
         here.pending = []
     scopes = here.scopes
     if scope not in scopes:
-        # It was entered on another thread, which finds it closed when it enters or leaves one of
-        # its own.
+        # It was entered on another thread. That thread drops it when it leaves a scope itself.
         return
     was_off = here.runs_compiled
     if (
@@ -110,7 +112,7 @@ def left(scope: ScopeState) -> None:
         and (SEAM.at_allocation or SEAM.detector is None)
         and all(other is scope or other._state == CLOSED for other in scopes)
     ):
-        # Before the scope is forgotten: after an interrupt it is left once more.
+        # Before `scopes.remove`: after an interrupt in between, the scope is left again.
         remove_mode(here, MODE)
     scopes.remove(scope)
     while scopes and scopes[-1]._state == CLOSED:
@@ -121,27 +123,29 @@ def left(scope: ScopeState) -> None:
         PENDING.settle()
 
 
-# What a block may record for ``backward()``: the options ``graph="none"`` and ``graph="refuse"``.
+# The options ``graph="none"`` and ``graph="refuse"``: whether a block may record a graph for
+# ``backward()``.
 #
-# With "none", PyTorch's grad mode is off in the block, as in ``torch.no_grad()``. Not its inference
-# mode: what that makes can never be saved for a backward pass or written to afterwards, and
+# With "none", PyTorch's grad mode is off in the block, as in ``torch.no_grad()``. Inference mode is
+# not used: tensors made in it can never be saved for a backward pass or written to afterwards. But
 # features, caches and averages that are computed without history are used in training later.
 #
-# Grad mode is the thread's. So each thread remembers what it was before each block, and a block
-# that ends before one that began later inside it leaves that to the later one: tasks and
-# generators may interleave their blocks. A scope may also be closed on another thread, or in its
-# block; grad mode is put back then, where it is this thread's, and again when the block is left,
-# because blocks of ``torch.no_grad()`` in between may have put back what they found.
+# Grad mode belongs to the thread. So each thread remembers the grad mode from before each block.
+# Tasks and generators may interleave their blocks: where a block ends before another one that began
+# later, it passes its grad mode on to the later block, which puts it back. A scope may also be
+# closed on another thread, or inside its block. Grad mode is put back when it is closed on this
+# thread, and again when the block is left: a ``torch.no_grad()`` block in between may have put back
+# the grad mode that it found.
 #
-# With "refuse" a function mode looks on. PyTorch numbers the nodes of graphs as it makes them: a
-# call after which the number is the same as before has recorded nothing, which is all that most
-# calls are asked. Calls that the mode does not see, such as that of a ``torch.autograd.Function``
-# or of a compiled function, are noticed at the next one that is given what they made.
+# With "refuse", a function mode checks each call. PyTorch numbers the nodes of graphs as it makes
+# them. A call has recorded nothing if the next number is the same as before it, and most calls end
+# with this test. The mode does not see the call of a ``torch.autograd.Function`` or of a compiled
+# function. It notices their nodes at the next call that is passed one of their results.
 
 
 @final
 class _Quiet:
-    """A block that records nothing, and the grad mode that there was before."""
+    """A block with ``graph="none"``, and the grad mode from before it."""
 
     __slots__ = ("before", "scope")
 
@@ -152,22 +156,22 @@ class _Quiet:
 
 @final
 class _Recording(threading.local):
-    """What the blocks of a thread may record. The one instance is `RECORDING`.
+    """The blocks of a thread that limit recording. The only instance is `RECORDING`.
 
     Attributes
     ----------
     quiet : list of _Quiet
-        The blocks that record nothing, in the order in which they were entered.
+        The blocks with ``graph="none"``, in the order in which they were entered.
     ended : WeakKeyDictionary
         For scopes that were closed on this thread, the grad mode from before them.
     refusing : list of ScopeState
-        The blocks that refuse to record.
+        The scopes of the blocks with ``graph="refuse"``.
     seen : int
-        The number of the next node of a graph, as it was after the last call that was seen.
+        The number that the next node had after the last call that the mode saw.
     since : int
         The number of the first node that a refusing block could have made.
     missed : bool
-        Whether nodes were made between two calls that were seen.
+        Whether nodes were made between two calls that the mode saw.
     """
 
     def __init__(self) -> None:
@@ -178,7 +182,7 @@ class _Recording(threading.local):
         self.missed = False
 
     def start_anew(self) -> None:
-        """Take what has been recorded until now for allowed."""
+        """Allow all nodes that were recorded until now."""
         self.seen = self.since = _next_node()
         self.missed = False
 
@@ -191,7 +195,7 @@ class _Recording(threading.local):
 
 
 def _limit_recording(scope: ScopeState) -> None:
-    """Record no graph on this thread from now on, or refuse to, as the option of a scope says."""
+    """Apply the option ``graph`` of a scope to this thread."""
     if scope.graph == "none":
         RECORDING.quiet.append(_Quiet(scope, torch.is_grad_enabled()))
         _set_grad_enabled(False)
@@ -237,13 +241,10 @@ def _scopes_from(scope: ScopeState | None) -> Iterator[ScopeState]:
 
 @final
 class RefusingMode(TorchFunctionMode):
-    """The mode of blocks that refuse to record.
-
-    It lets every call through, and raises where that has recorded a graph.
-    """
+    """Runs each call, and raises where it has recorded a graph: for ``graph="refuse"``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, and do that."""
+        """Run a call; raise if it has recorded a graph."""
         before = _next_node()
         result = func(*args) if kwargs is None else func(*args, **kwargs)
         here = RECORDING
@@ -252,7 +253,7 @@ class RefusingMode(TorchFunctionMode):
         refusal = _refusal_of((args, kwargs, result), before)
         if refusal is None:
             return result
-        # This frame is in its traceback: kept here, the graph would live on.
+        # The traceback keeps this frame, which would keep the graph alive.
         del result, args, kwargs
         try:
             raise refusal
@@ -261,14 +262,21 @@ class RefusingMode(TorchFunctionMode):
 
 
 def _refusal_of(tree: Any, before: int) -> GraphRetainedError | None:
-    """Return what to raise where a call, or one before it, made nodes of graphs.
+    """Return the error to raise where a call, or an unseen one before it, has recorded a graph.
 
-    None where they are allowed.
+    None where that is allowed.
+
+    Parameters
+    ----------
+    tree : object
+        The arguments and the result of the call.
+    before : int
+        The number that the next node had before the call.
     """
     here = RECORDING
     scope = next((scope for scope in _scopes_from(innermost_scope()) if scope.graph == "refuse"), None)
     if scope is None or transform_running() is not None:
-        # Another block of this thread, or a transform, whose graphs end with it.
+        # The refusing block is that of another task. Or a transform runs: its graphs end with it.
         here.start_anew()
         return None
     here.missed = here.missed or before != here.seen
@@ -320,17 +328,18 @@ def see_births(kind: Kind) -> None:
         opened.append(scope)
         scope = scope.outer
     for outer in reversed(opened):
-        # An installation that was interrupted has met some.
+        # An earlier installation that was interrupted may have entered some of them.
         if outer not in thread_state().scopes:
             entered(outer)
 
 
-# Work handed to another thread with ``contextvars.Context.run`` makes births on that thread too.
+# Work that runs on another thread by ``contextvars.Context.run`` makes births for the scope of its
+# context.
 #
-# Modes are per thread, and a context is entered in C, which calls nobody. So the two calls
-# by which such work comes to a thread, ``ThreadPoolExecutor.submit`` (``asyncio.to_thread``
-# and ``loop.run_in_executor`` go through it) and ``threading.Thread``, see to it that the thread is
-# watched while the work runs. All other work passes through unchanged.
+# Modes belong to a thread, and nothing is called when C enters a context. Such work comes to a
+# thread by ``ThreadPoolExecutor.submit``, which ``asyncio.to_thread`` and ``loop.run_in_executor``
+# use, or by ``threading.Thread``. Both are replaced by functions that watch the thread while the
+# work runs. Other work is unchanged.
 
 
 _submit: Final[Callable[..., Future[Any]]] = ThreadPoolExecutor.submit
@@ -344,7 +353,7 @@ def watch_threads() -> None:
 
 
 def _context_of(work: Any) -> Context | None:
-    """Return the context whose ``run`` some work is, or None."""
+    """Return the context, where the work is the method ``run`` of one; None otherwise."""
     while type(work) is functools.partial:
         work = work.func
     if type(work) is BuiltinFunctionType and type(work.__self__) is Context and work.__name__ == "run":

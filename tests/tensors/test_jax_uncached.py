@@ -64,7 +64,7 @@ def test_each_of_several_threads_owns_what_it_makes(way: str) -> None:
 
 def test_what_another_thread_looked_at_before_its_birth_was_told_is_owned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads look at all arrays of the process, and cannot tell whose a new one is."""
-    see = births._see
+    see = births._record_results
 
     def looked_at_elsewhere(results: list[Any]) -> None:
         looker = threading.Thread(target=births.look)
@@ -79,7 +79,7 @@ def test_what_another_thread_looked_at_before_its_birth_was_told_is_owned(monkey
         told.append(array.is_deleted())
 
     told: list[bool] = []
-    monkeypatch.setattr(births, "_see", looked_at_elsewhere)
+    monkeypatch.setattr(births, "_record_results", looked_at_elsewhere)
     maker = threading.Thread(target=make)
     maker.start()
     maker.join()

@@ -1,5 +1,5 @@
-/* Who refers to what a scope still owns when its block ends: the block's own variables, or
- * something else. */
+/* Whether the resources that a scope owns when its block ends are referenced by the block's own
+ * variables only, or by something else too. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ the references to what a scope owns */
@@ -14,16 +14,17 @@ void count_clear(struct count *count)
     PyMem_Free(count->left.places);
 }
 
-/* One reference to an object has been found. */
+/* Subtracts a reference that was found. Returns whether the object is a counted one. */
 static bool found_reference(struct count *count, PyObject *object)
 {
     Py_ssize_t *left = table_find(&count->left, object);
     if (left != NULL && --*left == 0) {
-        count->open--;
+        count->objects_left--;
     }
     return left != NULL;
 }
 
+/* Adds a part, and begins to count the references to its resource. -1 with an error set. */
 static int add_part(struct count *count, PyObject *resource, PyObject *entry, Py_ssize_t unit)
 {
     if (count->number == count->room) {
@@ -42,105 +43,113 @@ static int add_part(struct count *count, PyObject *resource, PyObject *entry, Py
         if ((left = table_add(&count->left, resource)) == NULL) {
             return -1;
         }
-        /* The caller has one, and this table. */
+        /* The caller has one reference, and `count->parts` another. */
         *left = Py_REFCNT(resource) - 2 - is_holding(entry);
-        count->open += *left > 0;
+        count->objects_left += *left > 0;
     }
     return 0;
 }
 
-/* The resource behind an entry, or its members where it is a tuple's, and the members of those. */
+/* The deepest nesting of composites in composites that is looked at. */
+enum { MAX_NESTING = 20 };
+
+/* Adds the resource of an entry, and its members with theirs. -1 with an error set. */
 static int add_parts(struct count *count, Entry *entry, Py_ssize_t unit, int depth)
 {
     int failed = 0;
-    /* The tuple behind an anchored one would be another, made for the purpose. */
+    /* The tuple of an anchored entry is made anew at each call: its references say nothing. */
     if (!is_anchored(entry)) {
         PyObject *resource = resource_of(entry);
         failed = resource == NULL ? -(PyErr_Occurred() != NULL) : add_part(count, resource, (PyObject *)entry, unit);
         Py_XDECREF(resource);
     }
     PyObject *members = Py_NewRef(entry->members);
-    for (Py_ssize_t i = 0; failed == 0 && depth < 20 && i < PyTuple_GET_SIZE(members); i++) {
+    for (Py_ssize_t i = 0; failed == 0 && depth < MAX_NESTING && i < PyTuple_GET_SIZE(members); i++) {
         failed = add_parts(count, (Entry *)PyTuple_GET_ITEM(members, i), unit, depth + 1);
     }
     Py_DECREF(members);
     return failed;
 }
 
-enum { LEVELS = 4, ALTOGETHER = 4000, AT_THE_END = 1000 };
+/* The bounds of a traversal: how many levels below its start, how many objects altogether, and how
+ * many elements of one list. */
+enum { MAX_DEPTH = 4, MAX_OBJECTS = 4000, MAX_LIST_ELEMENTS = 1000 };
 
-/* Finds the references of an object's, and those of what it alone refers to. */
+/* Subtracts a reference to `object`. If the object is none of the counted ones and has no other
+ * reference, goes on with what it refers to. */
 static int follow(PyObject *object, void *arg)
 {
-    struct through *through = arg;
-    if (through->count->open == 0 || through->seen++ >= ALTOGETHER) {
+    struct traversal *traversal = arg;
+    if (traversal->count->objects_left == 0 || traversal->seen++ >= MAX_OBJECTS) {
         return 1;
     }
-    if (found_reference(through->count, object)) {
+    if (found_reference(traversal->count, object)) {
         return 0;
     }
-    if (through->depth < LEVELS && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) && !PyType_Check(object) &&
-        (through->may_enter == NULL || through->may_enter(object, through->arg))) {
-        through->depth++;
-        follow_all(object, through);
-        through->depth--;
+    if (traversal->depth < MAX_DEPTH && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) &&
+        !PyType_Check(object) && (traversal->may_enter == NULL || traversal->may_enter(object, traversal->arg))) {
+        traversal->depth++;
+        follow_all(object, traversal);
+        traversal->depth--;
     }
     return 0;
 }
 
-void follow_all(PyObject *object, struct through *through)
+void follow_all(PyObject *object, struct traversal *traversal)
 {
     if (!PyList_CheckExact(object)) {
-        Py_TYPE(object)->tp_traverse(object, follow, through);
+        Py_TYPE(object)->tp_traverse(object, follow, traversal);
         return;
     }
     Py_ssize_t last = PyList_GET_SIZE(object) - 1;
-    for (Py_ssize_t i = last; i >= 0 && i > last - AT_THE_END && follow(PyList_GET_ITEM(object, i), through) == 0;
-         i--) {
+    for (Py_ssize_t i = last;
+         i >= 0 && i > last - MAX_LIST_ELEMENTS && follow(PyList_GET_ITEM(object, i), traversal) == 0; i--) {
     }
 }
 
-/* The references of the parts among each other, as of a composite to its members: such a one does
- * not hold what it refers to. */
+/* Subtracts the references from one resource to another, such as from a composite to its members:
+ * a resource that nothing else refers to holds nothing. */
 static void follow_parts(struct count *count)
 {
     for (Py_ssize_t i = 0; i < count->number; i++) {
         PyObject *resource = count->parts[i].resource;
         if (PyObject_IS_GC(resource)) {
-            struct through through = {.count = count};
-            follow_all(resource, &through);
+            struct traversal traversal = {.count = count};
+            follow_all(resource, &traversal);
         }
     }
 }
 
-/* What a held part refers to is held as well. */
+/* Adds the reference from a held resource again, which `follow_parts` has subtracted. `seen` counts
+ * the resources that are held by this for the first time. */
 static int hold_again(PyObject *object, void *arg)
 {
-    struct through *through = arg;
-    Py_ssize_t *left = table_find(&through->count->left, object);
+    struct traversal *traversal = arg;
+    Py_ssize_t *left = table_find(&traversal->count->left, object);
     if (left != NULL) {
-        through->seen += *left <= 0;
+        traversal->seen += *left <= 0;
         *left = *left <= 0 ? 1 : *left;
     }
-    else if (through->depth < LEVELS && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) &&
+    else if (traversal->depth < MAX_DEPTH && Py_REFCNT(object) == 1 && PyObject_GC_IsTracked(object) &&
              !PyType_Check(object)) {
-        through->depth++;
-        Py_TYPE(object)->tp_traverse(object, hold_again, through);
-        through->depth--;
+        traversal->depth++;
+        Py_TYPE(object)->tp_traverse(object, hold_again, traversal);
+        traversal->depth--;
     }
     return 0;
 }
 
+/* Marks the resources that held resources refer to as held, and so on, until nothing changes. */
 static void hold_parts_of_the_held(struct count *count)
 {
-    struct through through = {.count = count, .seen = 1};
-    while (through.seen != 0) {
-        through.seen = 0;
+    struct traversal traversal = {.count = count, .seen = 1};
+    while (traversal.seen != 0) {
+        traversal.seen = 0;
         for (Py_ssize_t i = 0; i < count->number; i++) {
             PyObject *resource = count->parts[i].resource;
             const Py_ssize_t *left = table_find(&count->left, resource);
             if (left != NULL && *left > 0 && PyObject_IS_GC(resource)) {
-                Py_TYPE(resource)->tp_traverse(resource, hold_again, &through);
+                Py_TYPE(resource)->tp_traverse(resource, hold_again, &traversal);
             }
         }
     }
@@ -163,11 +172,11 @@ int find_in_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is
         return 0;
     }
     if (count->before != NULL) {
-        PyObject *what = name != NULL ? Py_NewRef(name) : PyLong_FromSsize_t(number);
-        int there = what == NULL ? -1 : PySet_Contains(count->before, what);
-        Py_XDECREF(what);
-        if (there != 0) {
-            return there < 0 ? -1 : 0;
+        PyObject *variable = name != NULL ? Py_NewRef(name) : PyLong_FromSsize_t(number);
+        int was_bound = variable == NULL ? -1 : PySet_Contains(count->before, variable);
+        Py_XDECREF(variable);
+        if (was_bound != 0) {
+            return was_bound < 0 ? -1 : 0;
         }
     }
     if (!found_reference(count, value) && is_resource_tuple(count, value) && Py_REFCNT(value) - extra == 1) {
@@ -178,26 +187,30 @@ int find_in_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is
     return 0;
 }
 
-/* A reference that is not counted holds like one that is. */
+/* Adds a borrowed reference, which the reference count does not include, to those to be found. */
 static int add_reference(PyObject *object, void *arg)
 {
     struct count *count = arg;
     Py_ssize_t *left = table_find(&count->left, object);
     if (left != NULL) {
-        count->open += *left == 0;
+        count->objects_left += *left == 0;
         ++*left;
     }
     return 0;
 }
 
-/* What frames refer to that have ended: those in the traceback of an exception, and of what it
- * followed on. */
+/* So many exceptions are followed along a chain of causes and contexts, which may be circular. */
+enum { MAX_CHAINED = 20 };
+
+/* Subtracts the references of variables of ended frames, which tracebacks keep: the traceback of an
+ * exception, and those of its causes and contexts. -1 with an error set. */
 static int find_in_tracebacks(struct count *count, PyObject *error, PyObject *running)
 {
     int failed = 0;
     error = Py_NewRef(error);
     for (int steps = 0;
-         failed == 0 && error != NULL && error != Py_None && PyExceptionInstance_Check(error) && steps < 20; steps++) {
+         failed == 0 && error != NULL && error != Py_None && PyExceptionInstance_Check(error) && steps < MAX_CHAINED;
+         steps++) {
         PyObject *traceback = PyException_GetTraceback(error);
         for (PyObject *at = traceback; failed == 0 && at != NULL && PyTraceBack_Check(at);
              at = (PyObject *)((PyTracebackObject *)at)->tb_next) {
@@ -206,7 +219,7 @@ static int find_in_tracebacks(struct count *count, PyObject *error, PyObject *ru
             for (Py_ssize_t i = 0; !runs && i < PyList_GET_SIZE(running); i++) {
                 runs = PyList_GET_ITEM(running, i) == frame;
             }
-            /* An exception that passes a frame twice is in the way twice. */
+            /* A frame that an exception has passed twice is in its traceback twice. */
             if (!runs && has_ended((PyFrameObject *)frame) && table_find(&count->left, frame) == NULL) {
                 Py_ssize_t *mark = table_add(&count->left, frame);
                 failed = mark == NULL ? -1 : visit_variables((PyFrameObject *)frame, find_in_variable, count);
@@ -242,15 +255,15 @@ int find_in_libraries(struct count *count)
             return -1;
         }
         if ((left = table_find(&count->left, part->resource)) != NULL) {
-            count->open -= *left > 0 && *left <= number;
+            count->objects_left -= *left > 0 && *left <= number;
             *left -= number;
         }
     }
     return 0;
 }
 
-/* The entries of which a part has references that were not found: a list, or NULL with an error
- * set. */
+/* A new list of the entries with a part that has references which were not found. NULL with an
+ * error set. */
 static PyObject *entries_left(struct count *count, PyObject *entries)
 {
     PyObject *found = PyList_New(0);
@@ -285,12 +298,18 @@ int count_all(struct count *count, PyObject *entries, const char *function)
     return 0;
 }
 
-/* Whether it is what `note_variables` returned. */
+/* The fields of the tuple that `note_variables` returns: see compiled.pyi. */
+enum { NOTE_FRAME, NOTE_CODE, NOTE_BOUND, NOTE_FIELDS };
+
+/* Whether an object is a tuple that `note_variables` returned. */
 static bool is_note(PyObject *note)
 {
-    return PyTuple_CheckExact(note) && PyTuple_GET_SIZE(note) == 3 && PyLong_Check(PyTuple_GET_ITEM(note, 0)) &&
-           PyAnySet_Check(PyTuple_GET_ITEM(note, 2));
+    return PyTuple_CheckExact(note) && PyTuple_GET_SIZE(note) == NOTE_FIELDS &&
+           PyLong_Check(PyTuple_GET_ITEM(note, NOTE_FRAME)) && PyAnySet_Check(PyTuple_GET_ITEM(note, NOTE_BOUND));
 }
+
+/* So many running frames are searched for the frame of the block. */
+enum { MAX_RUNNING_FRAMES = 1000 };
 
 PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py_ssize_t number)
 {
@@ -304,15 +323,16 @@ PyObject *compiled_held_entries(PyObject *module, PyObject *const *arguments, Py
     PyObject *note = arguments[2], *error = arguments[3];
     struct count count = {.types = arguments[1]};
     PyObject *held = NULL, *running = NULL;
-    if (count_all(&count, arguments[0], "held_entries") == 0 && (running = running_frames(1000)) != NULL) {
+    if (count_all(&count, arguments[0], "held_entries") == 0 &&
+        (running = running_frames(MAX_RUNNING_FRAMES)) != NULL) {
         int failed = 0;
         if (note != Py_None) {
-            void *block = PyLong_AsVoidPtr(PyTuple_GET_ITEM(note, 0));
+            void *block = PyLong_AsVoidPtr(PyTuple_GET_ITEM(note, NOTE_FRAME));
             for (Py_ssize_t i = 0; failed == 0 && i < PyList_GET_SIZE(running); i++) {
                 PyFrameObject *frame = (PyFrameObject *)PyList_GET_ITEM(running, i);
                 PyCodeObject *code = PyFrame_GetCode(frame);
-                if ((void *)frame == block && (PyObject *)code == PyTuple_GET_ITEM(note, 1)) {
-                    count.before = PyTuple_GET_ITEM(note, 2);
+                if ((void *)frame == block && (PyObject *)code == PyTuple_GET_ITEM(note, NOTE_CODE)) {
+                    count.before = PyTuple_GET_ITEM(note, NOTE_BOUND);
                     visit_borrowed(frame, add_reference, &count);
                     failed = visit_variables(frame, find_in_variable, &count);
                     count.before = NULL;

@@ -1,9 +1,9 @@
-/* What is still held when a block ends: what variables.c, holding.c and keepers.c call in each
- * other, each only what stands in those before it.
+/* Which resources are still held when a block ends: the functions that variables.c, holding.c and
+ * keepers.c share. Each file calls only the files before it.
  *
- * Who holds what is answered from the references themselves: those of an object are counted (its
- * reference count), and those of variables, of tuples and of containers are found one by one.
- * Nothing here walks the heap. Used with the GIL held. */
+ * A resource is held if it has more references than those that are found: its reference count says
+ * how many there are, and the references of variables, tuples and containers are looked for one by
+ * one. Nothing here walks the heap. Every function is called with the GIL held. */
 #ifndef DISPOSESCOPE_HOLDING_H
 #define DISPOSESCOPE_HOLDING_H
 
@@ -11,7 +11,8 @@
 
 /* ------------------------------------------------------------------ a table of objects */
 
-/* By address. The objects of a table are held by whoever puts them in. */
+/* A hash table from objects, by address, to numbers. It holds no references: whoever puts an object
+ * in keeps it alive. */
 struct place {
     PyObject *object;
     Py_ssize_t value;
@@ -37,7 +38,8 @@ static inline Py_ssize_t *table_find(const struct table *table, const PyObject *
     return place == NULL || place->object == NULL ? NULL : &place->value;
 }
 
-/* The value of an object that is not in the table yet; NULL without memory, with the error set. */
+/* Adds an object that is not in the table yet, with the value 0, and returns a pointer to the
+ * value, valid until the next addition. NULL with a MemoryError set. */
 static inline Py_ssize_t *table_add(struct table *table, PyObject *object)
 {
     if (table->places == NULL || table->used * 2 > table->mask) {
@@ -63,70 +65,76 @@ static inline Py_ssize_t *table_add(struct table *table, PyObject *object)
 
 /* ------------------------------------------------------------- variables.c: what the variables of frames refer to */
 
-/* What is called with each variable: its value, its number or its name, whether the frame alone can
- * refer to it, and how many references the iteration itself has. Non-zero ends the iteration. */
+/* A callback for each variable of a frame that has a value. A variable has a number, or a name if
+ * its frame keeps variables in a dict. `is_own` says that nothing but the frame can refer to the
+ * variable, such as a closure. `extra` is the number of references that the iteration itself has to
+ * the value. A non-zero result ends the iteration. */
 typedef int (*variable_visitor)(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg);
 
-/* Calls it with the variables of a frame that have a value, and returns what ended that; -1 with an
- * error set. */
+/* Calls `visit` with each variable of a frame. Returns the non-zero result that ended the
+ * iteration, or 0; -1 with an error set. */
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg);
 
-/* Calls it with what a running frame computes with and counts no reference to, as from Python 3.14
- * on: that of the variable counts for both. A value that the block returns is one. Returns what
- * ended that. */
+/* Calls `visit` with each object on a running frame's value stack that the frame borrows from a
+ * variable, such as a value that the block returns. Python 3.14 and later have such values; earlier
+ * versions have none. Returns the non-zero result that ended the iteration, or 0. */
 int visit_borrowed(PyFrameObject *frame, visitproc visit, void *arg);
 
-/* Whether a frame has ended, and neither runs, on any thread, nor is suspended. */
+/* Whether a frame has ended: it neither runs on any thread nor is suspended. */
 bool has_ended(PyFrameObject *frame);
 
-/* The frames that run on this thread, innermost first, without those by which this package came
- * here: a list; NULL with an error set. */
+/* A new list of the frames that run on this thread, innermost first, without this package's own
+ * innermost frames. NULL with an error set. */
 PyObject *running_frames(Py_ssize_t at_most);
 
 /* ------------------------------------------------------------------ holding.c: the references to what a scope owns */
 
-/* Has references to its parts, and none to `types` and `before`. */
+/* The references to the resources of a list of entries. Owns the references in `parts`; `types` and
+ * `before` are borrowed. */
 struct count {
-    /* By object: how many of its references have not been found. */
+    /* By object: how many of its references have not been found yet. */
     struct table left;
-    /* Each part of each entry, and which entry: members stand for their composite. */
+    /* The resource of each entry, and those of its members. `unit` is the index of the entry in the
+     * list; the parts of one entry are neighbours. `room` is the capacity of the array. */
     struct part {
         PyObject *resource, *entry;
         Py_ssize_t unit;
     } *parts;
     Py_ssize_t number, room;
-    /* Of how many objects references have not been found. */
-    Py_ssize_t open;
-    /* The types of tuples that are resources: a tuple. */
+    /* How many objects have references that have not been found yet. */
+    Py_ssize_t objects_left;
+    /* A tuple of types: the types of tuples that are resources. */
     PyObject *types;
-    /* For the variables of the block: those that were somebody else's when it began, or NULL. */
+    /* While the variables of the block are visited: the set of numbers and names of variables that
+     * were bound before the block began. NULL otherwise. */
     PyObject *before;
 };
 
-/* Counts the references to the resources of a list of entries, and finds those that they have among
- * each other. `types` is set before, all else is zero; `count_clear` is to be called in any case.
- * -1 with an error set. */
+/* Counts the references to the resources of a list of entries, and finds the references from one
+ * resource to another. The caller sets `types` and zeroes all other fields before, and calls
+ * `count_clear` in any case. -1 with an error set. */
 int count_all(struct count *count, PyObject *entries, const char *function);
 void count_clear(struct count *count);
 
-/* Finds the reference of a variable: a visitor of variables, whose argument is the count. */
+/* Subtracts the reference of a variable. A `variable_visitor`, whose argument is the count. */
 int find_in_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *count);
 
-/* Finds what a library itself has of references to a resource, where its kind counts them. -1 with
- * an error set. */
+/* Subtracts the references that libraries themselves have to resources: see
+ * `Kind.library_references`. -1 with an error set. */
 int find_in_libraries(struct count *count);
 
-/* A way through objects, and how far it has come. */
-struct through {
+/* A traversal from an object through others: how deep it is now, and how many objects it has
+ * seen. */
+struct traversal {
     struct count *count;
     int depth, seen;
-    /* Whether an object may be looked into, given `arg`; NULL where all may. */
+    /* Whether the traversal may enter an object, given `arg`. NULL if it may enter all. */
     bool (*may_enter)(PyObject *object, const void *arg);
     const void *arg;
 };
 
-/* Finds the references of all that an object refers to, and of what that alone refers to; of a
- * list, of what is at its end. */
-void follow_all(PyObject *object, struct through *through);
+/* Subtracts the references that an object has, and those of the objects that only it refers to. Of
+ * a list the newest elements are looked at. */
+void follow_all(PyObject *object, struct traversal *traversal);
 
 #endif

@@ -1,37 +1,40 @@
-/* What a scope still owns when its block ends and is reached through an object that keeps what it
- * holds, such as a model. */
+/* Which of the resources that a scope owns when its block ends belong to a keeper: an object that
+ * keeps what it holds, such as a model. The search begins at the variables of running frames. */
 #include "holding.h"
 
 /* ------------------------------------------------------------------ which objects keep what they hold */
 
-/* How objects are looked into, by their type, and modules, by their name: asked of Python once for
- * each. */
+/* What the search does with the instances of a class, or with a module: look into it, treat it as a
+ * keeper, or leave it out. UNKNOWN: `judge` has not been asked yet. The first three have the
+ * numbers of `_LOOK_INTO`, `_KEEPER` and `_LOOK_PAST` in tree_walk.py. */
 enum look { LOOK_INTO, LOOK_KEEPER, LOOK_PAST, LOOK_UNKNOWN };
 
-/* What Python said of classes, by their addresses, and of modules, by their names, and whom to
- * ask of others. Borrowed. */
+/* The arguments `looks` and `judge` of `kept_entries` (see compiled.pyi): a cache of the answers,
+ * and the function that gives them. Borrowed. */
 struct judgements {
     PyObject *looks; /* a dict */
     PyObject *judge; /* a function */
 };
 
-enum { REMEMBERED_AT_MOST = 4096 };
+/* The cache is emptied when it has so many answers: it keeps the names of modules and dead weak
+ * references alive. */
+enum { MAX_REMEMBERED = 4096 };
 
-/* By the address of a class: what Python said of it, with a weak reference to it, as the address
- * may be another's by now. The hash of a class itself is for its metaclass to return. Borrowed;
- * NULL for one that is not there, or with an error set. */
+/* The cached answer for a class. The key is the address of the class, because a metaclass may
+ * define its hash. The weak reference to the class tells whether the address is another class's by
+ * now. Borrowed; NULL if there is no answer, and with an error set. */
 static PyObject *look_remembered(const struct judgements *judgements, PyTypeObject *type)
 {
     PyObject *key = PyLong_FromVoidPtr(type);
     PyObject *pair = key == NULL ? NULL : PyDict_GetItemWithError(judgements->looks, key);
     PyObject *now = pair == NULL ? NULL : referent_of(PyTuple_GET_ITEM(pair, 0));
     Py_XDECREF(key);
-    /* A class that is given to this function is held by its caller. */
+    /* The caller keeps `type` alive, and `now` is only compared with it. */
     Py_XDECREF(now);
     return now == (PyObject *)type ? PyTuple_GET_ITEM(pair, 1) : NULL;
 }
 
-/* UNKNOWN for a class that is met for the first time. -1 with an error set. Runs no Python code. */
+/* The cached `enum look` of a class, or LOOK_UNKNOWN. -1 with an error set. Runs no Python code. */
 static int look_known(const struct judgements *judgements, PyTypeObject *type)
 {
     if (!(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) {
@@ -41,7 +44,8 @@ static int look_known(const struct judgements *judgements, PyTypeObject *type)
     return found != NULL ? (int)PyLong_AsLong(found) : PyErr_Occurred() ? -1 : LOOK_UNKNOWN;
 }
 
-/* The same, of any class. Runs Python code. -1 with an error set. */
+/* The `enum look` of a class, which is asked for if it is not cached. Runs Python code. -1 with an
+ * error set. */
 static int look_at(const struct judgements *judgements, PyTypeObject *type)
 {
     int known = look_known(judgements, type);
@@ -56,7 +60,7 @@ static int look_at(const struct judgements *judgements, PyTypeObject *type)
     PyObject *reference = look < 0 ? NULL : PyWeakref_NewRef((PyObject *)type, NULL);
     PyObject *key = reference == NULL ? NULL : PyLong_FromVoidPtr(type);
     PyObject *pair = key == NULL ? NULL : PyTuple_Pack(2, reference, found);
-    if (PyDict_GET_SIZE(judgements->looks) >= REMEMBERED_AT_MOST) {
+    if (PyDict_GET_SIZE(judgements->looks) >= MAX_REMEMBERED) {
         PyDict_Clear(judgements->looks);
     }
     if (pair == NULL || PyDict_SetItem(judgements->looks, key, pair) < 0) {
@@ -69,12 +73,13 @@ static int look_at(const struct judgements *judgements, PyTypeObject *type)
     return (int)look;
 }
 
-/* Whether a module may hold a keeper of the program's, given its name. -1 with an error set. */
+/* Whether the variables of a module and of its classes are searched, given the module's name. -1
+ * with an error set. */
 static int may_hold_keepers(const struct judgements *judgements, PyObject *name)
 {
     PyObject *found = Py_XNewRef(PyDict_GetItemWithError(judgements->looks, name));
     if (found == NULL && !PyErr_Occurred() && (found = PyObject_CallOneArg(judgements->judge, name)) != NULL) {
-        if (PyDict_GET_SIZE(judgements->looks) >= REMEMBERED_AT_MOST) {
+        if (PyDict_GET_SIZE(judgements->looks) >= MAX_REMEMBERED) {
             PyDict_Clear(judgements->looks);
         }
         if (PyDict_SetItem(judgements->looks, name, found) < 0) {
@@ -86,41 +91,56 @@ static int may_hold_keepers(const struct judgements *judgements, PyObject *name)
     return look < 0 ? -1 : look == LOOK_INTO;
 }
 
-/* How far the search goes. Of how many frames the variables are looked at, of how many those of
- * their modules, and how many are looked through for what they alone refer to. How many objects
- * are looked into from the variables of one frame, module or class at first, of all frames
- * afterwards, of the modules and classes that are met besides altogether, and inside of one
- * keeper; and how many elements of one container outside of keepers. */
-enum { FRAMES = 16, GLOBALS = 8, INNERMOST = 4 };
-enum { AT_FIRST = 200, AFTERWARDS = 2000, OF_NAMESPACES = 1000, INSIDE = 20000, ELEMENTS = 1000 };
-enum { NAMESPACES_MET = 1000 };
+/* The bounds of the search, which keep the end of a block fast. */
+enum {
+    /* So many of the innermost running frames are searched. */
+    MAX_FRAMES = 16,
+    /* Of so many of them, the variables of their modules are searched too. */
+    MAX_GLOBALS = 8,
+    /* Of so many of them, references are followed through what only a variable refers to. */
+    MAX_FOLLOWED_FRAMES = 4,
+    /* Objects that are looked into from one frame, module or class, in a first round. */
+    OBJECTS_AT_FIRST = 200,
+    /* Objects that are looked into from all frames together, in a second round. */
+    OBJECTS_AFTERWARDS = 2000,
+    /* Objects that are looked into from all modules and classes that are met on the way. */
+    OBJECTS_FROM_NAMESPACES = 1000,
+    /* Objects that are looked into inside of one keeper. */
+    OBJECTS_INSIDE_KEEPER = 20000,
+    /* Elements of one container that are looked at outside of keepers. */
+    MAX_ELEMENTS = 1000,
+    /* Modules and classes that are remembered for the search. */
+    MAX_NAMESPACES = 1000,
+};
 
+/* Where an object was met: outside of keepers, or inside of one. */
 enum state { MET = 1, MET_INSIDE };
 
 struct search {
     struct count *count;
     const struct judgements *judgements;
-    /* By object, its state. Holds the objects. */
+    /* By object, its `enum state`. Owns references to the objects. */
     struct table met;
-    /* What was met and has not been looked into: outside of keepers, and inside of the one that is
-     * looked into. */
+    /* Objects that were met and are still to be looked into: outside of keepers, and inside of the
+     * present keeper. The table `met` keeps them alive. `room` is the capacity of the array. */
     struct queue {
         PyObject **objects;
         Py_ssize_t first, end, room;
     } outside, inside;
-    /* Modules, as their variables, and classes: what the running code may call, and the
-     * variables of that. Of those that were met outside of keepers, each once. The table holds
-     * them. */
+    /* Classes, and the dicts of modules, that were met outside of keepers, each once: the code that
+     * runs may call their functions, and so reach their variables. The table owns references. */
     struct queue namespaces;
     struct table namespaces_met;
     const PyObject *last_namespace;
+    /* How many elements of the present container were looked at. */
     Py_ssize_t elements;
-    /* Of what is sought: what was not found through a keeper yet, and what was, by object. */
+    /* How many resources have not been reached through a keeper yet, and those that have. */
     Py_ssize_t sought;
     struct table kept;
     bool is_inside, failed;
 };
 
+/* Appends an object to a queue. -1 with an error set. */
 static int put_last(struct queue *queue, PyObject *object)
 {
     if (queue->end == queue->room) {
@@ -137,11 +157,11 @@ static int put_last(struct queue *queue, PyObject *object)
     return 0;
 }
 
-/* A class, or the variables of a module. Runs no Python code. */
+/* Puts a class, or the dict of a module, into the queue of namespaces. Runs no Python code. */
 static void meet_namespace(struct search *search, PyObject *namespace)
 {
     if (search->is_inside || search->failed || namespace == search->last_namespace ||
-        search->namespaces.end >= NAMESPACES_MET) {
+        search->namespaces.end >= MAX_NAMESPACES) {
         return;
     }
     search->last_namespace = namespace;
@@ -156,7 +176,7 @@ static void meet_namespace(struct search *search, PyObject *namespace)
     search->failed = put_last(&search->namespaces, namespace) < 0;
 }
 
-/* A class, with those that it is derived from. */
+/* Puts a class and its base classes into the queue of namespaces. */
 static void meet_class(struct search *search, PyTypeObject *type)
 {
     for (Py_ssize_t i = 0; !search->is_inside && type->tp_mro != NULL && i < PyTuple_GET_SIZE(type->tp_mro); i++) {
@@ -167,13 +187,15 @@ static void meet_class(struct search *search, PyTypeObject *type)
     }
 }
 
-static bool refers_to_its_module_alone(const PyFunctionObject *function)
+static bool refers_only_to_its_module(const PyFunctionObject *function)
 {
     return function->func_closure == NULL && function->func_defaults == NULL && function->func_kwdefaults == NULL &&
            function->func_dict == NULL;
 }
 
-/* An object that is referred to from what is being looked into. Runs no Python code. */
+/* Handles an object that the object which is looked into refers to: a resource inside of a keeper
+ * is kept, and any other object is put into a queue. A visitproc; a non-zero result ends the
+ * traversal. Runs no Python code. */
 static int meet(PyObject *object, void *arg)
 {
     struct search *search = arg;
@@ -188,11 +210,11 @@ static int meet(PyObject *object, void *arg)
         }
         return search->sought == 0;
     }
-    if (!search->is_inside && ++search->elements > ELEMENTS) {
+    if (!search->is_inside && ++search->elements > MAX_ELEMENTS) {
         return 1;
     }
-    /* No more of them will be looked into. */
-    if (search->is_inside && search->inside.end >= INSIDE) {
+    /* The queue is longer than what will be looked into. */
+    if (search->is_inside && search->inside.end >= OBJECTS_INSIDE_KEEPER) {
         return 0;
     }
     if (PyType_Check(object)) {
@@ -203,13 +225,13 @@ static int meet(PyObject *object, void *arg)
         meet_namespace(search, PyModule_GetDict(object));
         return search->failed;
     }
-    /* What the collector does not know refers to nothing that it knows. */
+    /* An object that the garbage collector does not track refers to no object that it tracks. */
     if (!PyObject_IS_GC(object) || PyCode_Check(object) || PyFrame_Check(object) || PyCFunction_Check(object) ||
         PyWeakref_Check(object) || Py_IS_TYPE(object, &PyGetSetDescr_Type) || Py_IS_TYPE(object, &PyMemberDescr_Type) ||
         !PyObject_GC_IsTracked(object)) {
         return 0;
     }
-    if (PyFunction_Check(object) && refers_to_its_module_alone((PyFunctionObject *)object)) {
+    if (PyFunction_Check(object) && refers_only_to_its_module((PyFunctionObject *)object)) {
         meet_namespace(search, ((PyFunctionObject *)object)->func_globals);
         return search->failed;
     }
@@ -242,6 +264,7 @@ static void meet_elements(PyObject *list, struct search *search)
     }
 }
 
+/* Meets all objects that an object refers to. */
 static void look_into(PyObject *object, struct search *search)
 {
     search->elements = 0;
@@ -249,8 +272,8 @@ static void look_into(PyObject *object, struct search *search)
         meet_elements(object, search);
     }
     else if (PyFunction_Check(object)) {
-        /* A function is not the owner of its module: what that holds is no keeper's because the
-         * function is. */
+        /* The globals of a function are a namespace. What they hold does not belong to a keeper
+         * only because the keeper holds the function. */
         PyFunctionObject *function = (PyFunctionObject *)object;
         meet_namespace(search, function->func_globals);
         PyObject *parts[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
@@ -267,6 +290,7 @@ static void look_into(PyObject *object, struct search *search)
     }
 }
 
+/* Meets the value of a variable. A `variable_visitor`. */
 static int meet_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg)
 {
     (void)number;
@@ -279,7 +303,7 @@ static int meet_variable(PyObject *value, Py_ssize_t number, PyObject *name, boo
     return search->failed ? -1 : 0;
 }
 
-/* What the class of a keeper holds for all its instances, such as a cache. */
+/* Meets the attributes of a keeper's class and its bases, such as a cache. */
 static void meet_class_attributes(PyObject *keeper, struct search *search)
 {
     PyObject *mro = Py_TYPE(keeper)->tp_mro;
@@ -291,8 +315,7 @@ static void meet_class_attributes(PyObject *keeper, struct search *search)
     }
 }
 
-/* Looks into an object and all that is reached from it: it keeps what it holds. -1 with an error
- * set. */
+/* Searches a keeper and all that is reached from it. -1 with an error set. */
 static int look_inside(struct search *search, PyObject *keeper)
 {
     struct queue *queue = &search->inside;
@@ -300,9 +323,10 @@ static int look_inside(struct search *search, PyObject *keeper)
     search->is_inside = true;
     look_into(keeper, search);
     meet_class_attributes(keeper, search);
-    for (int looked = 0; search->sought > 0 && !search->failed && queue->first < queue->end && looked < INSIDE;
+    for (int looked = 0;
+         search->sought > 0 && !search->failed && queue->first < queue->end && looked < OBJECTS_INSIDE_KEEPER;
          looked++) {
-        /* Held by the table. */
+        /* The table `met` keeps it alive. */
         PyObject *object = queue->objects[queue->first++];
         int look = look_at(search->judgements, Py_TYPE(object));
         if (look < 0) {
@@ -319,7 +343,8 @@ static int look_inside(struct search *search, PyObject *keeper)
     return search->failed ? -1 : 0;
 }
 
-/* Looks into what was met, from one place of the queue on. -1 with an error set. */
+/* Looks into at most so many objects of the queue `outside`, and searches the keepers among them.
+ * -1 with an error set. */
 static int look_on(struct search *search, int at_most)
 {
     struct queue *queue = &search->outside;
@@ -339,8 +364,8 @@ static int look_on(struct search *search, int at_most)
     return 0;
 }
 
-/* The name of the module of a class, or of the module whose variables are given: borrowed, NULL
- * with an error set or not. */
+/* The name of the module of a class, or of the module whose dict is given: borrowed. NULL if there
+ * is none, and with an error set. */
 static PyObject *module_name(PyObject *namespace)
 {
     static PyObject *of_module, *of_class;
@@ -354,15 +379,16 @@ static PyObject *module_name(PyObject *namespace)
     return name != NULL && PyUnicode_CheckExact(name) ? name : NULL;
 }
 
-/* Looks for keepers from the variables of modules and classes of the program that were met: what
- * the running code can call has them. -1 with an error set. */
+/* Looks for keepers from the variables of the program's modules and classes that were met. -1 with
+ * an error set. */
 static int look_from_namespaces(struct search *search)
 {
     struct queue *namespaces = &search->namespaces, *queue = &search->outside;
     int failed = 0;
     Py_ssize_t looked = 0;
-    while (failed == 0 && search->sought > 0 && namespaces->first < namespaces->end && looked < OF_NAMESPACES) {
-        /* Held by the table. */
+    while (failed == 0 && search->sought > 0 && namespaces->first < namespaces->end &&
+           looked < OBJECTS_FROM_NAMESPACES) {
+        /* The table `namespaces_met` keeps it alive. */
         PyObject *namespace = namespaces->objects[namespaces->first++], *name = module_name(namespace);
         int may_hold = name == NULL ? -(PyErr_Occurred() != NULL) : may_hold_keepers(search->judgements, name);
         if (may_hold <= 0) {
@@ -372,21 +398,25 @@ static int look_from_namespaces(struct search *search)
         Py_ssize_t from = queue->first = queue->end;
         search->elements = 0;
         meet(PyType_Check(namespace) ? ((PyTypeObject *)namespace)->tp_dict : namespace, search);
-        failed = search->failed ? -1 : look_on(search, AT_FIRST);
+        failed = search->failed ? -1 : look_on(search, OBJECTS_AT_FIRST);
         looked += queue->first - from;
     }
     return failed;
 }
 
-/* Looks for keepers from the variables of frames, the innermost first, and of their modules:
- * each a little way, then from the modules and classes that were met, and then from all of them
- * further. -1 with an error set. */
+/* Looks for keepers from the variables of frames, the innermost first, and of their modules: at
+ * first a little way from each, then from the modules and classes that were met, and in the end
+ * further from all frames and modules. -1 with an error set. */
 static int look_from_frames(struct search *search, PyObject *frames)
 {
     struct queue *queue = &search->outside;
-    Py_ssize_t number = PyList_GET_SIZE(frames), left[FRAMES + GLOBALS][2];
+    /* The part of the queue that was left over from each frame or module. */
+    struct {
+        Py_ssize_t first, end;
+    } left[MAX_FRAMES + MAX_GLOBALS];
+    Py_ssize_t number = PyList_GET_SIZE(frames);
     int failed = 0, sources = 0;
-    for (Py_ssize_t i = 0; failed == 0 && search->sought > 0 && i < number + GLOBALS; i++) {
+    for (Py_ssize_t i = 0; failed == 0 && search->sought > 0 && i < number + MAX_GLOBALS; i++) {
         if (i >= number && i - number >= number) {
             break;
         }
@@ -399,22 +429,22 @@ static int look_from_frames(struct search *search, PyObject *frames)
             failed = meet_variable(names, -1, NULL, false, 0, search);
             Py_DECREF(names);
         }
-        failed = failed == 0 ? look_on(search, AT_FIRST) : -1;
-        left[sources][0] = queue->first;
-        left[sources++][1] = queue->end;
+        failed = failed == 0 ? look_on(search, OBJECTS_AT_FIRST) : -1;
+        left[sources].first = queue->first;
+        left[sources++].end = queue->end;
     }
     failed = failed == 0 ? look_from_namespaces(search) : -1;
     Py_ssize_t met = queue->end;
     for (int source = 0; failed == 0 && source < sources; source++) {
-        for (Py_ssize_t at = left[source][0]; failed == 0 && at < left[source][1]; at++) {
+        for (Py_ssize_t at = left[source].first; failed == 0 && at < left[source].end; at++) {
             failed = put_last(queue, queue->objects[at]);
         }
     }
     queue->first = met;
-    return failed == 0 ? look_on(search, AFTERWARDS) : -1;
+    return failed == 0 ? look_on(search, OBJECTS_AFTERWARDS) : -1;
 }
 
-/* Looks into the variables of modules that keep what is in them. -1 with an error set. */
+/* Searches the dicts of modules that are keepers themselves. -1 with an error set. */
 static int look_into_modules(struct search *search, PyObject *variables)
 {
     for (Py_ssize_t i = 0; search->sought > 0 && i < PyTuple_GET_SIZE(variables); i++) {
@@ -441,42 +471,45 @@ static void search_clear(struct search *search)
     PyMem_Free(search->inside.objects);
 }
 
-/* Whether an object may be looked into on the way to what only the running code refers to. Of a
- * class that is not known yet it may not: the search that follows asks. */
+/* The `may_enter` of traversals from variables: whether an object is certainly no keeper. An object
+ * of a class that is not known yet is not entered; the search that follows asks about it. */
 static bool is_no_keeper(PyObject *object, const void *judgements)
 {
     return !PyFunction_Check(object) && !PyModule_Check(object) && look_known(judgements, Py_TYPE(object)) == LOOK_INTO;
 }
 
+/* Follows the references of an object that only a variable refers to. A `variable_visitor`. */
 static int follow_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *arg)
 {
     (void)number;
     (void)name;
-    struct through *through = arg;
-    if (is_own && table_find(&through->count->left, value) == NULL && Py_REFCNT(value) - extra == 1 &&
-        PyObject_GC_IsTracked(value) && !PyType_Check(value) && through->may_enter(value, through->arg)) {
-        follow_all(value, through);
+    struct traversal *traversal = arg;
+    if (is_own && table_find(&traversal->count->left, value) == NULL && Py_REFCNT(value) - extra == 1 &&
+        PyObject_GC_IsTracked(value) && !PyType_Check(value) && traversal->may_enter(value, traversal->arg)) {
+        follow_all(value, traversal);
     }
-    return PyErr_Occurred() ? -1 : through->count->open == 0;
+    return PyErr_Occurred() ? -1 : traversal->count->objects_left == 0;
 }
 
-/* Finds the references of variables, and then those of containers that variables alone refer to:
- * most of what is left at the end of a block has no others. -1 with an error set. */
+/* Subtracts the references of variables, and of containers that only variables refer to. Most
+ * resources that are left at the end of a block have no other references, so that no keeper needs
+ * to be looked for. -1 with an error set. */
 static int find_from_variables(struct count *count, const struct judgements *judgements, PyObject *frames)
 {
-    Py_ssize_t innermost = PyList_GET_SIZE(frames) < INNERMOST ? PyList_GET_SIZE(frames) : INNERMOST;
+    Py_ssize_t number = PyList_GET_SIZE(frames);
+    Py_ssize_t innermost = number < MAX_FOLLOWED_FRAMES ? number : MAX_FOLLOWED_FRAMES;
     int failed = 0;
-    for (Py_ssize_t i = 0; failed == 0 && count->open > 0 && i < innermost; i++) {
+    for (Py_ssize_t i = 0; failed == 0 && count->objects_left > 0 && i < innermost; i++) {
         failed = visit_variables((PyFrameObject *)PyList_GET_ITEM(frames, i), find_in_variable, count);
     }
-    if (failed == 0 && count->open > 0) {
+    if (failed == 0 && count->objects_left > 0) {
         failed = find_in_libraries(count);
     }
-    for (Py_ssize_t i = 0; failed == 0 && count->open > 0 && i < innermost; i++) {
-        struct through through = {.count = count, .may_enter = is_no_keeper, .arg = judgements};
-        /* No other code may run while objects are looked into. */
+    for (Py_ssize_t i = 0; failed == 0 && count->objects_left > 0 && i < innermost; i++) {
+        struct traversal traversal = {.count = count, .may_enter = is_no_keeper, .arg = judgements};
+        /* The garbage collector could run other code while objects are traversed. */
         int collects = PyGC_Disable();
-        failed = visit_variables((PyFrameObject *)PyList_GET_ITEM(frames, i), follow_variable, &through);
+        failed = visit_variables((PyFrameObject *)PyList_GET_ITEM(frames, i), follow_variable, &traversal);
         failed = failed < 0 ? -1 : 0;
         if (collects) {
             PyGC_Enable();
@@ -499,11 +532,11 @@ PyObject *compiled_kept_entries(PyObject *module, PyObject *const *arguments, Py
     struct count count = {.types = arguments[1]};
     PyObject *kept = NULL, *running = NULL;
     int failed = count_all(&count, arguments[0], "kept_entries");
-    if (failed == 0 && (running = running_frames(FRAMES)) == NULL) {
+    if (failed == 0 && (running = running_frames(MAX_FRAMES)) == NULL) {
         failed = -1;
     }
     failed = failed == 0 ? find_from_variables(&count, &judgements, running) : -1;
-    struct search search = {.count = &count, .judgements = &judgements, .sought = count.open};
+    struct search search = {.count = &count, .judgements = &judgements, .sought = count.objects_left};
     if (failed == 0 && search.sought == 0) {
         kept = PyList_New(0);
     }

@@ -1,5 +1,5 @@
-/* What the variables of frames refer to: those of the frames that run, those of frames that have
- * ended, and which of a block's were somebody else's when it began. */
+/* The variables of frames: those of running and of ended frames, and which variables of a block
+ * were bound before the block began. */
 #include "holding.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@
 
 /* ------------------------------------------------------------------ the variables of a frame */
 
-/* Whether the variables of some code lie in a dict: that of a module or a class. */
+/* Whether the variables of a code object are in a dict, as those of a module or a class body are. */
 static bool lie_in_a_dict(const PyCodeObject *code) { return !(code->co_flags & CO_OPTIMIZED); }
 
 static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
@@ -27,7 +27,7 @@ static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
     int result = names == NULL ? -1 : 0;
     if (names != NULL && PyDict_Check(names)) {
         for (Py_ssize_t at = 0; result == 0 && PyDict_Next(names, &at, &name, &value);) {
-            /* Others may run code when they are looked up. */
+            /* Looking up a name of another type may run code. */
             result = PyUnicode_CheckExact(name) ? visit(value, -1, name, true, 0, arg) : 0;
         }
     }
@@ -37,15 +37,18 @@ static int visit_dict(PyFrameObject *frame, variable_visitor visit, void *arg)
 
 #ifdef FRAMES_ARE_KNOWN
 
-/* What a variable refers to, which may be a cell: borrowed, NULL where it has no value. */
+/* The low bits of a reference in a frame are flags. Of a counted reference both are 0. */
+enum { FLAGS_OF_REFERENCE = 3, IS_BORROWED = 1 };
+
+/* The value of a variable, which may be a cell: borrowed. NULL for an unbound one. `is_counted`
+ * says whether the frame has a reference of its own to the value. */
 static PyObject *local_of(const PyFrameObject *frame, int number, bool *is_counted)
 {
 #if PY_VERSION_HEX >= 0x030E0000
-    /* The lowest bits are flags. A parameter may borrow what its caller has, and counts no
-     * reference then. */
+    /* A parameter may borrow the reference of its caller. */
     uintptr_t bits = frame->f_frame->localsplus[number].bits;
-    *is_counted = (bits & 3) == 0;
-    return (PyObject *)(bits & ~(uintptr_t)3);
+    *is_counted = (bits & FLAGS_OF_REFERENCE) == 0;
+    return (PyObject *)(bits & ~(uintptr_t)FLAGS_OF_REFERENCE);
 #else
     *is_counted = true;
     return frame->f_frame->localsplus[number];
@@ -55,7 +58,7 @@ static PyObject *local_of(const PyFrameObject *frame, int number, bool *is_count
 int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
 {
     PyCodeObject *code = PyFrame_GetCode(frame);
-    /* The frame holds it. */
+    /* The frame keeps the code alive. */
     Py_DECREF(code);
     if (lie_in_a_dict(code)) {
         return visit_dict(frame, visit, arg);
@@ -66,7 +69,7 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         bool is_own;
         PyObject *value = local_of(frame, i, &is_own);
         if (value != NULL && (kind & (CO_FAST_CELL | CO_FAST_FREE)) && PyCell_Check(value)) {
-            /* One that a function inside refers to as well is not the frame's alone. */
+            /* A cell with more references also belongs to a function defined inside this one. */
             is_own = !(kind & CO_FAST_FREE) && Py_REFCNT(value) == 1;
             value = PyCell_GET(value);
         }
@@ -87,8 +90,8 @@ int visit_variables(PyFrameObject *frame, variable_visitor visit, void *arg)
         result = visit_dict(frame, visit, arg);
     }
     else {
-        /* Those that a function inside can refer to come last. Whether one does, this Python does
-         * not show: in doubt they are held. */
+        /* Plain variables and free ones. Variables that an inner function can refer to are never
+         * the frame's own: this Python does not show whether an inner function does. */
         PyObject *groups[] = {PyCode_GetVarnames(code), PyCode_GetFreevars(code)};
         PyObject *cells = PyCode_GetCellvars(code);
         for (int group = 0; group < 2; group++) {
@@ -121,7 +124,8 @@ int visit_borrowed(PyFrameObject *frame, visitproc visit, void *arg)
     PyCodeObject *code = PyFrame_GetCode(frame);
     const _PyStackRef *at = frame->f_frame->localsplus + code->co_nlocalsplus, *end = frame->f_frame->stackpointer;
     for (; result == 0 && end != NULL && at < end; at++) {
-        PyObject *value = (at->bits & 3) == 1 ? (PyObject *)(at->bits & ~(uintptr_t)3) : NULL;
+        bool is_borrowed = (at->bits & FLAGS_OF_REFERENCE) == IS_BORROWED;
+        PyObject *value = is_borrowed ? (PyObject *)(at->bits & ~(uintptr_t)FLAGS_OF_REFERENCE) : NULL;
         result = value == NULL ? 0 : visit(value, arg);
     }
     Py_DECREF(code);
@@ -138,8 +142,8 @@ bool has_ended(PyFrameObject *frame)
 #ifdef FRAMES_ARE_KNOWN
     return frame->f_frame->owner == FRAME_OWNED_BY_FRAME_OBJECT;
 #else
-    /* This Python does not show it. One of a generator or a coroutine may be suspended: in doubt
-     * its variables hold. */
+    /* This Python does not show whether a frame has ended. That of a generator or coroutine may be
+     * suspended: in doubt it has not ended, and its variables hold. */
     PyCodeObject *code = PyFrame_GetCode(frame);
     bool ended = !(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
     Py_DECREF(code);
@@ -177,8 +181,9 @@ PyObject *running_frames(Py_ssize_t at_most)
     return frames;
 }
 
-/* ------------------------------------------------------------------ what a block's variables were when it began */
+/* ------------------------------------------------------------------ variables bound when a block begins */
 
+/* Whether an object is a resource that was released. */
 static bool is_dead(PyObject *object)
 {
     PyObject *key = PyLong_FromVoidPtr(object);
@@ -189,7 +194,7 @@ static bool is_dead(PyObject *object)
     return resource == object;
 }
 
-/* Whether a value is a disposed resource, or a tuple of a kind's around one. */
+/* Whether a value is a disposed resource, or an instance of a subclass of tuple with one in it. */
 static bool was_disposed(PyObject *value)
 {
     if (PyDict_GET_SIZE(dead_table) == 0) {
@@ -204,7 +209,7 @@ static bool was_disposed(PyObject *value)
     return disposed;
 }
 
-/* A set of the numbers, or the names, of variables that are somebody else's too. */
+/* Adds the number or the name of a variable to the set `noted`. A `variable_visitor`. */
 static int note_variable(PyObject *value, Py_ssize_t number, PyObject *name, bool is_own, int extra, void *noted)
 {
     (void)is_own;
@@ -212,9 +217,9 @@ static int note_variable(PyObject *value, Py_ssize_t number, PyObject *name, boo
     if (was_disposed(value) || (name == NULL && number < 0)) {
         return 0;
     }
-    PyObject *what = name != NULL ? Py_NewRef(name) : PyLong_FromSsize_t(number);
-    int failed = what == NULL ? -1 : PySet_Add(noted, what);
-    Py_XDECREF(what);
+    PyObject *variable = name != NULL ? Py_NewRef(name) : PyLong_FromSsize_t(number);
+    int failed = variable == NULL ? -1 : PySet_Add(noted, variable);
+    Py_XDECREF(variable);
     return failed;
 }
 

@@ -1,6 +1,5 @@
-/* What a log of births is for compiled code that records births: implemented by the leak detector,
- * used by frameworks, which are given its capsule when a detector opens. Every function is called
- * with the GIL held. */
+/* The interface of the birth log for compiled code. The leak detector implements it. Frameworks
+ * get its capsule when a detector opens. Every function is called with the GIL held. */
 #ifndef DISPOSESCOPE_SCOPES_BIRTH_LOG_H
 #define DISPOSESCOPE_SCOPES_BIRTH_LOG_H
 
@@ -9,41 +8,44 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Behind a capsule. There is one log in a process, which lives as long as that. */
+/* What the capsule points to. A process has one log, which lives as long as the process. */
 struct birth_log_api {
     /* Whether births are being recorded. */
     bool (*is_open)(void);
-    /* A block was born at an address, of a kind and on a device by their numbers; whether it is in
-     * the log now. Keeps an exception that is set. */
+    /* Record a memory block that was allocated at `address`. `kind` and `device` are numbers from
+     * `kind_number` and `device_number`. Returns whether the log has the block now. An exception
+     * that is set stays set. */
     bool (*block_born)(void *address, size_t nbytes, uint16_t kind, uint16_t device);
-    /* It is freed, or was moved in memory and changed its size. */
+    /* Record that the block at an address is freed, or was reallocated elsewhere. */
     void (*block_died)(void *address);
     void (*block_moved)(void *before, void *after, size_t nbytes);
-    /* Whether the log has a block at an address: then that block is in use. */
+    /* Whether the log has a block at `address`, which means that the block is in use. */
     bool (*has_block)(void *address);
-    /* Whether births are sampled; whether one of so many bytes is to be kept: to be asked once for
-     * each. */
+    /* Whether only a sample of births is recorded. */
     bool (*samples)(void);
+    /* Whether the sample includes a birth of `nbytes`. To be called once for each birth. */
     bool (*is_kept)(size_t nbytes);
-    /* Memory was born, and is to be kept: `object` stands for it, and `op` is the name of the call
-     * or NULL. Does nothing where it is known. 0, or -1 with an exception. */
+    /* Record a birth that the sample includes. `object` stands for the memory, `op` is the name of
+     * the call that made it, or NULL. Does nothing if the log knows the object. 0, or -1 with an
+     * exception. */
     int (*memory_born)(PyObject *object, PyObject *op, size_t nbytes, uint16_t kind, uint16_t device);
-    /* Something was born, and died before anybody could look at it: the births after it are later. */
+    /* Count a birth whose object died before anybody could look at it, so that later births get
+     * later numbers. */
     void (*passed_unseen)(void);
-    /* Whether an object is known to stand for memory. */
+    /* Whether the log knows an object that stands for memory. */
     bool (*has_memory)(PyObject *object);
-    /* An object stands for memory of which nothing is to be reported; does nothing where it is
-     * known. 0, or -1 with an exception. */
+    /* Leave the memory that `object` stands for out of all reports. Does nothing if the log knows
+     * the object. 0, or -1 with an exception. */
     int (*exclude_memory)(PyObject *object);
-    /* For a birth that is recorded later: what it would be recorded with here and now, its line and
-     * its scope; a new reference, or NULL without an exception. May run Python code. */
+    /* The line and the scope of a birth that happens now and is recorded later: a new reference,
+     * or NULL without an exception. May run Python code. */
     PyObject *(*remember_origin)(void);
-    /* Whether it was remembered since the log was opened last: the names of scopes are others after
-     * that. */
+    /* Whether an origin was remembered since the log was opened last. Older origins refer to scope
+     * names that the log no longer has. */
     bool (*is_recent)(PyObject *remembered);
-    /* Record the births on this thread with that, until it is called with NULL. */
+    /* Record the births on this thread with a remembered origin, until called with NULL. */
     void (*use_origin)(PyObject *remembered);
-    /* The number of the name of a kind, and of a device. */
+    /* The number that stands for the name of a kind, or of a device. */
     uint16_t (*kind_number)(PyObject *name);
     uint16_t (*device_number)(PyObject *name);
 };

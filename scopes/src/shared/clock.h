@@ -1,4 +1,4 @@
-/* The milliseconds of a clock that never goes back, read as cheaply as the system can. */
+/* A monotonic clock in milliseconds: the coarse clock of the system, which is the cheapest one. */
 #ifndef DISPOSESCOPE_SCOPES_CLOCK_H
 #define DISPOSESCOPE_SCOPES_CLOCK_H
 

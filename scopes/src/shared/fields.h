@@ -1,12 +1,12 @@
-/* Fields of objects that Python code reads and assigns, with a check of what is assigned: the
+/* Fields of C structs that Python code can read and assign. An assignment checks the type, because
  * compiled code relies on it. */
 #ifndef DISPOSESCOPE_SCOPES_FIELDS_H
 #define DISPOSESCOPE_SCOPES_FIELDS_H
 
 #include "types.h"
 
-/* What a field holds an instance of. The addresses of Python's own types are no constants on
- * Windows, so that they cannot stand in a field. */
+/* The type of a field's value. An enum, because on Windows the addresses of Python's own types are
+ * no compile-time constants and cannot initialise a static `struct field`. */
 enum content { AN_OBJECT, A_BOOL, A_DICT, A_FRAME, AN_INT, A_LIST, A_STR, A_TUPLE, OWN_TYPE };
 
 struct field {
@@ -14,7 +14,7 @@ struct field {
     size_t offset;
     enum content content;
     bool may_be_none;
-    PyTypeObject *own; /* NULL but for OWN_TYPE: a type of the extension's */
+    PyTypeObject *own; /* for OWN_TYPE, a type that this extension defines; else NULL */
 };
 
 static inline PyTypeObject *type_of_content(const struct field *field)
@@ -41,7 +41,7 @@ static inline PyTypeObject *type_of_content(const struct field *field)
     }
 }
 
-/* For a PyGetSetDef, with a `struct field` as closure. */
+/* The getter of a PyGetSetDef whose closure is a `struct field`. `set_field` is the setter. */
 static inline PyObject *get_field(PyObject *self, void *closure)
 {
     return Py_NewRef(*(PyObject **)((char *)self + ((const struct field *)closure)->offset));

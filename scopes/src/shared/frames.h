@@ -1,5 +1,9 @@
-/* The frames of the calling thread, innermost first, without making objects of them where this
- * Python lets us. */
+/* A walk over the frames of the calling thread, innermost first. On Python 3.11 it makes no frame
+ * objects:
+ *
+ *     for (walk_begin(&walk); !walk_ended(&walk); walk_out(&walk)) { ... }
+ *     walk_end(&walk);
+ */
 #ifndef DISPOSESCOPE_SCOPES_FRAMES_H
 #define DISPOSESCOPE_SCOPES_FRAMES_H
 
@@ -13,11 +17,12 @@
 #include <internal/pycore_frame.h>
 #undef Py_BUILD_CORE
 
-/* Its fields are borrowed. */
+/* `frame` is borrowed. */
 struct walk {
     _PyInterpreterFrame *frame;
 };
 
+/* Skips frames that have not executed their first instruction. */
 static inline void walk_settle(struct walk *walk)
 {
     while (walk->frame != NULL && _PyFrame_IsIncomplete(walk->frame)) {
@@ -47,11 +52,13 @@ static inline void walk_end(struct walk *walk) { walk->frame = NULL; }
 
 #else
 
+/* `frame` is owned, `code` is borrowed from it. */
 struct walk {
     PyFrameObject *frame;
     PyCodeObject *code;
 };
 
+/* Makes `frame`, whose reference is taken over, the current one. */
 static inline void walk_enter(struct walk *walk, PyFrameObject *frame)
 {
     Py_XDECREF(walk->frame);
@@ -59,7 +66,7 @@ static inline void walk_enter(struct walk *walk, PyFrameObject *frame)
     walk->code = NULL;
     if (frame != NULL) {
         walk->code = PyFrame_GetCode(frame);
-        /* The frame holds it. */
+        /* The frame keeps the code alive. */
         Py_DECREF(walk->code);
     }
 }

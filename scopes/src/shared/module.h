@@ -1,5 +1,6 @@
-/* How the compiled modules are made. Each keeps state that is the process's, for one copy of the
- * package in one interpreter: every other one is refused before it touches any. */
+/* The check that every compiled module makes before it initialises itself. The modules keep state
+ * per process, for one copy of the package in the main interpreter. Further copies and other
+ * interpreters are refused. */
 #ifndef DISPOSESCOPE_SCOPES_MODULE_H
 #define DISPOSESCOPE_SCOPES_MODULE_H
 
@@ -7,7 +8,8 @@
 #include <Python.h>
 #include <stdbool.h>
 
-/* To be asked first by what fills a module. False with an error set. */
+/* Whether a module may be initialised. Its Py_mod_exec function calls this first. `is_made` says
+ * that the module was initialised before. False with an error set. */
 static inline bool module_may_be_made(PyObject *module, bool is_made)
 {
 #ifdef Py_GIL_DISABLED

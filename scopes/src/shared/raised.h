@@ -1,12 +1,12 @@
-/* The exception that is set, taken as an object: for every compiled part that keeps one. */
+/* Take the exception that is set as an object, keep it, and set it again later. */
 #ifndef DISPOSESCOPE_RAISED_H
 #define DISPOSESCOPE_RAISED_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-/* The exception that was just raised, normalised and with its traceback: a new reference. None is
- * set afterwards. One without memory runs no Python code. */
+/* The exception that was just raised, normalised and with its traceback: a new reference. No
+ * exception is set afterwards. Runs no Python code for a MemoryError. */
 static inline PyObject *take_raised(void)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -24,7 +24,7 @@ static inline PyObject *take_raised(void)
 #endif
 }
 
-/* Raises it again, as it is: neither its traceback nor its context changes. */
+/* Raises an exception again. Neither its traceback nor its context changes. */
 static inline void put_raised(PyObject *raised)
 {
 #if PY_VERSION_HEX >= 0x030C0000
@@ -34,8 +34,8 @@ static inline void put_raised(PyObject *raised)
 #endif
 }
 
-/* Clears the exception that is set, where nothing can be raised. One that stops the program comes
- * up in this thread again, at the next line of Python. */
+/* Clears the exception that is set, in functions that cannot raise. An exception that stops the
+ * program, such as KeyboardInterrupt, is raised again in this thread at the next line of Python. */
 static inline void put_off_raised(void)
 {
     PyObject *raised = take_raised();

@@ -1,9 +1,9 @@
 /* The objects that scopes are made of: the entry of a resource, the counters of a thread, and the
- * state of a scope. Other compiled parts of the package read them, and find the types and tables in
- * the capsule `api` of this room's module.
+ * state of a scope. Other compiled parts of the package read them. They find the types and tables
+ * in the capsule `disposescope.scopes.compiled.api`.
  *
- * All of it is used with the GIL held. A field of an object is never NULL, and holds a reference of
- * its own; where it has nothing it holds None, or the empty tuple. */
+ * All functions are called with the GIL held. An object's PyObject * field is never NULL and owns
+ * its reference, unless a comment says otherwise. An empty field holds None or the empty tuple. */
 #ifndef DISPOSESCOPE_SCOPES_TYPES_H
 #define DISPOSESCOPE_SCOPES_TYPES_H
 
@@ -28,16 +28,18 @@ enum counter {
     COUNTERS
 };
 
-/* Only its thread adds to it, so that no count is lost; but for births, which compiled code alone
- * counts. It is in the list of all ledgers until its thread ends; the entries of what was born on
- * the thread hold it. */
+/* Only its own thread adds to the counts, so that none is lost without a lock. Counts of births are
+ * the exception: other threads may change them, but only in compiled code, in one step. A ledger is
+ * in the ring of all ledgers until its thread ends. The entries of resources born on the thread
+ * keep it alive. */
 typedef struct Ledger {
     PyObject_HEAD
     long long counts[COUNTERS];
-    /* Both stand for the time since the counters were set to zero: of births in a scope, and
-     * outside. */
+    /* Two plain objects that stand for the time since the counters were set to zero. The entry of
+     * a birth that was counted refers to one of them: `period` for births in a scope,
+     * `unscoped_period` for others. A reset makes new ones, which marks older births. */
     PyObject *period, *unscoped_period;
-    /* Whether its thread has ended, which has left its counts to the process. */
+    /* Whether its thread has ended. Its counts are in the sum of all ended threads then. */
     bool has_ended;
     struct Ledger *previous, *next;
 } Ledger;
@@ -52,36 +54,40 @@ typedef struct {
     PyObject *home;    /* a Ledger or None */
     PyObject *unit;    /* an Entry or None */
     PyObject *members; /* a tuple of Entry */
-    /* Of what a scope has released: the `origin` of that scope. None for any other, also for a
-     * member. */
+    /* The `origin` of the scope that has released the resource. None if it is alive, if no scope
+     * released it, and for a member. */
     PyObject *released_by;
 } Entry;
 
-/* Whether it is not known yet if the birth is one that counts: see `counted` in compiled.pyi. */
+/* Whether it is still open if the birth counts in the statistics: see `counted` in compiled.pyi. */
 static inline bool is_open_birth(const Entry *entry) { return entry->counted == Py_None; }
 
-/* Of an object of a kind that is held: `held` is the object, or None once it is released or
- * kept. */
+/* The entry of an object that its scope holds strongly: see `Kind.is_held`. `held` is the object,
+ * or None once it is released or kept. */
 typedef struct {
     Entry entry;
     PyObject *held;
 } HeldEntry;
 
-/* Of what cannot be weakly referenced, and is held therefore. The weak reference is to the
- * token. */
+/* The entry of an object that cannot be weakly referenced, and is held for that reason. The weak
+ * reference points to the token instead. */
 typedef struct {
     HeldEntry held_entry;
     PyObject *token;
 } StrongEntry;
 
-/* Of a tuple: the weak reference is to its anchor. `tuples` has a pair of each tuple around that,
- * the oldest first: its type, and a tuple of weak references to its elements. */
+/* The entry of a tuple. The weak reference points to the tuple's anchor, a member whose identity
+ * stands for the tuple's. `tuples` has a pair for each tuple with this anchor, the oldest first:
+ * the tuple's type, and a tuple of weak references to its elements. */
 typedef struct {
     Entry entry;
     PyObject *tuples;
 } AnchoredEntry;
 
 /* ------------------------------------------------------------------ scopes */
+
+/* The values of `ScopeState.state`, as Python ints. `context.py` has the same numbers. */
+enum scope_state_number { SCOPE_UNOPENED, SCOPE_OPEN, SCOPE_CLOSED };
 
 /* The base of `DisposeScope`: see compiled.pyi. */
 typedef struct {
@@ -90,40 +96,42 @@ typedef struct {
     PyObject *name, *graph, *budget, *escapes;
     PyObject *strict;      /* True or False */
     PyObject *entries;     /* a dict, or an instance of a subclass of it */
-    PyObject *outer;       /* a ScopeState or None */
-    PyObject *below;       /* a ScopeState or None */
-    PyObject *frame;       /* a frame or None */
-    PyObject *suspended; /* a tuple of ScopeState */
-    PyObject *state;       /* 0, 1 or 2: unopened, open, closed */
-    PyObject *direct;      /* True or False */
-    PyObject *arena;       /* True or False */
-    PyObject *account;     /* the arena's, or None */
-    PyObject *served;      /* the arena's, or None */
+    PyObject *outer;       /* a ScopeState or None: the outer scope, as the user sees it */
+    PyObject *below;       /* a ScopeState or None: what was in the context variable before */
+    PyObject *frame;       /* a frame or None: that of the generator whose block this is */
+    PyObject *suspended;   /* a tuple of ScopeState: scopes suspended when this one was entered */
+    PyObject *state;       /* an int: see `enum scope_state_number` */
+    PyObject *direct;      /* True or False: see `scope_is_direct` */
+    PyObject *arena;       /* True or False: whether the arena serves the block */
+    PyObject *account;     /* the arena's account of the scope, or None */
+    PyObject *served;      /* what the arena puts back when the scope is left, or None */
     PyObject *variables;   /* what note_variables() returned when it was entered, or None */
     PyObject *escaped;     /* a tuple of Entry: what was held when it was left */
-    /* Where the scope was entered: the code that did, or None, and the offset of its
-     * instruction. */
+    /* Where the scope was entered: a code object or None, and the offset of its instruction. */
     PyObject *code;
     int instruction;
-    /* A tuple of the scope's name and of these two, made when the scope releases something; None
-     * before. */
+    /* The tuple (name, code, instruction), made when the scope releases something; None before. */
     PyObject *origin;
+    /* The option `keep_pages`; whether `arena` or `budget` is not the default; whether the option
+     * `graph` limits what the block may record. */
     bool keep_pages;
     bool has_memory_options;
     bool limits_recording;
 } ScopeState;
 
-static inline bool scope_is_closed(const ScopeState *scope) { return PyLong_AsLong(scope->state) == 2; }
-static inline bool scope_is_open(const ScopeState *scope) { return PyLong_AsLong(scope->state) == 1; }
+static inline bool scope_is_closed(const ScopeState *scope) { return PyLong_AsLong(scope->state) == SCOPE_CLOSED; }
+static inline bool scope_is_open(const ScopeState *scope) { return PyLong_AsLong(scope->state) == SCOPE_OPEN; }
 
-/* Whether it is open, and nothing about generators is to be thought of: then it is current where it
- * lies in the context variable, and `resolve` says who is otherwise. */
+/* Whether the scope is open, its block is no generator's, and no scope was suspended when it was
+ * entered. Such a scope is the current one if it is in the context variable. Otherwise
+ * `scopes_api.resolve` finds the current scope. */
 static inline bool scope_is_direct(const ScopeState *scope) { return scope->direct == Py_True; }
 static inline bool scope_is_strict(const ScopeState *scope) { return scope->strict == Py_True; }
 /* Whether the arena serves its block. */
 static inline bool scope_has_arena(const ScopeState *scope) { return scope->arena == Py_True; }
 
-/* Puts a new reference into a field. What was there is let go last, for that can run any code. */
+/* Puts a new reference into a field. The reference to the old value is dropped last, because that
+ * can run any code. */
 static inline void put(PyObject **field, PyObject *value)
 {
     PyObject *before = *field;
@@ -131,27 +139,28 @@ static inline void put(PyObject **field, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* ------------------------------------------------------------------ what other compiled parts find here */
+/* ------------------------------------------------------------------ the capsule for other compiled parts */
 
 #define SCOPES_API "disposescope.scopes.compiled.api"
 
-/* All of it lives as long as the process. */
+/* All pointers are valid until the process ends. */
 struct scopes_api {
     PyTypeObject *scope_state, *entry, *strong_entry, *anchored_entry;
-    /* The context variable with the innermost entered scope; by ``id``, the entries of what is
-     * alive; the listeners. */
+    /* `CURRENT`, `LIVE` and `LISTENERS` of compiled.pyi. */
     PyObject *current, *live, *listeners;
-    /* The current scope, where the innermost entered one is not direct: a new reference, None for
-     * no scope. NULL with an error set. Runs Python code. */
+    /* The current scope, given the scope in the context variable if that is not direct: a new
+     * reference, None for no scope. NULL with an error set. Runs Python code. */
     PyObject *(*resolve)(PyObject *scope);
-    /* The entry, a new reference, of a resource that is born into a scope and has an address and
-     * nothing else: no listener hears of it yet. NULL with an error set. Runs no Python code. */
+    /* Records the birth of a resource in a scope and returns its entry, a new reference. The
+     * resource may be uninitialised: only its address is used, and no listener is called. NULL with
+     * an error set. Runs no Python code. */
     PyObject *(*born_pending)(PyObject *resource, PyObject *kind, PyObject *scope);
-    /* Counts the birth of an entry only when somebody counts. Runs no Python code. */
+    /* Leaves it open whether the birth of an entry counts: see `counted` in compiled.pyi. Runs no
+     * Python code. */
     void (*leave_birth_open)(Entry *entry);
 };
 
-/* NULL with an error set where the module of scopes is not loaded. */
+/* The API behind a capsule; NULL with an error set if it is another capsule. */
 static inline const struct scopes_api *scopes_api_of(PyObject *capsule)
 {
     return (const struct scopes_api *)PyCapsule_GetPointer(capsule, SCOPES_API);
@@ -162,8 +171,8 @@ static inline bool is_scope_of(const struct scopes_api *api, PyObject *object)
     return PyObject_TypeCheck(object, api->scope_state);
 }
 
-/* Whether what a call returned is true; the reference is taken over. -1 with an error set, also
- * where the call returned NULL. */
+/* Whether `returned`, the result of a call, is true. Takes the reference over. -1 with an error
+ * set, also if the call failed and `returned` is NULL. */
 static inline int take_truth(PyObject *returned)
 {
     int answer = returned == NULL ? -1 : PyObject_IsTrue(returned);

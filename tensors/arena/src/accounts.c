@@ -1,3 +1,4 @@
+/* Accounts, the accounts of scopes, birth sites of blocks, and budgets: see accounts.h. */
 #include "accounts.h"
 
 #include <stdlib.h>
@@ -6,12 +7,12 @@
 #include "functions.h"
 #include "tracked.h"
 
-/* Its reference is never dropped. */
+/* Never freed: it begins with a reference that is never dropped. */
 struct account account_of_nobody = {.references = 1, .budget = SIZE_MAX};
 struct account_figures account_totals;
 size_t passes_open;
 
-static struct account *limited; /* all with a budget, the latest first */
+static struct account *limited; /* the list of all accounts with a budget, the latest first */
 static uint64_t last_serial;
 
 struct account *account_limited(uint64_t serial)
@@ -30,6 +31,7 @@ void pass_release(struct pass_head *pass)
     }
 }
 
+/* Take an account out of the list of accounts with a budget. */
 static void forget_limited(const struct account *account)
 {
     struct account **place = &limited;
@@ -62,9 +64,10 @@ struct account *account_new(size_t budget, struct account *outer)
 
 void account_release(struct account *account)
 {
-    /* A closed account can be the last reference of the one it forwards to, and so on: a loop, for
-     * there may be thousands. Each has two references to drop, so that those which are due are kept
-     * in a list, through `owner`, unused by then. */
+    /* An account may hold the last reference to the one it forwards to, and so on, through
+     * thousands of accounts: so this is a loop and no recursion. An account has two references to
+     * drop, so that accounts to be freed are kept in a list, linked by the field `owner`, which is
+     * not used any more. */
     struct account *due = NULL;
     while (account != NULL) {
         if (--account->references == 0) {
@@ -99,8 +102,8 @@ struct account *account_at_the_end(struct account *account)
     while (account->forward != NULL) {
         struct account *next = account->forward;
         if (next->forward != NULL) {
-            /* Shorten the way by every second account. `next` lives on in the reference taken here
-             * until it is dropped. */
+            /* Skip every second account on the way. `account` held the reference to `next`, and
+             * drops it here. */
             struct account *after = next->forward;
             after->references++;
             account->forward = after;
@@ -185,10 +188,7 @@ void account_close(struct account *account, struct account *successor)
 
 /* ================================================================== the account of a scope */
 
-/* The account of a scope: made when the first block is born in it, held by its slot, and closed
- * with the scope at the latest. */
-
-/* The compiled part of scopes. */
+/* The API of the compiled module of scopes. */
 static const struct scopes_api *scopes;
 
 static int find_scopes(void)
@@ -210,10 +210,10 @@ ScopeState *scope_argument(PyObject *object)
     return NULL;
 }
 
-/* ------------------------------------------------------------------ the object that a scope holds */
+/* ------------------------------------------------------------------ the account object */
 
-/* What stands for the account in Python. The scope holds it in its field `account`; it holds one
- * reference to the account, and a weak one to the scope. */
+/* A Python object around an account. The scope holds it in its field `account`. It holds a
+ * reference to the account, and a weak reference to the scope. */
 struct account_object {
     PyObject_HEAD
     struct account *account;
@@ -226,8 +226,7 @@ static void account_dealloc(struct account_object *self)
     if (account != NULL) {
         account->owner = NULL;
         if (account->forward == NULL) {
-            /* A scope that died open, such as that of a generator at the exit of the
-             * interpreter. */
+            /* The scope died open, as a generator's may when the interpreter exits. */
             account_close(account, &account_of_nobody);
         }
         account_release(account);
@@ -238,16 +237,16 @@ static void account_dealloc(struct account_object *self)
 
 static PyTypeObject account_type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "disposescope.tensors.arena.compiled.Account",
-    .tp_doc = "What a scope has in use, as the scope holds it.",
+    .tp_doc = "The blocks and bytes that a scope has in use.",
     .tp_basicsize = sizeof(struct account_object),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = (destructor)account_dealloc,
 };
 
-/* ------------------------------------------------------------------ making it */
+/* ------------------------------------------------------------------ making an account */
 
-/* The account that blocks of the nearest scope outside with an account are charged to, borrowed;
- * that of nobody where there is none. */
+/* The account to which blocks of the nearest outer scope with an account are charged: borrowed. If
+ * there is no such scope, the account of nobody. */
 static struct account *account_around(const ScopeState *scope)
 {
     PyObject *outer = scope->outer;
@@ -261,7 +260,7 @@ static struct account *account_around(const ScopeState *scope)
     return &account_of_nobody;
 }
 
-/* Make an account. NULL with an exception. */
+/* Make the account of a scope that has none: borrowed from the scope. NULL with an exception. */
 static struct account *make_account(ScopeState *scope)
 {
     size_t budget = SIZE_MAX;
@@ -282,12 +281,12 @@ static struct account *make_account(ScopeState *scope)
         return NULL;
     }
     if (scope->account != Py_None) {
-        /* Making these objects can run the garbage collector, and that code which made an account
-         * first. */
+        /* Making these objects can run the garbage collector, and with it code that makes the
+         * scope's account. */
         Py_DECREF(held);
         return ((struct account_object *)scope->account)->account;
     }
-    /* What it has of the scopes outside: limits and a pass. */
+    /* The account of outer scopes gives it limits and a pass, if there are any. */
     struct account *outer =
         account_totals.budgets == 0 && passes_open == 0 ? &account_of_nobody : account_around(scope);
     struct account *account = account_new(budget, outer);
@@ -322,7 +321,7 @@ bool account_of_argument(PyObject *object, bool make, struct account **account)
     return *account != NULL || !PyErr_Occurred();
 }
 
-/* ------------------------------------------------------------------ back to the scope */
+/* ------------------------------------------------------------------ from an account to its scope */
 
 PyObject *account_scope(const struct account *account)
 {
@@ -338,11 +337,11 @@ PyObject *account_scope(const struct account *account)
     return scope == NULL ? Py_NewRef(Py_None) : scope;
 }
 
-/* ------------------------------------------------------------------ that of the current scope */
+/* ------------------------------------------------------------------ the current account */
 
-/* Whether a scope that a generator opened is the current one for certain: its generator runs, and
- * nothing else is to be thought of. `resolve` says the same, and what is current otherwise, in
- * Python: asked at each birth, it costs a generator of small batches a fifth of its time (see
+/* Whether a scope that a generator opened is certainly the current one: the generator runs, and no
+ * scope was suspended when it was opened. `resolve`, in Python, finds the current scope in all
+ * cases; called at each birth, it would cost a generator of small batches a fifth of its time (see
  * benchmarks/bench_scopes.py). */
 static bool runs_plainly(const ScopeState *scope)
 {
@@ -354,9 +353,9 @@ static bool runs_plainly(const ScopeState *scope)
     return back != NULL;
 }
 
-/* The account of the current scope, found the slow way: `top` is the innermost that was entered,
+/* The account of the current scope, found the slow way, given the scope in the context variable:
  * borrowed. Keeps an exception that is set. */
-static struct account *account_among_others(ScopeState *top)
+static struct account *resolve_account(ScopeState *top)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
@@ -366,11 +365,10 @@ static struct account *account_among_others(ScopeState *top)
     if (scope != NULL && scope != Py_None) {
         account = account_of((ScopeState *)scope, true);
     }
-    /* The scope is current, so somebody holds it, and it holds the account. */
+    /* The scope is current, so that somebody else holds it, and it holds the account. */
     Py_XDECREF(scope);
     if (PyErr_Occurred()) {
-        /* An interrupt, or the interpreter is going down, or out of memory: the block is
-         * nobody's. */
+        /* An interrupt, no memory, or the interpreter shuts down: the block will be unowned. */
         put_off_raised();
     }
     PyErr_Restore(type, value, traceback);
@@ -389,23 +387,21 @@ struct account *account_current(void)
         ScopeState *scope = (ScopeState *)top;
         account = scope->account != Py_None && scope_is_direct(scope)
                       ? ((struct account_object *)scope->account)->account
-                      : account_among_others(scope);
+                      : resolve_account(scope);
     }
     Py_DECREF(top);
     return account;
 }
 
-/* ================================================================== sites */
+/* ================================================================== birth sites of blocks */
 
+/* `sites.mark_of`; and the table, a dict from addresses to the marks that it returned. A block is
+ * in use while its address is in the table: it is taken out before the block is given back. */
 static PyObject *mark_function, *table;
-
-/* A block is in use while its site is in the table: whoever takes it out, before the block is given
- * back, holds the GIL. */
 
 static int make_sites(void)
 {
-    /* Kept for the life of the process: arrays are born and freed while the interpreter goes
-     * down. */
+    /* Never freed: arrays are born and freed while the interpreter shuts down. */
     table = PyDict_New();
     PyObject *module = table == NULL ? NULL : PyImport_ImportModule("disposescope.scopes.base.sites");
     mark_function = module == NULL ? NULL : PyObject_GetAttrString(module, "mark_of");
@@ -418,9 +414,11 @@ bool sites_wanted(const struct account *account, size_t nbytes)
     if (account->records) {
         return true;
     }
-    /* Under a budget, what could be among the largest: at most a thousand or so at once. */
+    /* Under a budget, only blocks of at least 1/1024 of it: they may be among the largest, and at
+     * most some thousand of them are in use at once. */
+    enum { SMALLEST_SHARE = 1024 };
     const struct account *limit = account->budget != SIZE_MAX ? account : account->limits;
-    return limit != NULL && nbytes >= limit->budget / 1024;
+    return limit != NULL && nbytes >= limit->budget / SMALLEST_SHARE;
 }
 
 bool sites_record(void *address)
@@ -462,9 +460,9 @@ void sites_forget(void *address)
     PyErr_Restore(type, value, traceback);
 }
 
-/* Whether the block that a row of the table is about counts for an account or one inside it (NULL:
- * every one does), and its bytes. Not where it was freed a moment ago. */
-static bool counts(PyObject *key, const struct account *wanted, size_t *nbytes)
+/* Whether a block, given the key of its site, belongs to an account or to an account inside it, and
+ * is still in use. Every block belongs to NULL. Sets its bytes. */
+static bool belongs_to(PyObject *key, const struct account *wanted, size_t *nbytes)
 {
     bool result = false;
     if (PyDict_Contains(table, key) == 1) {
@@ -497,7 +495,7 @@ PyObject *arena_sites(PyObject *module, PyObject *scope)
     PyObject *key, *mark;
     size_t nbytes;
     while (rows != NULL && PyDict_Next(copy, &position, &key, &mark)) {
-        if (counts(key, wanted, &nbytes)) {
+        if (belongs_to(key, wanted, &nbytes)) {
             PyObject *row = Py_BuildValue("On", mark, (Py_ssize_t)nbytes);
             if (row == NULL || PyList_Append(rows, row) < 0) {
                 Py_CLEAR(rows);
@@ -511,14 +509,12 @@ PyObject *arena_sites(PyObject *module, PyObject *scope)
 
 /* ================================================================== budgets */
 
-/* Budgets: what Python counts against them, and asks about a refusal. */
-
-/* An allocation that a budget refused, on this thread. It holds no account: a thread may end with
- * it. */
+/* A refused allocation. It holds no reference to the account, because it is never freed if its
+ * thread ends. */
 struct refusal {
-    uint64_t limit; /* the serial number of the account, 0 where none was refused */
-    size_t nbytes;  /* requested */
-    size_t charged; /* live then */
+    uint64_t limit; /* the serial number of the account whose budget refused; 0 for no refusal */
+    size_t nbytes;  /* the bytes requested */
+    size_t charged; /* the bytes that were charged to the account then */
 };
 
 static _Thread_local struct refusal last_refusal;
@@ -585,6 +581,5 @@ PyObject *arena_last_refusal(PyObject *module, PyObject *ignored)
                          (Py_ssize_t)last.nbytes);
 }
 
-/* ================================================================== what all of it needs */
 
 int accounts_make(void) { return PyType_Ready(&account_type) < 0 || find_scopes() < 0 || make_sites() < 0 ? -1 : 0; }

@@ -1,13 +1,14 @@
-/* Accounts: what each scope has in use.
+/* Accounts: the blocks and bytes that each scope has in use.
  *
  * Every block in use is charged to one account. An account is made when the first block is born in
- * its scope, and closed with the scope: then it forwards to the account of the outer scope, which
- * owns its blocks from that moment, however many they are; a block finds its present owner by
- * following the forwards, which are shortened on the way. The account `account_of_nobody` is for
- * blocks that no scope owns.
+ * its scope, and closed with the scope. A closed account forwards to the account of the outer
+ * scope, which owns its blocks from then on; so closing takes the same time however many blocks
+ * there are. A block finds its present owner by following the forwards, which are shortened on the
+ * way. The account `account_of_nobody` is for unowned blocks.
  *
- * An account lives as long as something refers to it: the scope, a block, an account that forwards
- * to it or has its limits from it. Blocks may be freed on any thread, long after the scope is gone.
+ * An account lives as long as something refers to it: its scope, a block, an account that forwards
+ * to it or that has it as its limit. Blocks may be freed on any thread, long after the scope is
+ * gone.
  *
  * Every function here is called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_ACCOUNTS_H
@@ -21,44 +22,43 @@
 
 #include "../../../scopes/src/shared/types.h"
 
-/* Make the types and tables of accounts, and find what they need of scopes. Returns 0, or -1 with
- * an exception. */
+/* Make the type and the tables of accounts, and import the API of scopes. Returns 0, or -1 with an
+ * exception. */
 int accounts_make(void);
 
-/* What an account knows of the pass that records its births: the head of a `struct pass`, from
- * malloc. */
+/* The beginning of a `struct pass`, which is allocated by malloc: what accounts need of it. */
 struct pass_head {
-    size_t references; /* of accounts, and of the object in Python */
+    size_t references; /* from accounts, and from the Python object */
     bool is_open;
 };
 
-/* How many passes are open. */
+/* The number of open passes. */
 extern size_t passes_open;
 
-/* Drop a reference; of NULL there is none. */
+/* Drop a reference to a pass, which may be NULL. */
 void pass_release(struct pass_head *pass);
 
-/* Whether births are recorded for an account with this pass; NULL is none. */
+/* Whether a pass, which may be NULL, records births. */
 static inline bool pass_is_open(const struct pass_head *pass) { return pass != NULL && pass->is_open; }
 
 struct account {
     size_t references;
-    size_t live_blocks, live_nbytes;       /* what its scope owns now; 0 once it is closed */
-    size_t peak_nbytes;                    /* the most that it owned at once */
+    size_t live_blocks, live_nbytes;       /* in use now, as requested; 0 once it is closed */
+    size_t peak_nbytes;                    /* the most live_nbytes so far */
     uint64_t births;                       /* blocks born in its scope */
-    uint64_t misses;                       /* of these, by asking the system for memory */
-    size_t escaped_blocks, escaped_nbytes; /* what its scope owned when it was closed */
-    size_t elsewhere_nbytes;               /* counted against the budget, and not in blocks: see account_charge */
-    size_t budget;                         /* SIZE_MAX: none */
-    size_t charged_nbytes;                 /* with a budget: live and elsewhere, of this account and of all inside */
-    struct account *limits;                /* of the nearest outer scope with a budget, or NULL; a reference */
-    struct account *forward;               /* closed: the account that owns its blocks; a reference */
-    bool keeps;                            /* closed: its scope keeps what is held, so that nothing escaped from it */
-    bool records;                          /* the birth site of every block is wanted */
-    uint64_t serial;                       /* with a budget: its number, of which there is no second; otherwise 0 */
-    struct account *next_limited;          /* with a budget: the next of those */
-    void *owner;                           /* the Python object that stands for it, or NULL */
-    struct pass_head *pass;                /* records its births while it is open; a reference, or NULL */
+    uint64_t misses;                       /* births for which the system was asked for memory */
+    size_t escaped_blocks, escaped_nbytes; /* what was in use when it was closed */
+    size_t elsewhere_nbytes;               /* memory of other libraries: see account_charge */
+    size_t budget;                         /* in bytes; SIZE_MAX: none */
+    size_t charged_nbytes;                 /* with a budget: live and elsewhere bytes, inner accounts included */
+    struct account *limits;                /* the account of the nearest outer scope with a budget, or NULL; owned */
+    struct account *forward;               /* closed: the account that owns its blocks; owned. NULL while open */
+    bool keeps;                            /* closed: the scope had escapes="keep", so that nothing escaped from it */
+    bool records;                          /* the birth site of every block is recorded */
+    uint64_t serial;                       /* with a budget: a number that is never used again; otherwise 0 */
+    struct account *next_limited;          /* with a budget: the next account in the list of all with a budget */
+    void *owner;                           /* the `struct account_object` that holds it, borrowed; or NULL */
+    struct pass_head *pass;                /* records births while it is open; owned, or NULL */
 };
 
 /* Totals over all accounts. */
@@ -71,19 +71,18 @@ struct account_figures {
 extern struct account account_of_nobody;
 extern struct account_figures account_totals;
 
-/* A new account with one reference, or NULL where there is no memory. outer: where its limits come
- * from. */
+/* A new account with one reference; NULL without memory. `outer` is the account whose limits hold
+ * for it as well. */
 struct account *account_new(size_t budget, struct account *outer);
 
-/* The account with a budget that has this serial number, NULL where it is gone; no new
- * reference. */
+/* The account with a budget that has a serial number: borrowed, NULL if it is gone. */
 struct account *account_limited(uint64_t serial);
 
 /* Drop a reference. */
 void account_release(struct account *account);
 
-/* The account that owns what was charged to this one: itself, or the end of its forwards. No new
- * reference. */
+/* The account that owns what was charged to this one: itself, or the end of its forwards.
+ * Borrowed. `account_now` is the same. */
 struct account *account_at_the_end(struct account *account);
 
 static inline struct account *account_now(struct account *account)
@@ -100,29 +99,30 @@ static inline bool account_has_escaped(const struct account *account)
     return account->forward != NULL;
 }
 
-/* The account with a budget that this many bytes more would exceed, or NULL. */
+/* The account whose budget `nbytes` more would exceed, or NULL: borrowed. */
 static inline struct account *account_refusing(struct account *account, size_t nbytes);
 
-/* Charge a block to an account, of which it has a reference already; take it off again, and drop
- * the reference. The account may have been closed meanwhile: then the one that owns its blocks now
- * is meant. */
+/* `account_add` charges a block to an account; the block has a reference to the account already.
+ * `account_drop` takes the block off again, and drops the reference. If the account was closed
+ * meanwhile, both change the account that it forwards to. */
 static inline void account_add(struct account *account, size_t nbytes);
 static inline void account_drop(struct account *account, size_t nbytes);
 
-/* A block changes its size. */
+/* Change the size of a block. */
 void account_resize(struct account *account, size_t before, size_t after);
 
-/* A block moves from one account to another, open one; the reference goes with it. */
+/* Move a block from one account to another, which is open. The block's reference to `source` is
+ * replaced by one to `target`. */
 void account_move(struct account *source, struct account *target, size_t nbytes);
 
-/* Count bytes against the budgets that are no block of the arena, or take them off again. */
+/* Count bytes that are no block of the arena against the budgets, or take them off again. */
 void account_charge(struct account *account, size_t nbytes);
 void account_discharge(struct account *account, size_t nbytes);
 
-/* Close an account: what it owns belongs to another, open one from now on. */
+/* Close an account. What it owns belongs to `successor`, which is open, from now on. */
 void account_close(struct account *account, struct account *successor);
 
-/* ------------------------------------------------------------------ on the path of every array */
+/* ------------------------------------------------------------------ called for every array */
 
 static inline struct account *account_first_limit(struct account *account)
 {
@@ -192,45 +192,46 @@ static inline void account_drop(struct account *account, size_t nbytes)
     }
 }
 
-/* The account of a scope: made when the first block is born in it, held by its field `account`, and
+/* ------------------------------------------------------------------ the account of a scope */
+
+/* It is made when the first block is born in the scope, held by the scope's field `account`, and
  * closed with the scope at the latest. */
 
-/* The scope that an object is, borrowed; NULL with TypeError where it is none. */
+/* An object as a scope, borrowed; NULL with a TypeError set if it is none. */
 ScopeState *scope_argument(PyObject *object);
 
-/* The account of a scope, or NULL where it has none yet; made where `make` is true, and then NULL
- * with an exception where that fails. No new reference: the scope holds it. */
+/* The account of a scope, borrowed from the scope. If it has none yet: NULL without an error, or,
+ * with `make`, a new account, NULL with an exception. */
 struct account *account_of(ScopeState *scope, bool make);
 
-/* Find the account of a scope in the same way. Returns false with an exception where the object is
- * no scope, or there is no memory. */
+/* Set `account` to what `account_of` returns. False with an exception if the object is no scope, or
+ * without memory. */
 bool account_of_argument(PyObject *object, bool make, struct account **account);
 
-/* The account that a block born now is charged to: the one of the scope that is current in this
- * context. Never NULL, raises nothing, keeps an exception that is set. */
+/* The account of the scope that is current in this context, to which a new block is charged:
+ * borrowed, never NULL. Raises nothing, and keeps an exception that is set. */
 struct account *account_current(void);
 
-/* The scope that an account stands for, a new reference; None where it is nobody's or the scope is
+/* The scope of an account, a new reference; None for `account_of_nobody` and if the scope is
  * gone. */
 PyObject *account_scope(const struct account *account);
 
-/* Remember as the last refusal on this thread that an account with a budget refused memory, of the
- * arena or from elsewhere. */
+/* Remember, as the last refusal on this thread, that the budget of an account refused memory. */
 void account_refuse(struct account *limit, size_t nbytes);
 
-/* Where blocks were born: the table of birth sites, for scopes that may have to name them.
- *
- * It is a second one beside the log of a leak detector, and kept only as far as it serves without a
- * detector: strict scopes say where what escapes was born, and a refused budget names the largest
- * live sites. */
+/* ------------------------------------------------------------------ birth sites of blocks */
 
-/* Whether a birth in an account is to be recorded with its site. */
+/* A table of birth sites besides the log of a leak detector. It has only what is needed without a
+ * detector: strict scopes name the sites of blocks that escape, and a refused budget names the
+ * largest live sites. */
+
+/* Whether the site of a birth in an account is recorded. */
 bool sites_wanted(const struct account *account, size_t nbytes);
 
-/* Record the site of a birth; returns whether it could. Keeps an exception that is set. */
+/* Record the site of a birth. Returns whether it could. Keeps an exception that is set. */
 bool sites_record(void *address);
 
-/* Forget it again, before its block is given back. Keeps an exception that is set. */
+/* Forget the site of a block, before the block is given back. Keeps an exception that is set. */
 void sites_forget(void *address);
 
 #endif

@@ -1,17 +1,19 @@
-/* Arrays over memory that NumPy did not make: of bytes, a bytearray, an mmap, another library.
+/* Births of arrays over foreign memory, which NumPy did not allocate: bytes, a bytearray, an mmap,
+ * memory of another library.
  *
- * NumPy makes them in a few functions of its C module, in ndarray.__new__, which numpy.memmap
- * calls, and in ndarray.__setstate__, which takes over the bytes of a pickle. Their entries in
- * NumPy's tables of functions are replaced while a detector is open, so that a name that a program
- * has imported before is seen as well, and a view costs nothing. All of it has the GIL. */
+ * NumPy makes such arrays in a few functions of its C module, in ndarray.__new__, which
+ * numpy.memmap calls, and in ndarray.__setstate__, which takes over the bytes of a pickle. While a
+ * detector is open, the C functions in NumPy's method tables are replaced, not the names in its
+ * modules. So functions that a program has imported before are seen too, and making a view costs
+ * nothing. Every function is called with the GIL held. */
 #include "functions.h"
 
 #include "handler.h"
 
-/* Is called with each such array; NULL while nobody asks. */
+/* The function that is called with each such array; NULL while no detector is open. */
 static PyObject *recorder;
 
-/* ------------------------------------------------------------------ what a function returned */
+/* ------------------------------------------------------------------ recording a result */
 
 static bool is_over_foreign_memory(PyObject *object)
 {
@@ -32,9 +34,9 @@ static int record(PyObject *array)
     return returned == NULL ? -1 : 0;
 }
 
-/* What a function has returned, recorded if it is an array over memory of others; steals and
- * returns the reference. */
-static PyObject *made(PyObject *result)
+/* Records the result of a function if it is a new array over foreign memory. Takes over the
+ * reference and returns it; NULL with an exception. */
+static PyObject *recorded(PyObject *result)
 {
     if (result != NULL && recorder != NULL && Py_REFCNT(result) == 1 && is_over_foreign_memory(result) &&
         record(result) < 0) {
@@ -52,21 +54,22 @@ enum {
     ASCONTIGUOUSARRAY,
     ASFORTRANARRAY,
     FROM_DLPACK,
-    FROM_DLPACK_OF_ONE, /* of NumPy 2.0, without options */
+    FROM_DLPACK_OF_ONE, /* from_dlpack of NumPy 2.0, with one argument */
     FROMBUFFER,
     SETSTATE,
     REPLACED
 };
 
-/* The entries of NumPy's tables, and what stood there. NULL until they have been found, and for
- * that of the two kinds of from_dlpack which this NumPy does not have. */
+/* The entries in NumPy's method tables, and their original functions. NULL before they have been
+ * found. One of the two entries for from_dlpack stays NULL. */
 static PyMethodDef *entries[REPLACED];
 static PyCFunction originals[REPLACED];
 
 #define FAST_WITH_NAMES(name, number)                                                                                  \
     static PyObject *name(PyObject *self, PyObject *const *arguments, Py_ssize_t count, PyObject *names)               \
     {                                                                                                                  \
-        return made(((_PyCFunctionFastWithKeywords)(void (*)(void))originals[number])(self, arguments, count, names)); \
+        _PyCFunctionFastWithKeywords original = (_PyCFunctionFastWithKeywords)(void (*)(void))originals[number];       \
+        return recorded(original(self, arguments, count, names));                                                      \
     }
 
 FAST_WITH_NAMES(array, ARRAY)
@@ -78,15 +81,15 @@ FAST_WITH_NAMES(from_dlpack, FROM_DLPACK)
 
 static PyObject *from_dlpack_of_one(PyObject *self, PyObject *given)
 {
-    return made(originals[FROM_DLPACK_OF_ONE](self, given));
+    return recorded(originals[FROM_DLPACK_OF_ONE](self, given));
 }
 
 static PyObject *frombuffer(PyObject *self, PyObject *arguments, PyObject *names)
 {
-    return made(((PyCFunctionWithKeywords)(void (*)(void))originals[FROMBUFFER])(self, arguments, names));
+    return recorded(((PyCFunctionWithKeywords)(void (*)(void))originals[FROMBUFFER])(self, arguments, names));
 }
 
-/* Of an array that is there already. */
+/* Records `self`, an existing array that gets new memory. */
 static PyObject *set_state(PyObject *self, PyObject *arguments)
 {
     PyObject *none = originals[SETSTATE](self, arguments);
@@ -114,8 +117,8 @@ static const struct replacement {
     [SETSTATE] = {"__setstate__", METH_VARARGS, set_state},
 };
 
-/* The entry of one in NumPy's table; NULL where it is not as expected, with an exception or
- * without. */
+/* The entry of a function in NumPy's method table. NULL, with an exception or without, if it is not
+ * there or has other flags. */
 static PyMethodDef *find_entry(PyObject *module, const struct replacement *wanted)
 {
     bool is_method = wanted == &replacements[SETSTATE];
@@ -132,7 +135,7 @@ static PyMethodDef *find_entry(PyObject *module, const struct replacement *wante
     return entry != NULL && entry->ml_flags == wanted->flags ? entry : NULL;
 }
 
-/* 1, or 0 where NumPy is another one than expected. */
+/* Finds all entries: 1, or 0 if this NumPy is not as expected. */
 static int find_entries(void)
 {
     if (entries[0] != NULL) {
@@ -160,17 +163,18 @@ static newfunc original_new;
 
 static PyObject *new_array(PyTypeObject *type, PyObject *arguments, PyObject *names)
 {
-    return made(original_new(type, arguments, names));
+    return recorded(original_new(type, arguments, names));
 }
 
-/* Have a class, and those of its subclasses that have the same, make instances by another function:
- * Python compares that of a class with its base's. 0, or -1 with an exception. */
+/* Replace tp_new in a class and in all its subclasses that have inherited it. They must stay the
+ * same, because Python compares tp_new of a class with that of its base. 0, or -1 with an
+ * exception. */
 static int replace_new(PyTypeObject *type, newfunc before, newfunc after)
 {
     if (type->tp_new == before) {
         type->tp_new = after;
     }
-    /* As of `type`: a metaclass may have a method of that name. */
+    /* The method of `type`, because a metaclass may define another one of this name. */
     PyObject *subclasses = PyObject_CallMethod((PyObject *)&PyType_Type, "__subclasses__", "O", type);
     int failed = subclasses == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(subclasses); i++) {
@@ -180,7 +184,7 @@ static int replace_new(PyTypeObject *type, newfunc before, newfunc after)
     return failed;
 }
 
-/* ------------------------------------------------------------------ what Python calls */
+/* ------------------------------------------------------------------ the function of the module */
 
 PyObject *arena_record_buffers(PyObject *module, PyObject *function)
 {
@@ -191,15 +195,15 @@ PyObject *arena_record_buffers(PyObject *module, PyObject *function)
     if (original_new == NULL) {
         original_new = numpy_ndarray->tp_new;
     }
-    bool begins = function != Py_None;
-    if (replace_new(numpy_ndarray, begins ? original_new : new_array, begins ? new_array : original_new) < 0) {
+    bool starts = function != Py_None;
+    if (replace_new(numpy_ndarray, starts ? original_new : new_array, starts ? new_array : original_new) < 0) {
         return NULL;
     }
     for (int i = 0; i < REPLACED; i++) {
         if (entries[i] != NULL) {
-            entries[i]->ml_meth = begins ? replacements[i].function : originals[i];
+            entries[i]->ml_meth = starts ? replacements[i].function : originals[i];
         }
     }
-    Py_XSETREF(recorder, begins ? Py_NewRef(function) : NULL);
+    Py_XSETREF(recorder, starts ? Py_NewRef(function) : NULL);
     Py_RETURN_TRUE;
 }

@@ -1,4 +1,5 @@
-/* The functions of the module that stand in other files. Called with the GIL held. */
+/* Functions of the module that are defined in other files than module.c: `arena_x` implements `x`
+ * of compiled.pyi. Called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_FUNCTIONS_H
 #define DISPOSESCOPE_ARENA_FUNCTIONS_H
 

@@ -1,3 +1,5 @@
+/* NumPy's C API, the blocks behind arrays, the log of births, and the four functions of the memory
+ * handler: see handler.h. */
 #include "handler.h"
 
 #include <string.h>
@@ -9,6 +11,7 @@
 
 /* ================================================================== NumPy */
 
+/* The version that is expected, and indexes into NumPy's table of functions (_ARRAY_API). */
 #define ABI_VERSION 0x02000000u
 #define GET_ND_ARRAY_C_VERSION 0
 #define ARRAY_TYPE 2
@@ -18,7 +21,7 @@
 PyObject *(*numpy_set_handler)(PyObject *handler);
 PyObject *(*numpy_get_handler)(void);
 PyTypeObject *numpy_ndarray;
-static PyObject *error_state; /* NumPy's context variable of what np.errstate sets; NULL where it has another name */
+static PyObject *error_state; /* the context variable that np.errstate sets; NULL if NumPy renamed it */
 
 int numpy_install(void)
 {
@@ -79,7 +82,7 @@ int numpy_settle(void)
 
 /* ================================================================== arrays */
 
-/* What stands between an array and the one it shares memory with. */
+/* Types of objects between an array and the array whose memory it shares: see set_base_types(). */
 static PyObject *base_types;
 
 PyObject *arena_set_base_types(PyObject *module, PyObject *types)
@@ -105,7 +108,7 @@ static bool is_base_between(PyObject *object)
 
 PyObject *arrays_owner_of(PyObject *array)
 {
-    /* The references that the chain holds keep each object alive while the array is. */
+    /* Borrowed references are enough: each object in the chain keeps the next one alive. */
     PyObject *object = array;
     while (object != NULL) {
         if (PyMemoryView_Check(object)) {
@@ -121,7 +124,7 @@ PyObject *arrays_owner_of(PyObject *array)
                 PyErr_Clear();
                 return NULL;
             }
-            /* Its attribute goes on holding it. */
+            /* The attribute keeps it alive. */
             Py_DECREF(base);
             object = base;
             continue;
@@ -153,7 +156,7 @@ PyObject *arrays_storage(PyObject *owner)
     void *address = ((struct numpy_array *)owner)->data;
     size_t nbytes = block_at(address)->nbytes;
     if (nbytes == 1) {
-        /* NumPy asks for one byte where there are no elements. */
+        /* NumPy requests one byte for an array without elements. */
         PyObject *value = PyObject_GetAttrString(owner, "nbytes");
         nbytes = value == NULL ? (size_t)-1 : PyLong_AsSize_t(value);
         Py_XDECREF(value);
@@ -192,12 +195,11 @@ bool arrays_move(void *address, struct account *source, struct account *target)
 
 /* ================================================================== the log of births */
 
-/* The log of births in which blocks are recorded while a leak detector is open, and otherwise
- * NULL. */
+/* The log of births while a leak detector is open; otherwise NULL. */
 static const struct birth_log_api *open_log;
-/* The log that was given last: the blocks with the note LOGGED are in it. */
+/* The log that was given last, also after it was closed. Blocks with the note LOGGED are in it. */
 static const struct birth_log_api *log_of_blocks;
-/* The numbers of "numpy.ndarray" and "cpu:0" in it. */
+/* Its numbers for the kind "numpy.ndarray" and the device "cpu:0". */
 static uint16_t log_kind, log_device;
 
 PyObject *arena_record_into(PyObject *module, PyObject *capsule)
@@ -217,8 +219,7 @@ PyObject *arena_record_into(PyObject *module, PyObject *capsule)
         if (device != NULL) {
             log_kind = log->kind_number(kind);
             log_device = log->device_number(device);
-            /* Blocks may be freed after the module of the log has gone: the capsule is kept for
-             * ever. */
+            /* Never dropped: blocks may be freed after the module of the log is gone. */
             Py_INCREF(capsule);
             log_of_blocks = log;
         }
@@ -249,16 +250,16 @@ static inline bool is_attached(void)
     const PyThreadState *thread = _PyThreadState_UncheckedGet();
 #endif
 #if PY_VERSION_HEX < 0x030C0000
-    /* Before 3.12 that is the state of whichever thread has the GIL. In a process that has had a
-     * subinterpreter PyGILState_Check() says yes to every thread. */
+    /* Before 3.12 `thread` is the state of whichever thread has the GIL. PyGILState_Check() alone
+     * does not do: in a process that has had a subinterpreter it returns 1 for every thread. */
     return thread != NULL && (thread == PyGILState_GetThisThreadState() || PyGILState_Check());
 #else
     return thread != NULL;
 #endif
 }
 
-/* Memory for a block of nbytes, from the slab of a pass or from the pool; NULL where there is none.
- * `resized`: it is the new place of another one. */
+/* Memory for a block of `nbytes`, from the slab of a pass or from the pool; NULL without memory.
+ * `resized` says that the block replaces another one that is reallocated. */
 static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct block **block, bool *dirty)
 {
     if (__builtin_expect(!pass_is_open((struct pass_head *)pass), 1)) {
@@ -281,7 +282,7 @@ static inline void *take(struct pass *pass, size_t nbytes, bool resized, struct 
     return address;
 }
 
-/* Give the memory of a block back, which is charged to nobody any more. */
+/* Give back the memory of a block whose account has been dropped. */
 static inline void give(void *ptr, struct block *block)
 {
     if (__builtin_expect(block_is(block, TRACKED), 0)) {
@@ -294,7 +295,7 @@ static inline void give(void *ptr, struct block *block)
     pool_give(ptr);
 }
 
-/* A block of nbytes for the current scope; NULL where a budget or the system refuses it. */
+/* A new block of `nbytes`, charged to the current scope; NULL if a budget or the system refuses. */
 static void *serve(size_t nbytes, bool zeroed)
 {
     struct account *account = account_now(account_current());
@@ -322,8 +323,8 @@ static void *serve(size_t nbytes, bool zeroed)
     if (zeroed && dirty) {
         pool_clear(address, nbytes);
     }
-    /* Beside the log, which forgets where blocks were born when its detector is closed: the scope may
-     * have a budget for longer. */
+    /* In addition to the log, which forgets birth sites when its detector is closed: the scope may
+     * stay open, with its budget, for longer. */
     if (sites_wanted(account, nbytes)) {
         block_note(block, RECORDED, sites_record(address));
     }
@@ -335,8 +336,8 @@ static void *serve(size_t nbytes, bool zeroed)
 
 enum request { MALLOC, CALLOC, REALLOC, FREE };
 
-/* For a thread that is not attached: attach it, and do what was asked for. NULL where the
- * interpreter has ended. */
+/* Serve a request of a thread without the GIL: acquires the GIL for it. NULL after the interpreter
+ * has ended. */
 static __attribute__((noinline, cold)) void *serve_unattached(enum request request, void *ptr, size_t nbytes);
 
 static void *serve_malloc(void *ctx, size_t size)
@@ -358,7 +359,7 @@ static void *serve_calloc(void *ctx, size_t nelem, size_t elsize)
 static void serve_free(void *ctx, void *ptr, size_t size)
 {
     (void)ctx;
-    (void)size; /* NumPy's idea of it, which an array can change (its dtype can be assigned); the block knows better */
+    (void)size; /* not the block's if the dtype of the array was assigned meanwhile */
     if (!is_attached()) {
         serve_unattached(FREE, ptr, 0);
         return;
@@ -377,8 +378,8 @@ static void serve_free(void *ctx, void *ptr, size_t size)
     give(ptr, block);
 }
 
-/* A block elsewhere for the contents of one that grows beyond its room, or leaves most of it. NULL
- * where there is no memory. */
+/* Reallocate a block at another address, with its contents, account and notes. NULL without
+ * memory. */
 static void *serve_elsewhere(void *ptr, size_t before, size_t after)
 {
     struct block *block = block_at(ptr), *fresh;
@@ -390,7 +391,8 @@ static void *serve_elsewhere(void *ptr, size_t before, size_t after)
     }
     memcpy(address, ptr, after < before ? after : before);
     bool recorded = block_is(block, RECORDED), logged = block_is(block, LOGGED);
-    /* First: the tables know addresses, and another thread may get this one. */
+    /* Before the block is given back, because the tables know blocks by their address, and another
+     * thread may get this one. */
     if (recorded) {
         sites_forget(ptr);
     }
@@ -440,7 +442,7 @@ static void *serve_realloc(void *ctx, void *ptr, size_t new_size)
     }
     void *address = serve_elsewhere(ptr, before, new_size);
     if (address == NULL && new_size <= room) {
-        /* Memory is short, and what shrinks can stay where it is. */
+        /* Without memory, a block that shrinks stays where it is. */
         account_resize(block_account(block), before, new_size);
         block_resize(ptr, new_size);
         address = ptr;

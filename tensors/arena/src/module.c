@@ -1,4 +1,5 @@
-/* The module `compiled`: what Python asks of the arena. Documented in compiled.pyi. */
+/* The table of functions of the module `compiled`, and its initialisation. Documented in
+ * compiled.pyi. */
 #include "functions.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static PyObject *decay(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 {
     (void)module;
     (void)arguments;
-    (void)count; /* also called as a callback of the garbage collector, with its phase and its figures */
+    (void)count; /* also a callback of the garbage collector, which passes its phase and statistics */
     pool_decay();
     Py_RETURN_NONE;
 }
@@ -72,7 +73,7 @@ static PyMethodDef functions[] = {
     {"move", (PyCFunction)(void (*)(void))arena_move, METH_FASTCALL, NULL},
     {"move_unshared", (PyCFunction)(void (*)(void))arena_move_unshared, METH_FASTCALL, NULL},
     {"owner", arena_owner, METH_O, NULL},
-        {"record_into", arena_record_into, METH_O, NULL},
+    {"record_into", arena_record_into, METH_O, NULL},
     {"reset", arena_reset, METH_NOARGS, NULL},
     {"served", (PyCFunction)(void (*)(void))arena_served, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"set_base_types", arena_set_base_types, METH_O, NULL},
@@ -83,9 +84,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* One array through all of it: born, found, freed. This shows whether this NumPy does what the arena
- * relies on, of which the version of its ABI says nothing. */
-static int try_it(void)
+/* Makes, finds and frees one array. This tests that NumPy uses its memory handler as the arena
+ * expects, which the version of NumPy's ABI does not guarantee. -1 with an exception. */
+static int try_one_array(void)
 {
     PyObject *before = numpy_set_handler(handler_capsule);
     if (before == NULL) {
@@ -100,11 +101,11 @@ static int try_it(void)
     }
     size_t live = account_totals.live_blocks;
     void *found = arrays_block_of(array);
-    bool whole =
+    bool as_expected =
         live == 1 && found != NULL && (uintptr_t)found % ARENA_ALIGNMENT == 0 &&
         block_at(found)->nbytes == COUNT * sizeof(double);
     Py_DECREF(array);
-    if (!whole || account_totals.live_blocks != 0) {
+    if (!as_expected || account_totals.live_blocks != 0) {
         PyErr_SetString(PyExc_ImportError, "this NumPy does not use its memory handler as the arena expects");
         return -1;
     }
@@ -119,7 +120,8 @@ static int fill(PyObject *module)
     }
     const char *debug = getenv("DISPOSESCOPE_ARENA_DEBUG");
     guards_wanted = debug != NULL && strcmp(debug, "") != 0 && strcmp(debug, "0") != 0;
-    if (accounts_make() < 0 || numpy_install() < 0 || handler_make() < 0 || passes_make(module) < 0 || try_it() < 0) {
+    if (accounts_make() < 0 || numpy_install() < 0 || handler_make() < 0 || passes_make(module) < 0 ||
+        try_one_array() < 0) {
         return -1;
     }
     is_made = PyModule_AddObjectRef(module, "debug", guards_wanted ? Py_True : Py_False) == 0;

@@ -1,15 +1,15 @@
-/* Passes: recordings of what is born and freed in a scope, and the service of its blocks from a
- * slab by a plan.
+/* Passes: a pass records births and deaths of blocks in a scope, and serves blocks from a slab by a
+ * plan.
  *
- * A pass belongs to the account of its scope, and to those of the scopes inside it. While it is
- * open each birth charged to one of them is recorded: its bytes, where it was, when it died. Time
- * is the number of births before.
+ * A pass belongs to the account of its scope, and to the accounts of the scopes inside it. While it
+ * is open, each birth that is charged to one of these accounts is recorded: its bytes, its place
+ * (the code and instruction of the innermost Python frame) and the time of its death. Time is the
+ * number of births before.
  *
  * A plan is a list of slots, in the order of the births of an earlier pass. A birth takes the next
- * slot of its place (the innermost frame of Python's and its instruction) into which it fits,
- * looking ahead a little. The slot has bytes of the slab, and these are handed out where every
- * block that was given any of them is dead, which is looked up each time. Whatever differs, the
- * pool serves.
+ * slot of its place into which it fits, looking a few slots ahead. A slot has an offset in the
+ * slab. Its bytes are handed out only if every block that lies there is dead, which is checked each
+ * time. The pool serves all other births.
  *
  * Every function here is called with the GIL held. */
 #ifndef DISPOSESCOPE_ARENA_PASSES_H
@@ -27,18 +27,19 @@ struct pass; /* begins with its `struct pass_head` */
 
 #define NO_BIRTH UINT32_MAX
 
-/* Record a birth. Returns its number, or NO_BIRTH where there is no memory for that. Keeps an
- * exception that is set, and runs no Python code. `planned` gets the block where the slab serves
- * it, and NULL where the pool has to; then pass_track() follows, or pass_take_back() where it could
- * not. */
+/* Record a birth. Returns its number, or NO_BIRTH without memory to record it. Keeps an exception
+ * that is set, and runs no Python code. If the slab serves the birth, `planned` is set to the
+ * block. Otherwise it is set to NULL, and the caller asks the pool, and then calls pass_track(), or
+ * pass_take_back() if the pool had no memory. `resized` says that the block replaces another one
+ * that is reallocated. */
 uint32_t pass_born(struct pass *pass, size_t nbytes, bool resized, struct tracked **planned);
 void pass_track(struct pass *pass, uint32_t birth, void *address, struct block *block);
 void pass_take_back(struct pass *pass, uint32_t birth);
 
-/* A tracked block is freed: recorded as dead, and tracked no more. */
+/* Record the death of a tracked block, and stop tracking it. */
 void pass_block_died(struct tracked *tracked);
 
-/* A tracked block has another size now, in its place. */
+/* Record that a tracked block has another size now, at the same address. */
 void pass_block_resized(struct tracked *tracked, size_t nbytes);
 
 /* The types of the module: Slab, PassPlan and Pass. 0, or -1 with an exception. */

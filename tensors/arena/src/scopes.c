@@ -1,12 +1,11 @@
-/* What Python asks about scopes: which handler serves a context, and who owns which block. */
+/* Functions of the module about scopes: they switch the handler of a context, and tell and change
+ * the owners of blocks. */
 #include "accounts.h"
 #include "functions.h"
 #include "handler.h"
 #include "tracked.h"
 
-/* ================================================================== contexts */
-
-/* Which handler serves a context: what Python asks when scopes are entered and left. */
+/* ================================================================== the handler of a context */
 
 PyObject *arena_enter(PyObject *module, PyObject *object)
 {
@@ -34,10 +33,10 @@ PyObject *arena_enter(PyObject *module, PyObject *object)
         if (present == NULL) {
             return NULL;
         }
-        /* A handler that is not the arena's stays: it is the program's own. */
-        bool ours = present == handler_capsule;
+        /* A handler of the program's own stays. */
+        bool is_arena = present == handler_capsule;
         Py_DECREF(present);
-        if (ours) {
+        if (is_arena) {
             before = numpy_set_handler(NULL);
             if (before == NULL) {
                 return NULL;
@@ -77,7 +76,7 @@ PyObject *arena_leave(PyObject *module, PyObject *object)
     }
     PyObject *before = scope->served;
     if (before != handler_capsule && handler_logs_births()) {
-        /* A detector watches the births outside of scopes as well. */
+        /* A detector is open and watches births outside of scopes too: the arena serves on. */
         put(&scope->served, Py_None);
         Py_RETURN_NONE;
     }
@@ -89,8 +88,8 @@ PyObject *arena_leave(PyObject *module, PyObject *object)
         return NULL;
     }
     if ((present == handler_capsule) == (before == handler_capsule)) {
-        /* Another context than the one that was entered, which may be left yet: here all stays as
-         * it was. */
+        /* The scope is left in another context than it was entered in. This context keeps its
+         * handler; `served` stays, because the scope may still be left in its own context. */
         PyObject *again = numpy_set_handler(present);
         Py_DECREF(present);
         if (again == NULL) {
@@ -144,11 +143,10 @@ PyObject *arena_served(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return result;
 }
 
-/* ================================================================== owners */
+/* ================================================================== the owners of blocks */
 
-/* Who owns which block, and how much: what Python asks of accounts and of arrays. */
-
-/* The account of a scope or of nobody (None), made if need be; NULL with an exception. */
+/* The account of a scope, made if there is none, or for None that of nobody: borrowed. NULL with an
+ * exception. */
 static struct account *account_argument(PyObject *object)
 {
     if (object == Py_None) {
@@ -274,7 +272,7 @@ PyObject *arena_move(PyObject *module, PyObject *const *arguments, Py_ssize_t co
 
 PyObject *arena_move_unshared(PyObject *module, PyObject *const *arguments, Py_ssize_t count)
 {
-    /* The tensor refers to its array, and so does the caller. */
+    /* Two references: that of the tensor, and that of the caller. */
     if (count == 3 && !arrays_is_unshared(arguments[0], 2)) {
         Py_RETURN_FALSE;
     }

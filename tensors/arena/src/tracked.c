@@ -1,3 +1,4 @@
+/* The table of tracked blocks, and slabs: see tracked.h. */
 #define _GNU_SOURCE
 #include "tracked.h"
 
@@ -9,13 +10,14 @@
 
 /* ================================================================== the table */
 
-/* Open addressing with linear probing; what is taken out is closed by shifting those behind it
- * back. Half of it is free. */
+/* By address: a hash table with open addressing and linear probing, at most half full. When an
+ * entry is taken out, the entries behind it are shifted back. */
 static struct tracked **table;
 static size_t table_room, table_used; /* the room is a power of two, or 0 */
 
-static struct tracked *spare; /* a list, by `next` */
+static struct tracked *spare; /* unused structs, a list linked by `next` */
 
+/* The index where the search for an address begins. */
 static size_t home_of(const void *address)
 {
     uint64_t hash = ((uint64_t)(uintptr_t)address >> 6) * UINT64_C(0x9E3779B97F4A7C15);
@@ -31,7 +33,7 @@ static void place(struct tracked *tracked)
     table[at] = tracked;
 }
 
-/* Whether there is room for one more. */
+/* Make room for one more entry. False without memory. */
 static bool grow(void)
 {
     if (table_used * 2 < table_room) {
@@ -66,6 +68,7 @@ struct tracked *tracked_find(const void *address)
     return table[at];
 }
 
+/* A zeroed struct for an address, in the table. NULL without memory. */
 static struct tracked *new_tracked(void *address)
 {
     if (!grow()) {
@@ -94,7 +97,7 @@ static void take_out(struct tracked *tracked)
     while (table[at] != tracked) {
         at = (at + 1) & mask;
     }
-    /* Move back what would not be found over the hole. */
+    /* Shift back entries that would not be found behind the hole. */
     for (size_t next = (at + 1) & mask; table[next] != NULL; next = (next + 1) & mask) {
         size_t home = home_of(table[next]->address);
         if (((next - home) & mask) >= ((next - at) & mask)) {
@@ -117,6 +120,8 @@ struct tracked *tracked_add(void *address, struct block *block)
 
 /* ================================================================== slabs */
 
+/* The bytes behind each block in a verified slab; and the bytes that fill them, dead memory and new
+ * blocks. */
 #define GUARD_NBYTES ARENA_ALIGNMENT
 #define GUARD_BYTE 0xFD
 #define DEAD_BYTE 0xDD
@@ -125,6 +130,7 @@ struct tracked *tracked_add(void *address, struct block *block)
 static struct slab *all_slabs;
 uintptr_t slabs_begin, slabs_span;
 
+/* Set `slabs_begin` and `slabs_span`. */
 static void find_span(void)
 {
     uintptr_t begin = UINTPTR_MAX, end = 0;
@@ -203,6 +209,7 @@ static int by_address(const void *one, const void *other)
     return (a->address > b->address) - (a->address < b->address);
 }
 
+/* Give back the pages that lie wholly between two addresses. */
 static void give_pages(char *begin, char *end)
 {
     char *first, *last;
@@ -232,20 +239,22 @@ void slab_abandon(struct slab *slab)
 
 /* ------------------------------------------------------------------ poison and guards */
 
-static void found(struct slab *slab, const char *what, const void *address)
+/* Record a stray write, if it is the first one. */
+static void note_fault(struct slab *slab, const char *fault, const void *address)
 {
     if (slab->fault == NULL) {
-        slab->fault = what;
+        slab->fault = fault;
         slab->fault_offset = (size_t)((const char *)address - slab->base);
     }
 }
 
+/* Whether all bytes have one value. */
 static bool is_filled(const unsigned char *bytes, unsigned char byte, size_t nbytes)
 {
     return nbytes == 0 || (bytes[0] == byte && memcmp(bytes, bytes + 1, nbytes - 1) == 0);
 }
 
-/* The bytes that a block may not write: what its room has behind it. */
+/* Fill the room behind a block's bytes, which nobody may write to. */
 static void put_guard(struct tracked *tracked)
 {
     size_t nbytes = tracked->block.nbytes;
@@ -257,13 +266,14 @@ static void put_guard(struct tracked *tracked)
     HIDE(behind, tracked->room - nbytes);
 }
 
+/* Check the room behind a block's bytes. Leaves the room marked as in use. */
 static void check_guard(struct tracked *tracked)
 {
     SHOW(tracked->address, tracked->room);
     size_t nbytes = tracked->block.nbytes;
     if (tracked->slab->verified &&
         !is_filled((unsigned char *)tracked->address + nbytes, GUARD_BYTE, tracked->room - nbytes)) {
-        found(tracked->slab, "written past the end of an array", tracked->address);
+        note_fault(tracked->slab, "written past the end of an array", tracked->address);
     }
 }
 
@@ -298,7 +308,7 @@ struct tracked *slab_put(struct slab *slab, size_t offset, size_t nbytes)
     if (slab->verified) {
         SHOW(address, tracked->room);
         if (!is_filled((unsigned char *)address, DEAD_BYTE, tracked->room)) {
-            found(slab, "written after an array there was dead", address);
+            note_fault(slab, "written after an array there was dead", address);
         }
         memset(address, BORN_BYTE, nbytes);
     }
@@ -335,7 +345,7 @@ void tracked_remove(struct tracked *tracked)
     }
 }
 
-/* ================================================================== blocks of either */
+/* ================================================================== blocks of either kind */
 
 struct block *block_at(void *address)
 {

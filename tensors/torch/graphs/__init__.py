@@ -1,5 +1,5 @@
 """Autograd graphs.
 
-`walk` is the walk through one, `graph` what users ask of it, and `references` what holds what. The
-last is for the search of holders, and has modules, optimizers and other parts of PyTorch too.
+`walk` goes through a graph. `graph` has the public functions about graphs. `references` tells the
+search for holders what tensors, nodes, modules and optimizers hold.
 """

@@ -1,7 +1,6 @@
 """What an autograd graph pins, why one is recorded at all, and what in a model makes that happen.
 
-PyTorch is not imported here. Where the program has not imported it, no tensor of its can be given
-either.
+This module does not import PyTorch. Where the program has not imported it, there are no tensors.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,7 +37,9 @@ __all__ = [
     "summarise",
 ]
 
-_SITES_SHOWN: Final = 3
+_NAMES_SHOWN: Final = 3
+"""How many modules or lines of an op are printed; the others are counted."""
+# The folder of this library.
 _OURS: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
 
 
@@ -195,7 +197,10 @@ def graph_summary(tensor: object) -> GraphSummary:
 
 
 def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
-    """Return the summary of a graph that has been walked; without modules, it costs no search."""
+    """Return the summary of a graph that has been walked.
+
+    With modules, all objects of the program are searched.
+    """
     if not graph.nodes:
         return GraphSummary()
     modules: dict[int, str] = {}
@@ -205,25 +210,28 @@ def summarise(graph: Graph, *, with_modules: bool) -> GraphSummary:
         modules = modules_of(graph)
     first: tuple[int, str] | None = None
     last: tuple[int, str] | None = None
-    rows: dict[str, tuple[list[int], dict[str, None], dict[str, None]]] = {}
+    counts: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    # By op, in the order of the walk: the names of modules, and the lines.
+    rows: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     traced = any("traceback_" in node.metadata for node in graph.ends)
     for key, node in graph.nodes.items():
         op = node.name().rpartition("::")[2]
-        counts, named, sites = rows.setdefault(op, ([0, 0], {}, {}))
-        counts[0] += 1
-        counts[1] += graph.bytes_of.get(key, 0)
+        named, sites = rows.setdefault(op, ({}, {}))
+        counts[op] += 1
+        nbytes[op] += graph.bytes_of.get(key, 0)
         if key in modules:
             named[modules[key]] = None
         site = site_of_node(node) if traced else None
         if site is not None:
             sites[site] = None
         if op != "AccumulateGrad":
-            # Ops are numbered as they run; the nodes of leaves all have the greatest number there
-            # is.
+            # Nodes are numbered in the order in which ops run. The nodes of leaves all have the
+            # greatest possible number.
             at = (node._sequence_nr(), op)
             first = at if first is None or at[0] < first[0] else first
             last = at if last is None or at[0] > last[0] else last
-    ops = [GraphOp(op, counts[0], counts[1], tuple(named), tuple(sites)) for op, (counts, named, sites) in rows.items()]
+    ops = [GraphOp(op, counts[op], nbytes[op], tuple(named), tuple(sites)) for op, (named, sites) in rows.items()]
     ops.sort(key=lambda row: -row.nbytes)
     return GraphSummary(
         nbytes=graph.nbytes,
@@ -251,7 +259,7 @@ def _walk(tensor: object, verb: str) -> Graph:
         kind = kind_of(root)
         if kind is not None:
             refuse_disposed(root, kind)
-    # PyTorch has been imported by the program: now it may be imported here.
+    # `walk` imports PyTorch, which the program has imported by now.
     try:
         from .walk import walk_graph
     except (AttributeError, ImportError) as error:
@@ -263,7 +271,7 @@ def _walk(tensor: object, verb: str) -> Graph:
 def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
     """Return the tensors in a nesting of containers.
 
-    By type: asking a disposed tensor for its class would raise.
+    Tensors are recognised by `type`: an attribute of a disposed tensor would raise.
     """
     found: list[object] = []
     met: dict[int, object] = {}
@@ -284,7 +292,7 @@ def _tensors_in_tree(tree: object, tensor_type: type) -> list[object]:
 
 
 def site_of_node(node: Any) -> str | None:
-    """Return the innermost line of user code that made a node, as anomaly mode wrote it down."""
+    """Return the innermost line of user code that made a node, from the notes of anomaly mode."""
     torch_file: str = sys.modules["torch"].__file__ or ""
     libraries = (os.path.join(os.path.dirname(torch_file), ""), _OURS)
     for frame in reversed(node.metadata.get("traceback_", ())):
@@ -300,8 +308,8 @@ def site_of_node(node: Any) -> str | None:
 def _listed(how: str, names: tuple[str, ...]) -> str:
     if not names:
         return ""
-    more = len(names) - _SITES_SHOWN
-    return f"{how} {', '.join(names[:_SITES_SHOWN])}{f' and {more} more' if more > 0 else ''}"
+    more = len(names) - _NAMES_SHOWN
+    return f"{how} {', '.join(names[:_NAMES_SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
 # Why a graph is recorded: the leaf that requires gradients, the module whose forward pass runs, and
@@ -314,19 +322,19 @@ def refuse_recording(scope: str, tensor: Any, since: int, *, missed: bool) -> Gr
     Parameters
     ----------
     scope : str
-        What the scope that refuses it is called.
+        The name of the scope that refuses it, for the message.
     tensor : torch.Tensor
-        A tensor whose graph has been recorded now.
+        A tensor whose graph has been recorded.
     since : int
-        The number of the first node that was.
+        The number of the first node that was recorded.
     missed : bool
-        Whether it was recorded by a call before that of the running frame.
+        Whether it was recorded by an earlier call than the one in the calling frame.
     """
     from .walk import walk_graph
 
     frame = sys._getframe(1)
     modules = _running_modules(frame)
-    leaf, others = _leaf_behind(tensor.grad_fn, since, modules, frame)
+    (leaf_kind, leaf_name), others = _leaf_behind(tensor.grad_fn, since, modules, frame)
     path = _path_of(modules)
     site = str(site_of(mark_of(frame)))
     summary = summarise(walk_graph([tensor]), with_modules=False)
@@ -339,9 +347,10 @@ def refuse_recording(scope: str, tensor: Any, since: int, *, missed: bool) -> Gr
     more = f" (and {others} more)" if others else ""
     recorded = "uses what a custom function or compiled code recorded as" if missed else "recorded"
     return GraphRetainedError(
-        f'{scope} was opened with graph="refuse": {site}{inside}, {recorded} {op}, because {leaf[0]} {leaf[1]}{more} '
-        "requires gradients; call requires_grad_(False) on it, register a statistic as a buffer, or compute under "
-        'dispose_scope(graph="none") or torch.no_grad(); disposescope.audit(model) lists all that a model has of these',
+        f'{scope} was opened with graph="refuse": {site}{inside}, {recorded} {op}, because {leaf_kind} {leaf_name}'
+        f"{more} requires gradients; call requires_grad_(False) on it, register a statistic as a buffer, or compute "
+        'under dispose_scope(graph="none") or torch.no_grad(); disposescope.audit(model) lists all that a '
+        "model has of these",
         resource=kind.describe(tensor),
         nbytes=summary.nbytes,
         nodes=summary.nodes,
@@ -349,7 +358,7 @@ def refuse_recording(scope: str, tensor: Any, since: int, *, missed: bool) -> Gr
         last_op=summary.last_op or "",
         site=site,
         module=path,
-        leaf=leaf[1],
+        leaf=leaf_name,
     )
 
 
@@ -368,9 +377,9 @@ def _running_modules(frame: FrameType | None) -> list[Any]:
 
 
 def _path_of(modules: list[Any]) -> str:
-    """Return the name that the last of some modules has in the first.
+    """Return the name of the last module in the first one.
 
-    Each of the modules was called by the one before.
+    Each module was called by the one before it.
     """
     steps: list[str] = []
     for parent, child in pairwise(modules):
@@ -380,15 +389,15 @@ def _path_of(modules: list[Any]) -> str:
 
 
 def _leaf_behind(node: Any, since: int, modules: list[Any], frame: FrameType) -> tuple[tuple[str, str], int]:
-    """Return kind and name of the leaf for which a node was recorded.
+    """Return kind and name of the leaf for which a node was recorded, and how many others it has.
 
-    Also return how many other leaves the node has.
+    The kind is such as ``"the parameter"``.
     """
     from .walk import leaves_behind
 
     leaves = leaves_behind(node, since)
     named: dict[int, tuple[str, str]] = {}
-    # What compiled code runs has no frames: its model is in a variable.
+    # Compiled code has no frames for modules: then the model is in a variable.
     for module in modules or _modules_in_variables(frame):
         for what, name, tensor in _tensors_of_model(module):
             named.setdefault(id(tensor), (what, name))
@@ -414,9 +423,9 @@ def _modules_in_variables(innermost: FrameType) -> Iterator[Any]:
 
 
 def _variable_of(tensor: Any, innermost: FrameType) -> tuple[str, str] | None:
-    """Return the variable that has a tensor.
+    """Return kind and name of a variable that has a tensor as its value, or None.
 
-    It is that of the outermost function of the program that has one, or else a global.
+    A variable of the outermost function of the program that has one, or else a global.
     """
     found: tuple[str, str] | None = None
     in_globals: tuple[str, str] | None = None
@@ -453,7 +462,7 @@ def _tensors_of_model(model: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _items_of(value: Any) -> Iterator[tuple[object, Any]]:
-    """Yield a value, or what a list, tuple or dict has, each with its index or key."""
+    """Yield the items of a list, tuple or dict with index or key; any other value with None."""
     cls: Any = type(value)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if cls is dict:
         yield from value.copy().items()
@@ -467,7 +476,7 @@ _REGISTRIES: Final = ("_parameters", "_buffers", "_modules")
 
 
 def _plain_name(name: str) -> str:
-    """Return a name without what ``torch.compile`` puts into it."""
+    """Return a name without the part that ``torch.compile`` adds."""
     return name.replace("_orig_mod.", "")
 
 

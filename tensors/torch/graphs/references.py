@@ -1,4 +1,4 @@
-"""The passes of a training loop, and what tensors and graphs hold, for the search of holders."""
+"""For the search of holders: what tensors and graphs refer to, and how many steps graphs span."""
 
 from __future__ import annotations
 
@@ -45,28 +45,33 @@ __all__ = [
 ]
 
 
-# The passes of a training loop, seen by the steps of optimizers, and the graphs that reach over
-# several of them.
+# The steps of optimizers, and the graphs whose nodes were made over several steps.
 #
-# Each operation of PyTorch that makes a node of a graph has a number, higher than the one before:
-# what the numbers were at the steps shows between which of them a node was made. Operations of
-# different threads are numbered apart, so where optimizers step on several threads nothing is said
-# of graphs.
+# PyTorch numbers the nodes of graphs in the order in which they are made. The number that is next
+# at each step of an optimizer is remembered. It shows between which steps a node was made. Each
+# thread has numbers of its own, so nothing is known where optimizers step on several threads.
 
 
 _C: Final[Any] = torch._C
 _NODE: Final[Any] = _C._FunctionBase
 _number_now: Final[Any] = getattr(_C._autograd, "_get_sequence_nr", None)
-_KEPT: Final = 4096
-_NODES: Final = 50_000
-# A loss over several tasks waits for its backward() while a part of the model is trained for each.
-_WAITS: Final = 32
+_STEPS_AT_MOST: Final = 4096
+"""How many steps are remembered; with more, every second one is dropped."""
+_NODES_AT_MOST: Final = 50_000
+"""How many nodes of one graph `Steps.reached` looks at."""
+_WAITING_STEPS: Final = 32
+"""A graph that a ``backward()`` can go through is not reported before this many steps.
+
+A loss over several tasks waits for its ``backward()`` while a part of the model is trained for
+each.
+"""
 _NO_NUMBER: Final = 2**63
+"""Numbers from here on are no order: the nodes of leaves have the greatest number there is."""
 
 
 @final
-class _StepsOfOne:
-    """The steps of an optimizer, which may be gone meanwhile."""
+class _StepsOfOptimizer:
+    """The steps of an optimizer, which may have been freed since."""
 
     __slots__ = ("numbers", "optimizer", "parameters")
 
@@ -75,8 +80,11 @@ class _StepsOfOne:
         self.numbers: list[int] = []
         self.parameters = {id(parameter): ref(parameter) for parameter in _parameters_of(optimizer)}
 
-    def has_one_of(self, leaves: set[int]) -> bool:
-        """Return whether it has, or had in the beginning, one of some parameters that are alive."""
+    def has_any_of(self, leaves: set[int]) -> bool:
+        """Return whether one of its parameters is in `leaves`, a set of ids of live tensors.
+
+        The parameters that it had when it was made, where it has been freed.
+        """
         optimizer = self.optimizer()
         if optimizer is not None:
             return any(id(parameter) in leaves for parameter in _parameters_of(optimizer))
@@ -89,25 +97,25 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 @final
 class Steps:
-    """The steps of all optimizers while a detector is open. The one instance is `STEPS`."""
+    """The steps of all optimizers while a detector is open. The only instance is `STEPS`."""
 
-    __slots__ = ("_met", "_numbers", "_of", "_stride", "_thread")
+    __slots__ = ("_by_optimizer", "_numbers", "_stride", "_taken", "_thread")
 
     def __init__(self) -> None:
         self.begin()
 
     def reached(self, tensor: Any) -> int:
-        """Return between how many different steps the nodes of a tensor's graph were made.
+        """Return in how many intervals between steps the nodes of a tensor's graph were made.
 
         0 for a tensor without a graph, before the second step, and where optimizers step on several
         threads.
 
-        The steps are those of the optimizers that have parameters of the graph: while those of a
-        policy wait for the end of an episode, a critic may step. Where none has one (an optimizer
-        may step on copies), they are the steps of all, if no ``backward()`` can go through it.
+        Only the steps of optimizers that have parameters of the graph count: a critic may step
+        while the graph of a policy waits for the end of an episode. Where no optimizer has one (it
+        may step on copies), all steps count, if no ``backward()`` can go through the graph.
 
-        Of very many steps some are remembered only, and of a very large graph a part is looked at:
-        it is at least as many then.
+        The result may be too small: not all of very many steps are remembered, and not all nodes of
+        a very large graph are looked at.
         """
         node = node_of(tensor)
         if self._thread == 0 or len(self._numbers) < 2 or node is None:
@@ -117,7 +125,7 @@ class Steps:
         made: list[int] = []
         leaves: set[int] = set()
         pending = [node]
-        while pending and len(nodes) < _NODES:
+        while pending and len(nodes) < _NODES_AT_MOST:
             node = pending.pop()
             key = id(node)
             if key in nodes:
@@ -140,14 +148,16 @@ class Steps:
         return len({bisect_right(steps, number) for number in made}) if steps else 0
 
     def _steps_of(self, leaves: set[int]) -> list[int]:
-        """Return the numbers at the steps of optimizers that have, or had, one of some parameters.
+        """Return the numbers at the steps of the optimizers that have one of the leaves.
 
-        The parameters are given by ``id``; they are alive.
+        The leaves are given by ``id``; they are alive.
         """
-        return sorted(number for one in [*self._of.values()] if one.has_one_of(leaves) for number in one.numbers)
+        return sorted(
+            number for steps in [*self._by_optimizer.values()] if steps.has_any_of(leaves) for number in steps.numbers
+        )
 
     def before(self, tensor: Any) -> float | None:
-        """Return which share of the steps until now came before the graph of a tensor.
+        """Return the share of all steps, from 0 to 1, that came before the last node of a tensor.
 
         None where that is unknown.
         """
@@ -157,13 +167,15 @@ class Steps:
         return bisect_right(self._numbers, node._sequence_nr()) / len(self._numbers)
 
     def begin(self) -> None:
-        """Forget what was counted: a detector is opened."""
+        """Forget all steps: a detector is opened."""
+        # The next node's number at the steps of all optimizers, at every `_stride`-th one.
         self._numbers: list[int] = []
         self._stride = 1
-        self._met = 0
+        self._taken = 0
+        # The thread on which optimizers step: None before the first step, 0 for several threads.
         self._thread: int | None = None
-        # Of each optimizer, by ``id``: one that compares with others may have no hash.
-        self._of: dict[int, _StepsOfOne] = {}
+        # By ``id``: an optimizer whose class defines an equality may have no hash.
+        self._by_optimizer: dict[int, _StepsOfOptimizer] = {}
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
         """Count a step."""
@@ -174,16 +186,16 @@ class Steps:
             self._thread = 0
         if _number_now is not None:
             number = _number_now()
-            known = self._of.get(id(optimizer))
+            known = self._by_optimizer.get(id(optimizer))
             if known is None or known.optimizer() is not optimizer:
-                known = self._of[id(optimizer)] = _StepsOfOne(optimizer)
+                known = self._by_optimizer[id(optimizer)] = _StepsOfOptimizer(optimizer)
             known.numbers.append(number)
-            if len(known.numbers) > _KEPT:
+            if len(known.numbers) > _STEPS_AT_MOST:
                 del known.numbers[::2]
-            self._met += 1
-            if self._met % self._stride == 0:
+            self._taken += 1
+            if self._taken % self._stride == 0:
                 self._numbers.append(number)
-                if len(self._numbers) > _KEPT:
+                if len(self._numbers) > _STEPS_AT_MOST:
                     del self._numbers[::2]
                     self._stride *= 2
         for listener in HOOKS.listeners:
@@ -192,10 +204,10 @@ class Steps:
 
 STEPS: Final = Steps()
 
-# What PyTorch's tensors and the nodes of its graphs hold, for the search of who holds what.
+# What tensors, modules and the nodes of graphs refer to, for the search of holders.
 
 
-# Past the attributes of subclasses.
+# Getters of the base class: a subclass may define attributes of these names.
 _Base: Final[Any] = _C.TensorBase
 _grad: Final[Any] = _Base._grad.__get__
 _base: Final[Any] = _Base._base.__get__
@@ -207,23 +219,25 @@ _RAW: Final = "_raw_saved_"
 
 
 def _training_by_parameter() -> dict[int, bool]:
-    """For each parameter of a module, by ``id``, whether one that has it is in training mode."""
+    """Return, by ``id`` of each parameter, whether a module that has it is in training mode."""
     found: dict[int, bool] = {}
     for module in tracked_objects(torch.nn.Module):
-        # A module of torch.jit has none.
+        # A module of torch.jit has no `training` in its ``__dict__``.
         is_training = bool(_names_of(module).get("training", True))
         for _, parameter in members_of(module, "_parameters"):
             found[id(parameter)] = found.get(id(parameter), False) or is_training
     return found
 
 
-# What a module has, without running a property or ``__getattr__`` of its class.
+# The parts of a module, read without running a property or ``__getattr__`` of its class.
 
 
 _PARTS: Final = ("_modules", "_parameters", "_buffers")
 _HOOKS: Final = re.compile(r"_(\w+)_hooks$")
 _DETAILS_AT_MOST: Final = 80
+"""How many characters the description of a module has at most; only the class name otherwise."""
 _ARGUMENTS: Final = frozenset({"bias", "device", "dtype", "inplace", "self"})
+"""Arguments that the description leaves out, except ``bias=False``."""
 
 
 def _names_of(module: Any) -> dict[str, Any]:
@@ -239,13 +253,13 @@ def members_of(module: Any, group: str) -> list[tuple[str, Any]]:
     parts: Any = _names_of(module).get(group)
     if parts is None:
         return []
-    # Those of torch.jit are no dicts: they read what C++ has, anew each time.
+    # The tables of a torch.jit module are no dicts: they read from C++ each time.
     items: Iterable[tuple[str, Any]] = (cast("Any", parts).copy() if isinstance(parts, dict) else parts).items()
     return [(name, part) for name, part in items if part is not None]
 
 
 def _step_to(name: object) -> str:
-    """Return how code reaches a part of a module by its name."""
+    """Return the expression that follows a module in code to get a part of that name."""
     text = str(name)
     return f"[{text}]" if text.isdigit() else f".{text}" if text.isidentifier() else f"[{text!r}]"
 
@@ -255,7 +269,7 @@ def _parts_of(module: Any) -> list[tuple[str, object]]:
 
 
 def _hooks_of(module: Any) -> list[tuple[str, object]]:
-    """Return the functions that are hooks of a module; those of tensors in it are the tensors'."""
+    """Return the hooks of a module, without the hooks of its tensors."""
     found: list[tuple[str, object]] = []
     for name, hooks in _names_of(module).copy().items():
         kind = _HOOKS.match(name)
@@ -269,23 +283,24 @@ MODULE: Final = "torch.nn.Module"
 """The name of the kind that models are recorded as."""
 
 OWNERS: Final = (torch.nn.Module, torch.optim.Optimizer)
-"""The types of what has the parameters of a model."""
+"""The types of objects that have the parameters of a model."""
 
 
 def identity_of(module: object) -> Hashable:
-    """Return the identity of what belongs to a module, for as long as it lives."""
+    """Return the identity under which the memory of a module counts, as long as it lives."""
     return MODULE, id(module)
 
 
 def described(module: Any) -> str:
-    """Return the name of a module's class, with what a class of PyTorch's says of an instance.
+    """Return the name of a module's class, with its arguments for a class of PyTorch.
 
-    The name alone for a module of modules, and where the rest is long or of several lines.
+    Only the name for a module that contains modules, and where the arguments are long or take
+    several lines.
     """
     cls = type(cast("object", module))
     name = cls.__name__
     if not cls.__module__.startswith("torch.nn."):
-        # What a class of the program's says would run its code.
+        # `extra_repr` of a class of the program would run its code.
         return name
     if _names_of(module).get("_modules"):
         return name
@@ -300,7 +315,7 @@ def described(module: Any) -> str:
 
 
 class TorchReferences(Framework):
-    """What the search for holders asks of PyTorch: the lower half of `TorchFramework`."""
+    """The methods of `TorchFramework` that the search for holders calls."""
 
     caches = (
         LibraryCache(
@@ -316,8 +331,7 @@ class TorchReferences(Framework):
     )
     _names: dict[type, list[str]]
     _asked: dict[type, bool]
-    # By ``id``, whether the module of a parameter is in training mode; None where it is not known
-    # yet in this search.
+    # The result of `_training_by_parameter` in this search; None before it is needed.
     _training: dict[int, bool] | None
 
     def __init__(self) -> None:
@@ -327,9 +341,10 @@ class TorchReferences(Framework):
         self._training = None
 
     def quiet(self) -> AbstractContextManager[object]:
-        """Return a context without function modes and gradients, which `torch.jit.trace` ignores.
+        """Return a context in which graphs and tensors can be read.
 
-        Where needed, there are no backward passes of other threads in it either.
+        In it there are no function modes, no graphs are recorded, and `torch.jit.trace` records
+        nothing. Where reading needs that, other threads run no backward passes.
         """
         self._training = None
         stack = ExitStack()
@@ -346,8 +361,8 @@ class TorchReferences(Framework):
     def is_of_evaluation(self, holders: Sequence[object], part: Any, /) -> bool:
         """Return whether a graph is of a model in eval mode.
 
-        It is where the module that keeps it is in eval mode; where no module keeps it, all modules
-        whose parameters it takes must be.
+        Then the module that keeps the graph is in eval mode; or, where no module keeps it, all
+        modules whose parameters it uses are.
         """
         modules: list[Any] = [holder for holder in holders if issubclass(type(holder), torch.nn.Module)]
         if modules:
@@ -355,7 +370,7 @@ class TorchReferences(Framework):
         node = node_of(part) if _is_tensor(type(part)) else part
         if node is None:
             return False
-        # Another thread may begin a search meanwhile.
+        # Another thread may reset the attribute by a search of its own.
         training = self._training
         if training is None:
             training = self._training = _training_by_parameter()
@@ -363,9 +378,9 @@ class TorchReferences(Framework):
         return bool(modes) and not any(modes)
 
     def part_of(self, cls: type, /) -> Part | None:
-        """Return what tensors, modules and the nodes of graphs are.
+        """Return whether a class is one of tensors, of modules or of nodes of graphs.
 
-        Optimizers are modules here: they have tensors as modules do.
+        Optimizers count as modules: they have tensors too.
         """
         if _is_tensor(cls):
             return None if cls is DisposedTorchTensor else "tensor"
@@ -374,11 +389,11 @@ class TorchReferences(Framework):
         if issubclass(cls, OWNERS):
             return "module"
         names: Any = cast("Any", cls).__dict__
-        # The types of nodes written in C++ have no base of their own.
+        # The types of nodes written in C++ have no common base class.
         return "node" if "next_functions" in names and "_input_metadata" in names else None
 
     def references(self, thing: Any, /) -> list[tuple[str, object]]:
-        """Return what a tensor or a node holds in C++, and what a module has by names and hooks."""
+        """Return the objects that a tensor or node has in C++, or a module's parts and hooks."""
         if _is_tensor(type(thing)):
             found: list[tuple[str, object]] = [
                 (".grad_fn", node_of(thing)),
@@ -386,7 +401,7 @@ class TorchReferences(Framework):
                 ("._backward_hooks", _hooks(thing)),
             ]
             if is_leaf(thing) or _retains_grad(thing):
-                # That of others is asked for with a warning.
+                # PyTorch warns where `.grad` of another tensor is read.
                 found.append((".grad", read_of_graph(_grad, thing, thing, node_of(thing))))
             return [edge for edge in found if edge[1] is not None]
         if issubclass(type(thing), torch.nn.Module):
@@ -407,7 +422,7 @@ class TorchReferences(Framework):
         if _is_tensor(cls):
             return self._of_tensor(thing, cls)
         if issubclass(cls, OWNERS):
-            # All that belongs to it counts as one: see `models`.
+            # All memory that belongs to a model has one identity: see `models`.
             return [HeldMemory("", identity_of(thing), 0)]
         names = self._names.get(cls)
         if names is None:
@@ -441,53 +456,50 @@ class TorchReferences(Framework):
         return found
 
     def description_of(self, thing: Any, /) -> str | None:
-        """Return the class of a module, and for PyTorch's own what it is made with."""
+        """Return the class of a module, with its arguments for a class of PyTorch."""
         return described(thing) if issubclass(type(thing), torch.nn.Module) else None
 
     def lone_storage(self, tensor: Any, /) -> Hashable | None:
-        """Return the storage of a plain tensor.
+        """Return the identity of the storage of a plain tensor, in a fast way.
 
-        Where a program has a million tensors, most are such.
+        Where a program has a million tensors, most of them are plain.
         """
         return RECORDER.lone_storage(tensor)
 
     def steps_behind(self, tensor: Any, /) -> int:
-        """Return between how many steps of optimizers its graph was made.
+        """Return over how many steps of optimizers its graph was made.
 
-        0 for a graph of a single step, and for one of fewer than `_WAITS` steps that a
-        ``backward()`` can go through: it waits for that.
+        0 for a graph of a single step, and for one of fewer than `_WAITING_STEPS` steps that a
+        ``backward()`` can go through: the program may still call it.
         """
         steps = STEPS.reached(tensor)
-        # Before 2.10 PyTorch does not show whether one can.
-        return steps if steps >= _WAITS or (steps > 1 and (not SHOWS_SAVED or is_spent(node_of(tensor)))) else 0
+        # With releases before 2.10 it is unknown whether one can.
+        return steps if steps >= _WAITING_STEPS or (steps > 1 and (not SHOWS_SAVED or is_spent(node_of(tensor)))) else 0
 
     def step_of_graph(self, tensor: Any, /) -> tuple[float, bool] | None:
-        """Return after which share of the steps its graph was made, and whether it is spent.
+        """Return the share of steps before its graph was made, and whether the graph is spent.
 
-        A spent graph is one that no ``backward()`` can go through.
+        No ``backward()`` can go through a spent graph.
         """
         share = STEPS.before(tensor)
         return None if share is None else (share, is_spent(node_of(tensor)))
 
     def graph_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return the bytes that their graphs saved of other tensors than leaves."""
+        """Return the bytes that the graphs of the tensors saved, without the memory of leaves."""
         return walk_graph([*tensors], without_leaves=True).nbytes
 
     def node_nbytes_behind(self, tensors: Sequence[Any], /) -> int:
-        """Return about how many bytes the nodes take that are near the last of some tensors.
-
-        Nodes that are near another one of them do not count.
-        """
+        """Return about how many bytes the nodes take that only the last tensor has near it."""
         return NODE_NBYTES * nodes_added(tensors)
 
     def graph_walked(self, nodes: dict[int, Any], edges: dict[int, list[int]], /) -> None:
-        """See to it that the graph can be released, however deep it is."""
+        """Make sure that the graph can be released, however deep it is."""
         guard_release(nodes, edges)
 
     def _of_tensor(self, tensor: Any, cls: Any) -> list[HeldMemory]:
         if cls is not Tensor:
-            # A subclass that handles operators itself would be asked for sizes: what it holds are
-            # attributes.
+            # Reading sizes would call the code of a subclass that handles operators itself. The
+            # tensors that it holds are attributes, and are found there.
             asked = self._asked.get(cls)
             if asked is None:
                 asked = self._asked[cls] = cls.__torch_dispatch__ is not _no_dispatch
@@ -501,7 +513,7 @@ class TorchReferences(Framework):
         nbytes = _Base.numel(tensor) * _Base.element_size(tensor)
         found = [HeldMemory("", ("torch", storage._cdata), nbytes)]
         if not storage.resizable() and storage.device.type == "cpu":
-            # PyTorch has not allocated it: it may be an array's, or a part of one.
+            # PyTorch has not allocated this memory: it may be that of an array, or a part of it.
             address: int = storage.data_ptr()
             identity = FRAMEWORKS.identity_at(address, self)
             found.append(HeldMemory("", address if identity is None else identity, nbytes))
@@ -509,5 +521,5 @@ class TorchReferences(Framework):
 
 
 def _is_tensor(cls: Any) -> bool:
-    # A function, so that type checkers do not take what follows for unreachable.
+    # A function, so that type checkers do not consider the code after it unreachable.
     return issubclass(cls, Tensor)

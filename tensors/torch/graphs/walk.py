@@ -43,28 +43,29 @@ __all__ = [
     "walk_graph",
 ]
 
-# Deep autograd graphs that have been looked at: what keeps their release from overflowing the
-# stack.
+# Guards keep the release of a deep autograd graph from overflowing the stack.
 #
-# PyTorch releases a graph in a loop, however deep it is. A node that Python has looked at once
-# keeps its Python object until it dies, and from then on the release of a chain of such nodes
-# nests: with 2.13 and a stack of 8 MiB it ends in a segmentation fault at about 50,000 nodes. So
-# whoever walks a deep graph puts guards into it. A guard stands in the metadata of a node and
-# refers to nodes further down; when its node dies it lets them go from a loop, and the nesting
-# starts again from nothing. It refers only to what its node refers to anyway, so that nothing lives
-# longer than without it.
+# PyTorch releases a graph in a loop, however deep it is. But a node that Python has read keeps its
+# Python object until it is freed, and the release of a chain of such nodes nests: with PyTorch 2.13
+# and a stack of 8 MiB about 50,000 nodes end in a segmentation fault. So code that walks a deep
+# graph puts guards into it. A guard is in the metadata of a node and refers to nodes below it. When
+# its node is freed, the guard releases the nodes below in a loop, so that the nesting does not grow
+# further. It only refers to nodes that its own node refers to, so it keeps nothing alive for
+# longer.
 
 
 GUARDED_DEPTH: Final = 500
 """How many nodes may be released inside one another.
 
-A graph of fewer nodes than twice this is left alone.
+A graph of fewer than twice as many nodes gets no guards.
 """
 
 _KEY: Final = "disposescope.release"
+"""The key of a guard in a node's metadata."""
 
 
 class _Queue(threading.local):
+    # The nodes that the guard at work is to release; None where no guard is at work.
     pending: list[list[Any]] | None = None
 
 
@@ -73,7 +74,7 @@ _QUEUE: Final = _Queue()
 
 @final
 class _Guard:
-    """Keeps Python objects of nodes until it dies, and then drops them one after the other."""
+    """Keeps Python objects of nodes until it is freed, and then drops them one after the other."""
 
     __slots__ = ("held",)
 
@@ -85,14 +86,14 @@ class _Guard:
     def __del__(self, queue: _Queue = _QUEUE) -> None:
         held, self.held = self.held, []
         if queue.pending is not None:
-            # An outer guard is at work further up this very stack: it takes over.
+            # Another guard further out on this stack is at work: it drops them in its loop.
             queue.pending.append(held)
             return
         queue.pending = pending = [held]
         del held
         try:
             while pending:
-                # Not bound to a name: it must be gone before the next one is looked at.
+                # Not bound to a name: these nodes must be freed before the next list is taken.
                 pending.pop().clear()
         finally:
             queue.pending = None
@@ -111,11 +112,11 @@ def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
     if len(nodes) < 2 * GUARDED_DEPTH:
         return
     heights = _heights(nodes, edges)
+    # A band is a range of `GUARDED_DEPTH` heights. Edges from one band into a lower one get guards.
+    # Heights count from the leaves, so the bands stay the same when the graph grows.
     for key, below in edges.items():
-        storey = heights[key] // GUARDED_DEPTH
-        crossed = [nodes[child] for child in below if heights[child] // GUARDED_DEPTH < storey]
-        # An edge from one storey to another: heights count from the leaves, so it stays one when
-        # the graph grows.
+        band = heights[key] // GUARDED_DEPTH
+        crossed = [nodes[child] for child in below if heights[child] // GUARDED_DEPTH < band]
         if crossed:
             metadata = nodes[key].metadata
             if _KEY not in metadata:
@@ -123,7 +124,7 @@ def guard_release(nodes: dict[int, Any], edges: dict[int, list[int]]) -> None:
 
 
 def _heights(nodes: dict[int, Any], edges: dict[int, list[int]]) -> dict[int, int]:
-    """Return the length of the longest way from each node to a leaf."""
+    """Return the length of the longest path from each node to a leaf."""
     above: dict[int, list[int]] = {key: [] for key in nodes}
     waiting: dict[int, int] = {}
     for key, below in edges.items():
@@ -144,36 +145,39 @@ def _heights(nodes: dict[int, Any], edges: dict[int, list[int]]) -> dict[int, in
 
 # The walk through an autograd graph: its nodes, and the memory that they saved for ``backward()``.
 #
-# Nothing is unpacked: what a node saved is read as it lies there (``SavedTensor.data``), so no hook
-# of the user runs, nothing is recomputed or fetched back from where it was offloaded to, and what
-# was changed in place since is counted all the same. Source:
+# Saved tensors are read without unpacking them (``SavedTensor.data``). So no hook of the program
+# runs, nothing is recomputed or fetched back from where it was offloaded to, and tensors that were
+# changed in place since they were saved count too. Source:
 # https://docs.pytorch.org/docs/stable/notes/autograd.html#saved-tensors
 #
-# Releases before 2.10 do not show it so. There the public attributes (``_saved_result``) are read,
-# which unpack: a hook is asked what it packed instead of being called, and what was changed in
-# place since cannot be read.
+# Releases before 2.10 have no such attribute. There the public attributes (``_saved_result``) are
+# read, which do unpack. The unpacking hooks that this library knows are made to return the packed
+# object instead (see `showing_what_was_packed`). Tensors that were changed in place since then
+# cannot be read.
 
 
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
-"""The node at the end of every path: where the gradient of a leaf is added up."""
+"""The name of the node at the end of every path, which adds up the gradient of a leaf."""
 
 NODE_NBYTES: Final = 640
-"""About how many bytes a node takes whose memory for ``backward()`` was freed.
+"""About how many bytes a node takes after its saved tensors were freed.
 
-Measured on x86-64 with PyTorch 2.13, of graphs of 9 to 61 nodes: 646 to 1,083, with what they
-refer to.
+Measured on x86-64 with PyTorch 2.13, with graphs of 9 to 61 nodes: 646 to 1,083 bytes a node,
+including the objects that it refers to.
 """
 
 _C: Final[Any] = torch._C
 _RAW: Final = "_raw_saved_"
-# Nodes written in C++ that show nothing of what they saved: ops of extensions, and writes into a
-# view.
+# Types of nodes that have no attributes for their saved tensors: ops of C++ extensions, and writes
+# into a view.
 _OPAQUE: Final = frozenset({"CppFunction", "CopySlices"})
 _NO_CONTAINER: Final = (type, types.ModuleType, types.FunctionType, types.FrameType, types.CodeType)
 _SEARCH_LIMIT: Final = 1000
+"""How many objects are searched for tensors in one packed object or ``ctx``."""
 _NEAREST: Final = 1000
+"""How many nodes of one graph `nodes_added` looks at."""
 
-# Of a type that a Python number becomes, a smaller one of the same sort.
+# For each dtype that a Python number gets, a tensor of a smaller dtype of the same kind.
 _SMALLER: Final = {
     torch.float64: torch.tensor(0, dtype=torch.float16, device="cpu"),
     torch.int64: torch.tensor(0, dtype=torch.int8, device="cpu"),
@@ -183,9 +187,9 @@ _SMALLER: Final = {
 
 @final
 class Graph:
-    """The nodes behind some tensors, and the storages that each of them was the first to show.
+    """The nodes of the graph behind some tensors, and the bytes of the storages that each saved.
 
-    Short-lived: it holds the nodes, and with them what they saved.
+    To be kept only for a short time: it keeps the nodes alive, and so the tensors that they saved.
 
     Attributes
     ----------
@@ -194,12 +198,12 @@ class Graph:
     nodes : dict
         The nodes by ``id``, those nearest to the tensors first.
     edges : dict
-        For each node, the ``id`` of the nodes whose results it takes its gradient on to.
+        For each node, the ``id`` of the nodes to which it passes gradients.
     bytes_of : dict
-        For each node that saved something, the bytes of the storages that no earlier one had saved.
+        For each node that saved something, the bytes of the storages that no node before it saved.
     attribute_bytes : int
-        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that
-        nothing saved. PyTorch does not know of them, and ``backward()`` does not free them.
+        The bytes of tensors that custom functions keep as attributes of their ``ctx`` and that no
+        node saved. PyTorch does not know of them, and ``backward()`` does not free them.
     opaque : int
         How many nodes do not show what they saved.
     """
@@ -229,15 +233,15 @@ class Graph:
 
 
 def walk_graph(roots: list[Any], *, without_leaves: bool = False) -> Graph:
-    """Return the graph behind some tensors, with what its nodes saved.
+    """Return the graph behind some tensors, with the bytes that its nodes saved.
 
     Parameters
     ----------
     roots : list of torch.Tensor
         Live tensors.
     without_leaves : bool, default False
-        Whether the memory of leaves, such as the parameters of a model, does not count: a graph
-        saves it, and is not what keeps it.
+        Whether the memory of leaves, such as the parameters of a model, is left out: a graph saves
+        it, but the model keeps it alive anyway.
     """
     with beside_no_backward(), _C.DisableTorchFunction(), torch.no_grad():
         graph = Graph([node for root in roots if (node := node_of(root)) is not None])
@@ -255,7 +259,7 @@ def _collect(graph: Graph) -> None:
         key = id(node)
         if key in nodes:
             continue
-        # Kept until the end of the walk: an id is only as good as the object is alive.
+        # Kept until the end of the walk: the id of a freed object may be used again.
         nodes[key] = node
         below = [child for child, _ in node.next_functions if child is not None]
         edges[key] = [id(child) for child in below]
@@ -263,10 +267,10 @@ def _collect(graph: Graph) -> None:
 
 
 def nodes_added(tensors: Sequence[Any]) -> int:
-    """Return how many nodes are near the last of some tensors and near no other of them.
+    """Return how many nodes are near the last of the tensors and near no other one of them.
 
-    Leaves do not count. Of each graph the nearest nodes are looked at: a state that each step makes
-    of the one before has all that was before in its graph.
+    Leaves do not count. Only the `_NEAREST` nodes of each graph are looked at: where each step
+    computes a state from the last one, the graph contains all earlier steps.
     """
     added: set[int] = set()
     known: dict[int, Any] = {}
@@ -274,13 +278,13 @@ def nodes_added(tensors: Sequence[Any]) -> int:
         for tensor in tensors:
             near = _nearest(node_of(tensor))
             added = near.keys() - known.keys()
-            # Kept until the end: an id is only as good as the object is alive.
+            # Kept until the end: the id of a freed object may be used again.
             known.update(near)
     return len(added)
 
 
 def _nearest(end: Any) -> dict[int, Any]:
-    """Return the nodes nearest to one, by ``id``.
+    """Return the nodes nearest to a node, by ``id``.
 
     Leaves are left out: they belong to the parameters of a model.
     """
@@ -329,25 +333,42 @@ def _measure(graph: Graph, *, without_leaves: bool) -> None:
                     graph.attribute_bytes += nbytes
 
 
-# What a backward pass on another thread has in use. The pass runs without the GIL, frees what nodes
-# saved and adds to gradients. To read a gradient or a `SavedTensor` meanwhile is a segmentation
-# fault, since PyTorch takes no lock for it. For the attributes of a node it takes the node's lock,
-# which the pass may have while it waits for the GIL to free a tensor: both would wait for ever.
-# What the pass can reach is therefore left out, as if it had been freed already.
+# Backward passes on other threads.
+#
+# A backward pass runs without the GIL, frees saved tensors and adds to gradients. Reading a
+# gradient or a `SavedTensor` at that time can be a segmentation fault: PyTorch takes no lock for
+# it. For the attributes of a node PyTorch takes the node's lock. The pass may have that lock while
+# it waits for the GIL to free a tensor, so both threads would wait for ever. So nodes and leaves
+# that a running pass can reach are not read. They count as freed.
 
 
 class _InUse(threading.local):
-    """The nodes and leaves, by ``id``, of graphs whose passes ran when so many passes had begun.
+    """The nodes and leaves that running backward passes can reach.
 
-    A node that Python has looked at keeps its ``id`` as long as it lives, and these live as long as
-    their passes.
+    Attributes
+    ----------
+    begun : int
+        How many passes had begun when `nodes` was computed; it is valid until another one begins.
+    nodes : frozenset of int
+        The ids of the nodes and leaves. They live as long as the passes, and a node that Python has
+        read keeps its id.
     """
 
     begun = -1
     nodes: frozenset[int] = frozenset()
 
     def has(self, begun: int, roots: list[Any], things: tuple[object, ...]) -> bool:
-        """Return whether passes with such roots can reach one of some nodes and leaves."""
+        """Return whether a running pass can reach one of the given nodes and leaves.
+
+        Parameters
+        ----------
+        begun : int
+            How many passes have begun.
+        roots : list
+            The roots of the running passes.
+        things : tuple
+            The nodes and leaves.
+        """
         if begun != self.begun:
             graph = Graph([end for each in roots for root in each for end in _ends_of(root)])
             _collect(graph)
@@ -359,16 +380,18 @@ class _InUse(threading.local):
 
 _IN_USE: Final = _InUse()
 _PATIENCE_S: Final = 10.0
+"""For how many seconds `beside_no_backward` waits for a pass that does not end."""
 _PAUSE_S: Final = 0.001
+"""How many seconds it sleeps between two looks."""
 _grad_fn: Final[Any] = _C.TensorBase.grad_fn.__get__
 _is_leaf: Final[Any] = _C.TensorBase.is_leaf.__get__
 
 
 def node_of(tensor: Any) -> Any:
-    """Return the node that made a tensor; None where none did, and where PyTorch refuses to say.
+    """Return the node that made a tensor; None where there is none, or PyTorch raises.
 
-    It refuses for a view that was made under `torch.no_grad`, or by a function that returns
-    several, once its base was changed in place with a graph.
+    PyTorch raises for a view whose base was changed in place with a graph, if the view was made
+    under `torch.no_grad` or by a function that returns several views.
     """
     try:
         return _grad_fn(tensor)
@@ -379,7 +402,7 @@ def node_of(tensor: Any) -> Any:
 def is_leaf(tensor: Any) -> bool:
     """Return whether a tensor is a leaf of graphs.
 
-    False where PyTorch refuses to say, as for `node_of`.
+    False where PyTorch raises, as for `node_of`.
     """
     try:
         return bool(_is_leaf(tensor))
@@ -388,7 +411,10 @@ def is_leaf(tensor: Any) -> bool:
 
 
 def _ends_of(root: Any) -> Iterator[Any]:
-    """Yield the node where a backward pass begins: of a tensor, or of an edge, which is a tuple."""
+    """Yield the node where a backward pass begins.
+
+    Its root is a tensor, or an edge: a tuple of a node and a number.
+    """
     node = root[0] if isinstance(root, tuple) else node_of(root)  # pyright: ignore[reportUnknownVariableType] (from Any)
     if node is not None:
         yield node
@@ -396,7 +422,7 @@ def _ends_of(root: Any) -> Iterator[Any]:
 
 def _keeps_nodes() -> bool:
     with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
-        # It saves nothing: the program may have hooks on what is saved.
+        # `neg` saves nothing: so no hook of the program on saved tensors is called.
         result = torch.ones(1, device="cpu", requires_grad=True).neg()
         node = node_of(result)
     before = sys.getrefcount(node)
@@ -404,20 +430,19 @@ def _keeps_nodes() -> bool:
     return sys.getrefcount(node) < before
 
 
-with _C._DisableFuncTorch():  # this may be imported inside of a transform, which would wrap it
-    # From 2.13 on.
+with _C._DisableFuncTorch():  # a transform that runs during this import would wrap the tensor
+    # True from PyTorch 2.13 on.
     KEEPS_NODES: Final = _keeps_nodes()
 """Whether C++ that refers to a node counts as one reference to its Python object."""
 
 
 @contextmanager
 def beside_no_backward() -> Generator[None]:
-    """Keep backward passes of other threads from running in a block, where reading needs that.
+    """Keep backward passes of other threads from running in a block, with releases before 2.13.
 
-    Releases before 2.13 free a node, and before 2.10 a tensor, beside Python code that has just
-    found it. There this waits until no pass is running, and then passes wait before they begin
-    until the block is left. A pass that does not end is waited for during `_PATIENCE_S`, and then
-    the block is entered beside it. Inside of a pass of this thread nothing waits.
+    These free a node, and before 2.10 a tensor, while Python code is reading it. So the block waits
+    until no pass is running, and new passes wait until the block is left. After `_PATIENCE_S` the
+    block is entered although a pass still runs. Inside a pass of this thread nothing waits.
     """
     look = None
     try:
@@ -425,30 +450,29 @@ def beside_no_backward() -> Generator[None]:
             until = time.monotonic() + _PATIENCE_S
             look = begin_look()
             while look is not None and backward_elsewhere()[1] and time.monotonic() < until:
-                # Passes may begin meanwhile: that which is waited for may need another one.
+                # Let passes begin during the sleep: the running pass may wait for another one.
                 look = None
                 time.sleep(_PAUSE_S)
                 look = begin_look()
         yield
     finally:
-        # By name: a traceback keeps the frame.
+        # Explicitly, because a traceback may keep this frame and its variables.
         look = None
 
 
 def read_of_graph(function: Callable[[Any], Any], argument: object, *things: object) -> Any:
-    """Return what a compiled function reads of a graph.
+    """Read a part of a graph with a function written in C; None where a backward pass may use it.
 
-    None where another thread's backward pass has that in use.
+    Only passes of other threads count.
 
     Parameters
     ----------
     function : callable
-        Compiled, and runs no Python code before it has read.
+        The function. It must run no Python code before it has read.
     argument : object
-        What it is called with.
+        The argument of the function.
     *things : object
-        The nodes and leaves to which that belongs. Without any, each running pass may have it in
-        use.
+        The nodes and leaves to which the part belongs. Without any, any running pass may use it.
     """
     while True:
         begun, roots = backward_elsewhere()
@@ -470,12 +494,12 @@ def saved_under(node: Any, name: str) -> Iterator[Any]:
     try:
         saved: Any = read_of_graph(_attribute(name), node, node)
     except RuntimeError:
-        # Freed by a backward(): the only thing that these attributes raise for.
+        # A backward() has freed it: these attributes raise for no other reason.
         return
-    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
-    for one in several:
-        if one is not None:
-            yield from _tensors_of(one, node)
+    saved_tensors: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    for saved_tensor in saved_tensors:
+        if saved_tensor is not None:
+            yield from _tensors_of(saved_tensor, node)
 
 
 _attribute: Final = cache(attrgetter)
@@ -483,10 +507,10 @@ _data_and_hook: Final = attrgetter("data", "unpack_hook")
 
 
 def _tensors_of(saved: Any, *node: object) -> Iterator[Any]:
-    """Yield the tensors behind one ``SavedTensor`` of a node.
+    """Yield the tensors behind a ``SavedTensor`` of a node.
 
-    There are none where it was freed, or is in another object, and where a backward pass on another
-    thread has it in use.
+    There are none where PyTorch returns no data (it was freed, or another object has it), and where
+    a backward pass on another thread has it in use.
     """
     packed, unpack = read_of_graph(_data_and_hook, saved, *node) or (None, None)
     if packed is None:
@@ -494,7 +518,7 @@ def _tensors_of(saved: Any, *node: object) -> Iterator[Any]:
     if unpack is not None:
         yield from _behind_hook(packed, unpack)
         return
-    # Another thread may dispose it meanwhile.
+    # Another thread may dispose the tensor at any time.
     with suppress(DisposedError):
         if not _is_number(packed):
             yield packed
@@ -506,26 +530,26 @@ def _behind_hook(packed: object, unpack: object) -> Iterator[Any]:
     for cell in getattr(unpack, "__closure__", None) or ():
         frame = cell.cell_contents
         if type(frame).__name__ == "_CheckpointFrame" and type(frame).__module__ == "torch.utils.checkpoint":
-            # A checkpoint saved its inputs and nothing else. Each of its nodes leads here; a
-            # storage counts once.
+            # A checkpoint saves only its inputs, in its frame. Each of its nodes leads to the same
+            # frame; the caller counts a storage once.
             for argument in getattr(frame, "saved_args", ()):
                 if SHOWS_SAVED and isinstance(argument, _C._autograd.SavedTensor):
                     yield from _tensors_of(argument)
-            # Earlier releases save them with a node.
+            # Earlier releases save the inputs in a node.
             saver = getattr(frame, "input_saver", None)
             if isinstance(saver, torch.Tensor) and saver.grad_fn is not None:
                 yield from saved_under(saver.grad_fn, f"{_RAW}tensors")
 
 
 SHOWS_SAVED: Final = all(hasattr(_C._autograd.SavedTensor, name) for name in ("data", "unpack_hook"))
-"""Whether this PyTorch shows what nodes saved without unpacking it."""
+"""Whether this PyTorch lets Python read saved tensors without unpacking them."""
 
 
 @cache
 def _are_read_raw() -> bool:
-    """Return whether what nodes saved is read without unpacking it; asked of a probe's graph."""
+    """Return whether saved tensors are read without unpacking them; tried with a small graph."""
     if not SHOWS_SAVED:
-        # An earlier release. Where something is missed by that, a warning says so.
+        # A release before 2.10. `_unpacked_under` warns where it cannot read something.
         return False
     missed = _missed_in_a_graph()
     if missed is not None:
@@ -534,23 +558,23 @@ def _are_read_raw() -> bool:
 
 
 def check_graphs() -> None:
-    """Enter into the table of patches whether what nodes saved is read without unpacking it."""
+    """Note in the table of patches where saved tensors cannot be read without unpacking them."""
     if not _are_read_raw() and not SHOWS_SAVED:
         PATCHES.fail(TORCH_GRAPHS, "torch._C._autograd.SavedTensor has no data and unpack_hook")
 
 
 def is_spent(end: Any) -> bool:
-    """Return whether no ``backward()`` can go through a graph.
+    """Return whether no ``backward()`` can go through a graph any more.
 
-    What it saved was freed by one, or changed in place since. Of a very large graph a part is
-    looked at, and where nothing was saved there it is taken for spent. False where this PyTorch
-    does not show what nodes saved.
+    Its saved tensors were freed by a ``backward()``, or changed in place since they were saved.
+    Only `GUARDED_DEPTH` nodes of a large graph are looked at; it counts as spent where these have
+    no saved tensors. False where this PyTorch cannot read saved tensors without unpacking them.
     """
     if not _are_read_raw():
         return False
     saves = False
     names: dict[type, list[str]] = {}
-    # So few that their release needs no guard.
+    # Fewer nodes than need a guard.
     nodes: dict[int, Any] = {}
     pending = [end]
     while pending and len(nodes) < GUARDED_DEPTH:
@@ -569,14 +593,14 @@ def is_spent(end: Any) -> bool:
 
 
 def _is_refused(node: Any, name: str) -> bool:
-    """Return whether PyTorch refuses what a node saved under a raw name.
+    """Return whether PyTorch raises where a saved tensor of a node is unpacked.
 
-    False where a hook would be asked for it.
+    False where a hook would have to be called for it.
     """
     try:
         saved: Any = read_of_graph(_attribute(name), node, node)
-        several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
-        if all(isinstance(one, _C._autograd.SavedTensor) and one.unpack_hook is None for one in several):
+        saved_tensors: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+        if all(isinstance(each, _C._autograd.SavedTensor) and each.unpack_hook is None for each in saved_tensors):
             read_of_graph(_attribute(_public_name(node, name)), node, node)
     except RuntimeError:
         return True
@@ -584,9 +608,9 @@ def _is_refused(node: Any, name: str) -> bool:
 
 
 def _public_name(node: Any, name: str) -> str:
-    """Return the public attribute beside a raw one.
+    """Return the name of the public attribute for a raw one.
 
-    A custom function has ``saved_tensors``, others such as ``_saved_self``.
+    It is ``saved_tensors`` for custom functions, and such as ``_saved_self`` for other nodes.
     """
     is_custom = name == f"{_RAW}tensors" and hasattr(cast("object", type(node)), "saved_tensors")
     return "saved_tensors" if is_custom else f"_{name[5:]}"
@@ -594,9 +618,9 @@ def _public_name(node: Any, name: str) -> str:
 
 @contextmanager
 def _without_saved_tensor_hooks() -> Generator[None]:
-    """Take the hooks of this thread on saved tensors away in a block.
+    """Disable this thread's hooks on saved tensors in a block.
 
-    Those of a checkpoint count what is saved.
+    The hooks of a checkpoint count saved tensors, so an additional one would confuse them.
     """
     autograd = _C._autograd
     taken: list[tuple[Any, Any]] = []
@@ -611,7 +635,7 @@ def _without_saved_tensor_hooks() -> Generator[None]:
 
 
 def _missed_in_a_graph() -> str | None:
-    """Return what the graph of a probe does not show of what it saved; None where it shows all."""
+    """Return why the saved tensor of a small graph cannot be read; None where it can."""
     with _C.DisableTorchFunction(), _C._DisableTorchDispatch(), torch.inference_mode(False), torch.enable_grad():
         try:
             with _without_saved_tensor_hooks():
@@ -625,29 +649,37 @@ def _missed_in_a_graph() -> str | None:
 
 
 class _Reading(threading.local):
-    """What hooks on saved tensors had packed that are asked for a tensor while a node is read.
+    """Whether this thread reads saved tensors by the public attributes: see `_unpacked_under`.
 
-    None while no node is read.
+    Attributes
+    ----------
+    packed : list of tuple, optional
+        The packed objects with which unpacking hooks were called, each with its hook. None while no
+        node is read.
     """
 
     packed: list[tuple[object, object]] | None = None
 
 
 _READING: Final = _Reading()
-with _C._DisableFuncTorch():  # this may be imported inside of a transform, which would wrap it
-    _NOTHING: Final = torch.empty(0, device="cpu")
-_NOTHINGS_MEMORY: Final[int] = _NOTHING.untyped_storage()._cdata
+with _C._DisableFuncTorch():  # a transform that runs during this import would wrap the tensor
+    # What an unpacking hook returns while a node is read, in place of the saved tensor.
+    _STANDIN: Final = torch.empty(0, device="cpu")
+_STANDIN_STORAGE: Final[int] = _STANDIN.untyped_storage()._cdata
 
 
 def showing_what_was_packed(unpack: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the same unpacking hook, which is not called where a walk reads what it had packed."""
+    """Return an unpacking hook that calls another one, except while `_unpacked_under` reads.
+
+    Then it notes the packed object instead.
+    """
 
     @wraps(unpack)
     def unpacked(packed: Any) -> Any:
         if _READING.packed is None:
             return unpack(packed)
         _READING.packed.append((packed, unpack))
-        return _NOTHING
+        return _STANDIN
 
     return unpacked
 
@@ -661,31 +693,31 @@ def _unpacked_under(node: Any, name: str) -> Iterator[Any]:
     try:
         saved = read_of_graph(_attribute(public), node, node)
     except RuntimeError as error:
-        # Freed by a backward(), or changed in place since.
+        # Freed by a backward(), or changed in place after it was saved.
         if "modified by an inplace operation" in str(error):
             PATCHES.note_unseen(TORCH_GRAPHS, "something that a graph saved was changed in place since")
     finally:
         _READING.packed = None
     for thing, unpack in packed:
         yield from _behind_hook(thing, unpack)
-    several: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
-    for one in several:
-        # Another thread may dispose it meanwhile.
+    tensors: list[Any] = list(saved) if isinstance(saved, tuple) else [saved]  # pyright: ignore[reportUnknownArgumentType] (from Any)
+    for tensor in tensors:
+        # Another thread may dispose the tensor at any time.
         with suppress(DisposedError):
-            if one is not None and not _is_number(one) and not _is_nothing(one):
-                yield one
+            if tensor is not None and not _is_number(tensor) and not _is_standin(tensor):
+                yield tensor
 
 
-def _is_nothing(tensor: Any) -> bool:
-    """Return whether a tensor stands for what a hook had packed."""
+def _is_standin(tensor: Any) -> bool:
+    """Return whether a tensor is what a hook returned in place of the saved tensor."""
     storage = storage_of(tensor)
-    return storage is not None and storage._cdata == _NOTHINGS_MEMORY
+    return storage is not None and storage._cdata == _STANDIN_STORAGE
 
 
 def _saved_tensors_in(packed: object) -> Iterator[Any]:
-    """Yield the tensors in what a hook packed or a function keeps.
+    """Yield the tensors in an object that a hook packed or a function keeps.
 
-    It may be one itself, and have some in containers and attributes.
+    The object may be a tensor, or have tensors in containers and attributes.
     """
     pending: list[object] = [packed]
     met: dict[int, object] = {}
@@ -698,7 +730,7 @@ def _saved_tensors_in(packed: object) -> Iterator[Any]:
         if issubclass(cls, torch.Tensor):
             yield node
         elif issubclass(cls, torch.nn.Module):
-            # Its parameters are the model's, not the graph's.
+            # The parameters of a module belong to a model, not to the graph.
             continue
         else:
             pending.extend(gc.get_referents(node))
@@ -707,22 +739,22 @@ def _saved_tensors_in(packed: object) -> Iterator[Any]:
 def _is_number(tensor: Any) -> bool:
     """Return whether a saved tensor stands for a Python number, as in ``x * 2.0``.
 
-    PyTorch gives such a number to no hook.
+    PyTorch does not pass such a number to hooks.
     """
     if tensor.dim() or tensor.dtype not in _SMALLER or tensor.device.type != "cpu":
         return False
-    # A number gives way to the type of any tensor of its sort; a tensor does not.
+    # Computed with a tensor of a smaller dtype, a number takes that dtype and a tensor does not.
     other = _SMALLER[tensor.dtype]
     return torch.result_type(tensor, other) is other.dtype
 
 
-# Which modules the nodes of an autograd graph came from, found by the parameters that they lead to.
+# Which modules made the nodes of an autograd graph, found by the parameters that the nodes use.
 
 
 def leaves_behind(end: Any, since: int) -> list[Any]:
-    """Return the leaves that the nodes of a graph from a number on take.
+    """Return the leaves that are inputs of the newest nodes of a graph.
 
-    Where they take none, these are the nearest ones behind them.
+    Where they have no leaf as an input, return the nearest leaves behind them.
 
     Parameters
     ----------
@@ -748,7 +780,7 @@ def leaves_behind(end: Any, since: int) -> list[Any]:
 
 
 def modules_of(graph: Graph) -> dict[int, str]:
-    """For each node that takes a parameter, the name of the module that has the parameter.
+    """For each node with a parameter as an input, return the name of the module that has it.
 
     A name starts with the class of the outermost module: ``"Sequential.0"``. Where a parameter
     belongs to no module that is alive, or more than one node (the transpose of a weight) stands
@@ -802,9 +834,9 @@ def _owners(parameters: set[int]) -> dict[int, str]:
 
 
 def _registered(module: Any, what: str) -> dict[str, Any]:
-    """Return the dict of submodules or parameters of a module, without asking the module.
+    """Return the dict of submodules or parameters of a module, without running its code.
 
-    It is empty where the module is incomplete.
+    Empty where ``__init__`` of ``torch.nn.Module`` has not run.
     """
     state: Any = module.__dict__
     registered: dict[str, Any] | None = state.get(what)

@@ -1,21 +1,22 @@
-/* The backward passes that are running. They run without the GIL and free what the nodes of their
- * graphs saved, which PyTorch lets others read without a lock: a leak report on another thread
- * would read a tensor that is being freed. So whoever reads asks which graphs are in use.
+/* The backward passes that are running. A pass runs without the GIL and frees tensors that the
+ * nodes of its graph saved. PyTorch lets other threads read these without a lock, so that a leak
+ * report on another thread could read a tensor that is being freed. Therefore a report asks which
+ * graphs are in use.
  *
- * Before 2.13 that is not enough: a Python object that the reader made, or found, loses its node,
- * and before 2.10 its tensor, when the pass drops it. There a pass that begins waits while another
- * thread is in a look. */
+ * Before PyTorch 2.13 that is not enough. A Python object that the report made or found loses its
+ * node when the pass drops the node; before 2.10 it loses its tensor. There, a pass waits before it
+ * begins while another thread is in a look, that is, reads graphs. */
 #include "compiled.h"
 
-/* All of them, the latest first: they lie on the stacks of their threads. Guarded by the GIL. */
+/* The running passes, the latest first. Guarded by the GIL. */
 static struct backward_pass *running;
-/* How many have begun. */
+/* How many passes have begun. */
 static unsigned long long begun;
 /* Its address stands for a thread. */
 static _Thread_local char here;
 /* Whether this thread is in a look. */
 static _Thread_local bool looks;
-/* Held by the thread that is in a look. NULL until there was one. */
+/* Held by the thread that is in a look. NULL before the first look. */
 static PyThread_type_lock look;
 
 static bool is_elsewhere(const struct backward_pass *pass) { return pass->thread != &here; }
@@ -38,7 +39,7 @@ static void take_look(void)
 
 void backward_begin(struct backward_pass *pass, PyObject *roots)
 {
-    /* Inside of a look or of another pass it would wait for itself. */
+    /* Inside of a look or of another pass, this thread would wait for itself. */
     if (look != NULL && !looks && !runs_here()) {
         take_look();
         PyThread_release_lock(look);
@@ -64,7 +65,7 @@ void backward_end(struct backward_pass *pass)
     }
 }
 
-/* An object that an interrupt makes go: the look is over then too. */
+/* Ends a look when its capsule dies, so that an interrupt ends it too. */
 static void end_look(PyObject *capsule)
 {
     if (PyCapsule_GetPointer(capsule, NULL) == &here && looks) {
@@ -103,8 +104,8 @@ PyObject *compiled_forget_backward(PyObject *module, PyObject *ignored)
         }
         pass = before;
     }
-    /* A thread that is not here was in a look. Its lock is left: it cannot be freed while it is
-     * held. */
+    /* Another thread of the parent may have been in a look. Its lock is leaked, because a lock
+     * cannot be freed while it is held. */
     if (look != NULL && !looks && (look = PyThread_allocate_lock()) == NULL) {
         return PyErr_NoMemory();
     }
@@ -140,6 +141,6 @@ PyObject *compiled_read_between(PyObject *module, PyObject *const *arguments, Py
     for (struct backward_pass *pass = begun == number ? NULL : running; pass != NULL; pass = pass->before) {
         has_begun = has_begun || is_elsewhere(pass);
     }
-    /* The GIL is kept from here on, as the function is compiled. */
+    /* The function is compiled and keeps the GIL, so that no pass begins in between. */
     return has_begun ? Py_NewRef(Py_NotImplemented) : PyObject_CallOneArg(arguments[1], arguments[2]);
 }

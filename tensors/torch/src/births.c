@@ -1,5 +1,5 @@
-/* Births, seen where the Python object of a tensor gets its memory: every one of them, and nothing
- * else. */
+/* Births, seen where the Python object of a tensor is allocated (tp_alloc). Every tensor object is
+ * seen there, once; this file decides which of them are births, and in which scope. */
 #include "compiled.h"
 
 #include <string.h>
@@ -9,23 +9,24 @@
 
 BirthWatch *birth_watch;
 
-/* ------------------------------------------------------------------ what the code that runs is to births */
+/* ------------------------------------------------------------------ verdicts on code */
 
-/* In the order of the numbers in `births`. */
+/* What a code object is to births. The numbers are those of births.py, which explains them. */
 enum verdict { UNKNOWN, MAKES, KEEPS, PASSES, ASKS, REBUILDS, COMPOSES };
 
 static PyObject *name_module;
 
-/* Verdicts by code, which is held, so that an address means one code. A few that fall together
- * stand side by side, the newest first; a code that has lost its place is judged anew. */
-enum { PLACES = 512, WAYS = 4 };
+/* A cache of verdicts by the address of the code. It keeps the code alive, so that the address is
+ * not used again. Each set has a few ways, the newest first; a code that was pushed out is judged
+ * anew. */
+enum { SETS = 512, WAYS = 4 };
 static struct known {
     PyObject *code;
     enum verdict verdict;
-} known[PLACES][WAYS];
+} known[SETS][WAYS];
 
-/* The name of the module whose code a frame runs, a new reference: None where it has none. NULL
- * with an error set. */
+/* The name of the module whose code a frame runs, a new reference; None if there is none. NULL with
+ * an error set. */
 static PyObject *module_of(const struct walk *walk)
 {
     PyObject *globals = walk_globals(walk);
@@ -35,7 +36,7 @@ static PyObject *module_of(const struct walk *walk)
     return name != NULL || PyErr_Occurred() ? name : Py_NewRef(Py_None);
 }
 
-/* The verdict of the Python part about a code object. UNKNOWN with an error set. */
+/* The verdict of the Python function `judge` on a code object. UNKNOWN with an error set. */
 static enum verdict judge(PyCodeObject *code, const struct walk *walk)
 {
     PyObject *module = module_of(walk);
@@ -55,34 +56,35 @@ static enum verdict judge(PyCodeObject *code, const struct walk *walk)
     return (enum verdict)verdict;
 }
 
-/* UNKNOWN with an error set. */
+/* The verdict on the code of a frame, cached. UNKNOWN with an error set. */
 static enum verdict verdict_on(const struct walk *walk)
 {
     PyObject *code = (PyObject *)walk_code(walk);
-    struct known *place = known[((uintptr_t)code >> 5) % PLACES];
+    struct known *ways = known[((uintptr_t)code >> 5) % SETS];
     for (int way = 0; way < WAYS; way++) {
-        if (place[way].code == code) {
-            return place[way].verdict;
+        if (ways[way].code == code) {
+            return ways[way].verdict;
         }
     }
     enum verdict verdict = judge((PyCodeObject *)code, walk);
     if (verdict == UNKNOWN) {
         return UNKNOWN;
     }
-    PyObject *before = place[WAYS - 1].code;
-    memmove(place + 1, place, (WAYS - 1) * sizeof *place);
-    place[0] = (struct known){Py_NewRef(code), verdict};
-    Py_XDECREF(before);
+    PyObject *dropped = ways[WAYS - 1].code;
+    memmove(ways + 1, ways, (WAYS - 1) * sizeof *ways);
+    ways[0] = (struct known){Py_NewRef(code), verdict};
+    Py_XDECREF(dropped);
     return verdict;
 }
 
-/* Whether calls make births where the code alone does not decide it. -1 with an error set. */
-static int asked(void)
+/* Whether the running frames make births, for the verdict ASKS: asks `judge_frames`. -1 with an
+ * error set. */
+static int frames_make_births(void)
 {
     return take_truth(PyObject_CallNoArgs(birth_watch->judge_frames));
 }
 
-/* The verdict on the innermost code that is more than passed through. */
+/* The verdict on the innermost frame whose verdict is neither PASSES nor REBUILDS. */
 static enum verdict verdict_here(void)
 {
     struct walk walk;
@@ -97,8 +99,8 @@ static enum verdict verdict_here(void)
     return verdict;
 }
 
-/* Whether it makes a tensor of memory that a file or another process handed over. -1 with an error
- * set. Can run Python code. */
+/* Whether the innermost frame makes a tensor of memory from a file or another process. -1 with an
+ * error set. Can run Python code. */
 static int code_rebuilds(void)
 {
     struct walk walk;
@@ -108,20 +110,20 @@ static int code_rebuilds(void)
     return verdict == UNKNOWN ? -1 : verdict == REBUILDS;
 }
 
-/* Whether it is only after a look at the frames that it makes none: it copies a module, or traces a
- * graph. Likewise. */
+/* Whether the running code makes no births although its verdict is ASKS: it copies a module, or
+ * traces a graph. -1 with an error set. Can run Python code. */
 static int code_refuses_births(void)
 {
     enum verdict verdict = verdict_here();
-    int made = verdict == UNKNOWN ? -1 : verdict == ASKS ? asked() : 1;
+    int made = verdict == UNKNOWN ? -1 : verdict == ASKS ? frames_make_births() : 1;
     return made < 0 ? -1 : !made;
 }
 
-/* What a tensor is that is made now: no birth, one, or one that is left open, since the code puts a
- * composite together. */
+/* What a new tensor is: no birth; a birth; or an open birth, because the code puts a composite
+ * together (see `Entry.counted` in scopes/compiled.pyi). */
 enum birth { NO_BIRTH, BIRTH, OPEN_BIRTH };
 
-/* Which of these the code that runs on this thread makes. -1 with an error set. Can run Python
+/* Which `enum birth` the code that runs on this thread makes. -1 with an error set. Can run Python
  * code. */
 static int code_makes_births(void)
 {
@@ -131,27 +133,27 @@ static int code_makes_births(void)
     case KEEPS:
         return NO_BIRTH;
     case ASKS:
-        return asked();
+        return frames_make_births();
     case COMPOSES:
         return OPEN_BIRTH;
     default:
-        /* Also where no code but PyTorch's is there at all. */
+        /* Also for PASSES, if there are no other frames. */
         return BIRTH;
     }
 }
 
-/* ------------------------------------------------------------------ what makes no births on this thread */
+/* ------------------------------------------------------------------ functions and descriptors without births */
 
-/* How many functions that make no births run on this thread. */
+/* How many calls of `unborn()` are running on this thread. */
 static _Thread_local int depth;
-/* The frame that reads a descriptor of PyTorch's on this thread, alive meanwhile, by its address;
- * the lowest bit says that the descriptor is that of a gradient. */
+/* The address of the frame that reads a descriptor of PyTorch's on this thread, or 0. The frame is
+ * alive meanwhile. The lowest bit says that the descriptor is that of a gradient. */
 static _Thread_local uintptr_t reading;
-/* Whether other code has made a tensor since. */
+/* Whether other code than the descriptor's has made a tensor since the reading began. */
 static _Thread_local bool others_made;
 #define OF_A_GRADIENT ((uintptr_t)1)
 
-/* Whether what a descriptor makes now is a gradient. */
+/* Whether the descriptor that is read is that of a gradient. */
 static bool gradient_is_read(void) { return (reading & OF_A_GRADIENT) != 0; }
 
 static bool runs_unborn(void) { return depth != 0; }
@@ -182,13 +184,13 @@ bool births_end_reading(uintptr_t before)
 {
     bool made = others_made;
     reading = before;
-    /* A descriptor that is read around this one has called other code. */
+    /* If another descriptor is being read around this one, it has called other code. */
     others_made = before != 0;
     return made;
 }
 
-/* Whether a descriptor makes a Python object on this thread that is no birth, and no other code
- * runs that it has called: a mode's, or that of a class. */
+/* Whether a descriptor itself makes a tensor object now, and not other code that it has called,
+ * such as that of a mode or a subclass. */
 static bool descriptors_are_read(void)
 {
     if (reading == 0) {
@@ -207,17 +209,17 @@ static bool descriptors_are_read(void)
     return directly;
 }
 
-/* ------------------------------------------------------------------ whose birth it is */
+/* ------------------------------------------------------------------ the scope of a birth */
 
-/* Whether a budget is to be asked, which the mode does when a call is over. */
+/* Whether a scope with a budget is open. Then the mode asks the budgets at the end of a call. */
 static bool budgets_are_asked(void) { return PyDict_GET_SIZE(birth_watch->budgeted) != 0; }
 
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items);
 static PyObject *allocate_other(PyTypeObject *type, Py_ssize_t items);
 
-/* Whether a scope may own the instances of a class, which remembers it by where they get their
- * memory from. -1 with an error set. */
+/* Whether a scope may own the instances of a class. The answer is cached in tp_alloc of the class.
+ * -1 with an error set. */
 static int is_born(PyTypeObject *type)
 {
     if (type->tp_alloc == allocate_born) {
@@ -230,8 +232,8 @@ static int is_born(PyTypeObject *type)
     return answer;
 }
 
-/* Has the mode on this thread's stack, which asks the budgets when the call is over. 1, or -1 with
- * an error set. */
+/* Puts the mode that asks the budgets on this thread's stack, if it is not there. 1, or -1 with an
+ * error set. */
 static int push_mode_once(void)
 {
     if (thread_forget_dead() < 0) {
@@ -246,7 +248,7 @@ static int push_mode_once(void)
     return done == NULL ? -1 : 1;
 }
 
-/* What a tensor that is made now would be in a scope: see `enum birth`. -1 with an error set. */
+/* The `enum birth` of a tensor that is made now, if a scope is open. -1 with an error set. */
 static int birth_of(PyTypeObject *type)
 {
     if (runs_unborn() || descriptors_are_read() || libtorch_makes_no_births()) {
@@ -261,9 +263,9 @@ static int birth_of(PyTypeObject *type)
     return answer > 0 && budgets_are_asked() && push_mode_once() < 0 ? -1 : answer;
 }
 
-/* The scope that a tensor belongs to which is being made, a new reference, and whether that birth
- * is left open; NULL for none, with or without an error set. Can run any code, but none between a
- * last look at the scope and the return. */
+/* The scope that owns a tensor which is being made: a new reference; NULL for none, and with an
+ * error set. Sets `is_open` for an open birth. Can run any code, but none after its last check that
+ * the scope is not closed. */
 static PyObject *owner(PyTypeObject *type, bool *is_open)
 {
     PyObject *scope;
@@ -296,14 +298,14 @@ static PyObject *owner(PyTypeObject *type, bool *is_open)
     return scope;
 }
 
-/* The same; an error is raised later. */
+/* Like `owner`, but tries again after an error, and raises the error later. */
 static PyObject *owner_in_any_case(PyTypeObject *type, bool *is_open)
 {
     PyObject *scope = owner(type, is_open);
     if (scope != NULL || !PyErr_Occurred()) {
         return scope;
     }
-    /* An interrupt says nothing about the tensor, and does not come a second time. */
+    /* The error may be an interrupt, which does not come a second time. */
     PyObject *error = take_raised();
     scope = owner(type, is_open);
     if (scope == NULL && PyErr_Occurred()) {
@@ -315,8 +317,8 @@ static PyObject *owner_in_any_case(PyTypeObject *type, bool *is_open)
     return scope;
 }
 
-/* Makes the entry of a tensor that has an address and nothing else. No other code runs meanwhile:
- * all it asks for is there, and the collector of garbage waits. */
+/* Makes the entry of a tensor object that is not initialised yet. No other code may run meanwhile,
+ * so the garbage collector is paused. */
 static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *place)
 {
     int collects = PyGC_Disable();
@@ -335,14 +337,17 @@ static void record(PyObject *tensor, PyObject *scope, bool is_open, PyObject *pl
     }
 }
 
-/* What a detector does with a tensor that no scope owns. */
+/* What a detector does with a new tensor: nothing; note that its memory is not reported (KNOWN); or
+ * report it, also as one whose memory came from a file or another process (REBUILT), or as a
+ * gradient. */
 enum watch { UNWATCHED, KNOWN, REPORTED, REBUILT, GRADIENT };
 
-/* Whether a detector is to hear of a tensor that is made now: what an attribute shows was there,
- * but for a gradient, which nobody has seen before; what is made while a graph is traced, or a
- * module is copied, is that one's; and a compiled function hands over its result. What this
- * library itself looks at, such as a gradient or what a graph saved, is left for others to see.
- * Can run any code. */
+/* The `enum watch` of a tensor that is made now. Can run any code.
+ *
+ * - A tensor that a descriptor returns existed before, except a gradient, which nobody has seen.
+ * - Tensors that are made while a graph is traced or a module is copied belong to graph or module.
+ * - The result of a compiled function is seen elsewhere, when the function returns.
+ * - Tensors that this package itself reads, with torch functions disabled, are left for later. */
 static enum watch watch_of(PyTypeObject *type)
 {
     int answer = is_born(type);
@@ -366,8 +371,8 @@ static enum watch watch_of(PyTypeObject *type)
     return watch;
 }
 
-/* Where a tensor was made, as a detector reports it: a new reference; NULL, without an error, for
- * nowhere. Can run any code. */
+/* The place of a tensor's birth for a detector: a new reference; NULL, without an error, if it is
+ * not reported. Can run any code. */
 static PyObject *place_of(enum watch watch)
 {
     return watch < REPORTED ? NULL
@@ -375,8 +380,8 @@ static PyObject *place_of(enum watch watch)
                                : memory_place(birth_watch->memory);
 }
 
-/* Has a detector look at a tensor that no scope owns. No other code runs meanwhile: the tensor is
- * not filled. */
+/* Adds an unowned tensor for the detector. No other code may run meanwhile, because the tensor
+ * object is not initialised yet. */
 static void watch_unowned(PyObject *tensor, PyObject *place, enum watch watch)
 {
     int collects = PyGC_Disable();
@@ -401,9 +406,9 @@ void births_look_again(PyObject *tensor)
     Py_XDECREF(place);
 }
 
-/* Has disposals looked at that wait for other threads: at the first, second, fourth, eighth birth,
- * and so on, since something waits, lest births beside a thread that computes for long are all
- * slower. */
+/* Calls `settle` for disposals that wait for other threads: at the first, second, fourth, eighth
+ * birth and so on since the first one waits. At every birth it would make all births slow while
+ * another thread computes for long. */
 static void settle_disposals(void)
 {
     static unsigned births;
@@ -421,12 +426,11 @@ static void settle_disposals(void)
     }
 }
 
-/* ------------------------------------------------------------------ where tensors are allocated */
+/* ------------------------------------------------------------------ the allocation of tensor objects */
 
-/* Code that runs before PyTorch has filled the object cannot find it: nothing refers to it, and the
- * collector, which others ask for objects, does not know it. A debug build of Python would go
- * through the object where it is given to the collector again, which PyTorch's are not made for;
- * there the collector does not run by itself meanwhile. */
+/* Hides a new object from the garbage collector, so that no code can find it before PyTorch has
+ * initialised it. A debug build of Python would traverse the object when it is tracked again, which
+ * fails for an uninitialised tensor; there the collector is paused instead. */
 static bool hide(PyObject *tensor)
 {
 #ifdef Py_DEBUG
@@ -451,8 +455,7 @@ static void show(PyObject *tensor, bool hidden)
 #endif
 }
 
-/* What the classes of tensors get their instances' memory from, those of which it is not known
- * whether a scope may own them. */
+/* The tp_alloc of classes of tensors; first of those for which `is_born` was not asked yet. */
 static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
 {
     PyObject *tensor = PyType_GenericAlloc(type, items);
@@ -460,7 +463,7 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
         return NULL;
     }
     birth_watch->allocations++;
-    /* A caller may hold an exception, which stays. */
+    /* An exception that is set stays set. */
     PyObject *error, *value, *traceback;
     PyErr_Fetch(&error, &value, &traceback);
     bool hidden = hide(tensor);
@@ -485,11 +488,12 @@ static PyObject *allocate(PyTypeObject *type, Py_ssize_t items)
     return tensor;
 }
 
-/* The same, and what those get it from that a scope may own. */
+/* The tp_alloc of classes whose instances a scope may own. */
 static PyObject *allocate_born(PyTypeObject *type, Py_ssize_t items) { return allocate(type, items); }
 
-/* The same of those that it may not own, such as parameters. What was made before is looked at: it
- * may be what a parameter is made of, and gone afterwards, when its memory is the parameter's. */
+/* The tp_alloc of classes whose instances no scope may own, such as parameters. The memory of
+ * earlier tensors is recorded first: a parameter may be made of one of them, which is gone
+ * afterwards. */
 static PyObject *allocate_other(PyTypeObject *type, Py_ssize_t items)
 {
     memory_look(birth_watch->memory);

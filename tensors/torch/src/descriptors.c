@@ -1,10 +1,13 @@
-/* PyTorch's descriptors, replaced while births are watched. Some make a Python object that is no
- * birth: that of a tensor which was there before (a gradient, a base), or that under the array
- * which `numpy()` returns; what is assigned to a gradient belongs to the parameter. Others hand
- * memory on to another tensor, or to an object for the storage: the one that gives it may be gone
- * before the next one is made, so that what was made last is looked at before. And a backward pass
- * makes gradients, which nobody sees before they are read: where it is called is remembered for
- * them, and which graphs are in use meanwhile. */
+/* Descriptors of PyTorch whose functions are replaced while births are watched:
+ *
+ * - Some make a Python object for a tensor that existed before (a gradient, a base), or for the
+ *   tensor under the array that `numpy()` returns. These are no births.
+ * - A tensor that is assigned to a gradient belongs to the parameter from then on.
+ * - `data`, `set_` and `untyped_storage` hand memory on to another tensor or object. The tensor
+ *   that gives it may be gone before the next one is made, so the latest tensors are looked at
+ *   before.
+ * - A backward pass makes gradients, which nobody sees before they are read. The place of the call
+ *   is remembered for them, and that the graphs are in use meanwhile. */
 #include "compiled.h"
 
 #include <string.h>
@@ -12,23 +15,25 @@
 #include "../../../scopes/src/shared/frames.h"
 #include "../../../scopes/src/shared/raised.h"
 
-enum { AT_MOST = 8 };
+/* So many attributes can be replaced. */
+enum { MAX_ATTRIBUTES = 8 };
 
 struct attribute {
-    /* What the descriptor refers to from now on, and what it referred to. */
+    /* The new definition of the descriptor, and the original one. */
     PyGetSetDef definition;
     PyGetSetDef *before;
-    /* Owned while it is changed. */
+    /* Owned while it is replaced; NULL otherwise. */
     PyGetSetDescrObject *descriptor;
 };
 
+/* The same for a method. */
 struct method {
     PyMethodDef definition;
     PyMethodDef *before;
     PyMethodDescrObject *descriptor;
 };
 
-static struct attribute read_attributes[AT_MOST], data_attribute;
+static struct attribute read_attributes[MAX_ATTRIBUTES], data_attribute;
 static struct method numpy_method, set_method, storage_method, backward_method;
 
 static PyObject *name_is_leaf, *name_retains_grad;
@@ -40,12 +45,13 @@ int descriptors_make(void)
     return name_is_leaf == NULL || name_retains_grad == NULL ? -1 : 0;
 }
 
+/* Calls the original function of a method. */
 static PyObject *call_before(const struct method *method, PyObject *self, PyObject *args, PyObject *kwargs)
 {
     return ((PyCFunctionWithKeywords)(void (*)(void))method->before->ml_meth)(self, args, kwargs);
 }
 
-/* ------------------------------------------------------------------ what is no birth */
+/* ------------------------------------------------------------------ attributes of gradients, and `numpy` */
 
 static PyObject *read_attribute(PyObject *tensor, void *closure)
 {
@@ -59,13 +65,13 @@ static PyObject *read_attribute(PyObject *tensor, void *closure)
     return value;
 }
 
-/* Whether a gradient may be read: nobody's ``__torch_function__`` answers for it, and PyTorch does
- * not warn that there is none. -1 with an error set. */
+/* Whether the gradient of a tensor can be read without side effects: no ``__torch_function__`` is
+ * called, and PyTorch does not warn that the tensor has none. -1 with an error set. */
 static int may_be_read(PyObject *tensor)
 {
-    PyObject *those = PyTuple_Pack(1, tensor);
-    PyObject *overridden = those == NULL ? NULL : PyObject_CallOneArg(birth_watch->is_overridden, those);
-    Py_XDECREF(those);
+    PyObject *tensors = PyTuple_Pack(1, tensor);
+    PyObject *overridden = tensors == NULL ? NULL : PyObject_CallOneArg(birth_watch->is_overridden, tensors);
+    Py_XDECREF(tensors);
     int answer = overridden == NULL ? -1 : overridden == Py_False;
     Py_XDECREF(overridden);
     if (answer > 0 && (answer = take_truth(PyObject_GetAttr(tensor, name_is_leaf))) == 0) {
@@ -74,9 +80,9 @@ static int may_be_read(PyObject *tensor)
     return answer;
 }
 
-/* Where None is assigned, what was there before lives until PyTorch has taken it out. It would die
- * there, at a moment at which the tensor still refers to it and other threads run: to read the
- * gradient then, as a report on another thread does, is a segmentation fault. */
+/* If None is assigned, the old gradient is kept alive until PyTorch has removed it. Otherwise it
+ * would die while the tensor still refers to it and other threads run; a report on another thread
+ * that reads the gradient then would crash. */
 static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
 {
     const PyGetSetDef *before = ((struct attribute *)closure)->before;
@@ -98,8 +104,8 @@ static int assign_attribute(PyObject *tensor, PyObject *value, void *closure)
     return done == NULL ? -1 : 0;
 }
 
-/* Let no scope own the tensor under an array, which a dispatch mode may have made: the array would
- * lose its memory with it. False with an exception. */
+/* Make the tensor under an array unowned, which a dispatch mode may have made: its disposal would
+ * take the array's memory. False with an exception. */
 static bool keep_base(PyObject *array, const PyObject *tensor)
 {
     PyObject *base = PyObject_GetAttrString(array, "base");
@@ -128,15 +134,15 @@ static PyObject *call_numpy(PyObject *tensor, PyObject *args, PyObject *kwargs)
     return array;
 }
 
-/* ------------------------------------------------------------------ memory that is handed on */
+/* ------------------------------------------------------------------ `data`, `set_` and `untyped_storage` */
 
 static int set_data(PyObject *tensor, PyObject *value, void *closure)
 {
     memory_look(birth_watch->memory);
     int result = data_attribute.before->set(tensor, value, closure);
     if (result < 0 && value != NULL && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-        /* PyTorch takes a disposed tensor for one of another sort. Asked for anything, such a
-         * tensor raises what is to be said. */
+        /* For a disposed `value`, PyTorch's message speaks of another type of tensor. Reading an
+         * attribute of it raises the `DisposedError` instead. */
         PyObject *raised = take_raised();
         PyObject *shape = PyObject_GetAttrString(value, "shape");
         if (shape != NULL) {
@@ -168,9 +174,9 @@ static PyObject *call_storage(PyObject *tensor, PyObject *ignored)
     return storage_method.before->ml_meth(tensor, ignored);
 }
 
-/* ------------------------------------------------------------------ what makes gradients */
+/* ------------------------------------------------------------------ backward passes */
 
-/* `torch.autograd.grad` returns what it makes, and leaves the gradients as they are. */
+/* Only a pass that accumulates makes gradients; `torch.autograd.grad` returns its results. */
 static PyObject *call_backward(PyObject *engine, PyObject *args, PyObject *kwargs)
 {
     PyObject *accumulates = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, "accumulate_grad");
@@ -187,7 +193,7 @@ static PyObject *call_backward(PyObject *engine, PyObject *args, PyObject *kwarg
     return result;
 }
 
-/* ------------------------------------------------------------------ replacing them */
+/* ------------------------------------------------------------------ replacing the descriptors' functions */
 
 static bool is_attribute(PyObject *descriptor)
 {
@@ -200,21 +206,24 @@ static bool is_method(PyObject *descriptor, int flags)
            ((PyMethodDescrObject *)descriptor)->d_method->ml_flags == flags;
 }
 
+/* The indexes of the descriptors that hand memory on, in the tuple `handing`. */
+enum { DATA, SET, UNTYPED_STORAGE, HANDING };
+
 bool descriptors_fit(PyObject *attributes, PyObject *numpy, PyObject *handing, PyObject *backward)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(attributes);
-    bool fit = number <= AT_MOST && is_method(numpy, METH_VARARGS | METH_KEYWORDS) && PyTuple_GET_SIZE(handing) == 3 &&
-               is_method(backward, METH_VARARGS | METH_KEYWORDS);
+    bool fit = number <= MAX_ATTRIBUTES && is_method(numpy, METH_VARARGS | METH_KEYWORDS) &&
+               PyTuple_GET_SIZE(handing) == HANDING && is_method(backward, METH_VARARGS | METH_KEYWORDS);
     for (Py_ssize_t i = 0; fit && i < number; i++) {
         fit = is_attribute(PyTuple_GET_ITEM(attributes, i));
     }
-    return fit && is_attribute(PyTuple_GET_ITEM(handing, 0)) &&
-           ((PyGetSetDescrObject *)PyTuple_GET_ITEM(handing, 0))->d_getset->set != NULL &&
-           is_method(PyTuple_GET_ITEM(handing, 1), METH_VARARGS | METH_KEYWORDS) &&
-           is_method(PyTuple_GET_ITEM(handing, 2), METH_NOARGS);
+    return fit && is_attribute(PyTuple_GET_ITEM(handing, DATA)) &&
+           ((PyGetSetDescrObject *)PyTuple_GET_ITEM(handing, DATA))->d_getset->set != NULL &&
+           is_method(PyTuple_GET_ITEM(handing, SET), METH_VARARGS | METH_KEYWORDS) &&
+           is_method(PyTuple_GET_ITEM(handing, UNTYPED_STORAGE), METH_NOARGS);
 }
 
-/* The definition of an attribute, to be changed before the descriptor refers to it. */
+/* Copies the definition of a descriptor, for the caller to change it and to install it. */
 static PyGetSetDef *take_attribute(struct attribute *attribute, PyObject *descriptor)
 {
     attribute->descriptor = (PyGetSetDescrObject *)Py_NewRef(descriptor);
@@ -223,12 +232,12 @@ static PyGetSetDef *take_attribute(struct attribute *attribute, PyObject *descri
     return &attribute->definition;
 }
 
-static void replace_method(struct method *method, PyObject *descriptor, PyCFunction with)
+static void replace_method(struct method *method, PyObject *descriptor, PyCFunction replacement)
 {
     method->descriptor = (PyMethodDescrObject *)Py_NewRef(descriptor);
     method->before = method->descriptor->d_method;
     method->definition = *method->before;
-    method->definition.ml_meth = with;
+    method->definition.ml_meth = replacement;
     method->descriptor->d_method = &method->definition;
 }
 
@@ -242,16 +251,16 @@ void descriptors_watch(PyObject *attributes, PyObject *numpy, PyObject *handing,
         definition->closure = attribute;
         attribute->descriptor->d_getset = definition;
     }
-    PyGetSetDef *data = take_attribute(&data_attribute, PyTuple_GET_ITEM(handing, 0));
+    PyGetSetDef *data = take_attribute(&data_attribute, PyTuple_GET_ITEM(handing, DATA));
     data->set = set_data;
     data_attribute.descriptor->d_getset = data;
     replace_method(&numpy_method, numpy, (PyCFunction)(void (*)(void))call_numpy);
-    replace_method(&set_method, PyTuple_GET_ITEM(handing, 1), (PyCFunction)(void (*)(void))call_set);
-    replace_method(&storage_method, PyTuple_GET_ITEM(handing, 2), call_storage);
+    replace_method(&set_method, PyTuple_GET_ITEM(handing, SET), (PyCFunction)(void (*)(void))call_set);
+    replace_method(&storage_method, PyTuple_GET_ITEM(handing, UNTYPED_STORAGE), call_storage);
     replace_method(&backward_method, backward, (PyCFunction)(void (*)(void))call_backward);
 }
 
-/* `before` stays: another thread may be in a function that goes on with it. */
+/* `before` stays set, because another thread may be in a replacement that still calls it. */
 static void put_attribute_back(struct attribute *attribute)
 {
     if (attribute->descriptor != NULL) {
@@ -268,7 +277,7 @@ static void put_method_back(struct method *method)
 
 void descriptors_leave(void)
 {
-    for (size_t i = 0; i < AT_MOST; i++) {
+    for (size_t i = 0; i < MAX_ATTRIBUTES; i++) {
         put_attribute_back(&read_attributes[i]);
     }
     put_attribute_back(&data_attribute);

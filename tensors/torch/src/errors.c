@@ -1,4 +1,4 @@
-/* Errors: about the arguments of functions, and those that are raised later. */
+/* Checks of arguments, and exceptions that are raised later. */
 #include "compiled.h"
 
 bool arguments_fit(const char *function, const struct argument *arguments, size_t number)
@@ -15,7 +15,7 @@ bool arguments_fit(const char *function, const struct argument *arguments, size_
     return true;
 }
 
-static PyObject *threading;
+static PyObject *threading; /* the module */
 
 int errors_make(void)
 {
@@ -23,7 +23,7 @@ int errors_make(void)
     return threading == NULL ? -1 : 0;
 }
 
-/* What the interpreter calls on the main thread, between two steps of its code. */
+/* A pending call: the interpreter calls it on the main thread between two instructions. */
 static int raise_now(void *error)
 {
     PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), error);
@@ -33,7 +33,7 @@ static int raise_now(void *error)
 
 static bool is_main_thread(void)
 {
-    /* Attributes, since its functions run Python code. */
+    /* Private attributes, because the functions of the module run Python code. */
     PyObject *thread = PyObject_GetAttrString(threading, "_main_thread");
     PyObject *ident = thread == NULL ? NULL : PyObject_GetAttrString(thread, "_ident");
     unsigned long number = ident == NULL ? 0 : PyLong_AsUnsignedLong(ident);
@@ -44,7 +44,7 @@ static bool is_main_thread(void)
     return is_main;
 }
 
-static bool goes_down(void)
+static bool is_finalizing(void)
 {
 #if PY_VERSION_HEX >= 0x030D0000
     return Py_IsFinalizing();
@@ -55,8 +55,8 @@ static bool goes_down(void)
 
 void error_raise_later(PyObject *error)
 {
-    if (goes_down()) {
-        /* No code goes on. */
+    if (is_finalizing()) {
+        /* No Python code will run that could raise it. */
         PyErr_SetObject((PyObject *)Py_TYPE(error), error);
         PyErr_WriteUnraisable(NULL);
     }

@@ -1,4 +1,5 @@
-/* What PyTorch is doing on the calling thread, asked of its own C++ functions, found by name. */
+/* The state of PyTorch on the calling thread. PyTorch's own C++ functions tell it; they are found
+ * by their names in its libraries. */
 #include "compiled.h"
 
 #ifndef _WIN32
@@ -13,9 +14,10 @@ static bool (*all_disabled)(void);
 static bool (*is_included)(uint16_t);
 static int8_t (*disabled_state)(void);
 static void (*set_disabled_state)(int8_t);
-static uint16_t transforms;
+static uint16_t transforms_key; /* the number of the dispatch key of transforms */
 
 #ifndef _WIN32
+/* A function of one of the libraries; NULL if there is none, and with an error set. */
 static void *find(PyObject *paths, const char *name)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(paths); i++) {
@@ -24,7 +26,7 @@ static void *find(PyObject *paths, const char *name)
         if (path == NULL) {
             return NULL;
         }
-        /* Only what is loaded already: it is in use, and stays. */
+        /* RTLD_NOLOAD: only a library that PyTorch has loaded. It is never unloaded. */
         void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
         void *function = library == NULL ? NULL : dlsym(library, name);
         if (function != NULL) {
@@ -42,39 +44,41 @@ int libtorch_find(PyObject *paths, unsigned long key)
     (void)key;
     return 0;
 #else
-    static const char *const names[] = {
-        "_ZN5torch8autograd25get_current_graph_task_idEv",
-        "_ZN2at4impl27torch_function_all_disabledEv",
-        "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
-        "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv",
-        "_ZN2at4impl22PythonTorchFunctionTLS18set_disabled_stateENS0_26TorchFunctionDisabledStateE",
+    enum { GRAPH_TASK, ALL_DISABLED, IS_INCLUDED, DISABLED_STATE, SET_DISABLED_STATE, FUNCTIONS };
+    static const char *const names[FUNCTIONS] = {
+        [GRAPH_TASK] = "_ZN5torch8autograd25get_current_graph_task_idEv",
+        [ALL_DISABLED] = "_ZN2at4impl27torch_function_all_disabledEv",
+        [IS_INCLUDED] = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE",
+        [DISABLED_STATE] = "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv",
+        [SET_DISABLED_STATE] =
+            "_ZN2at4impl22PythonTorchFunctionTLS18set_disabled_stateENS0_26TorchFunctionDisabledStateE",
     };
-    void *found[5];
-    for (int i = 0; i < 5; i++) {
+    void *found[FUNCTIONS];
+    for (int i = 0; i < FUNCTIONS; i++) {
         if ((found[i] = find(paths, names[i])) == NULL) {
             return PyErr_Occurred() ? -1 : 0;
         }
     }
-    /* POSIX lets a pointer to data be one to a function; ISO C wants to be asked in this way. */
-    *(void **)&graph_task = found[0];
-    *(void **)&all_disabled = found[1];
-    *(void **)&is_included = found[2];
-    *(void **)&disabled_state = found[3];
-    *(void **)&set_disabled_state = found[4];
-    transforms = (uint16_t)key;
+    /* POSIX allows a data pointer to be used as a function pointer; ISO C has no cast for it. */
+    *(void **)&graph_task = found[GRAPH_TASK];
+    *(void **)&all_disabled = found[ALL_DISABLED];
+    *(void **)&is_included = found[IS_INCLUDED];
+    *(void **)&disabled_state = found[DISABLED_STATE];
+    *(void **)&set_disabled_state = found[SET_DISABLED_STATE];
+    transforms_key = (uint16_t)key;
     return 1;
 #endif
 }
 
 bool libtorch_functions_are_disabled(void) { return all_disabled(); }
-bool libtorch_makes_no_births(void) { return graph_task() != -1 || all_disabled() || is_included(transforms); }
+bool libtorch_makes_no_births(void) { return graph_task() != -1 || all_disabled() || is_included(transforms_key); }
 
 int libtorch_disable_functions(void)
 {
-    enum { ALL_DISABLED = 2 };
+    enum { STATE_ALL_DISABLED = 2 }; /* TorchFunctionDisabledState::ALL_DISABLED */
     int before = disabled_state();
-    if (before != ALL_DISABLED) {
-        set_disabled_state(ALL_DISABLED);
+    if (before != STATE_ALL_DISABLED) {
+        set_disabled_state(STATE_ALL_DISABLED);
     }
     return before;
 }

@@ -1,7 +1,7 @@
-/* The memory of what was made last. Where the Python object of a tensor is allocated it has an
- * address and no memory yet: its storage is looked at when the next tensor is made on any thread,
- * when a scope is left, and when somebody asks. Then the log of births and the listeners hear of
- * it. See `MemoryRecorder` in compiled.pyi. */
+/* The memory of the latest tensors: see `MemoryRecorder` in compiled.pyi. When the Python object of
+ * a tensor is allocated, the tensor has no memory yet. So it is looked at later: when the next
+ * tensor is made on any thread, when a scope is left, and when somebody asks. Then its memory is
+ * recorded in the log of births, and the listeners are told. */
 #include "compiled.h"
 
 #include <stdlib.h>
@@ -12,12 +12,14 @@
 static PyObject *name_base, *name_born, *name_cdata, *name_grad, *name_grad_fn, *name_is_cpu, *name_is_shared,
     *name_nbytes, *name_requires_grad, *name_resizable, *name_torch;
 
+/* A tensor that is to be looked at: an entry or another weak reference, the place of its birth or
+ * NULL, both owned. */
 struct look {
     PyObject *reference, *place;
     enum manner manner;
 };
 
-/* Whether this thread looks at one: what is made meanwhile is of no interest. */
+/* Whether this thread is looking at a tensor. Tensors that are made meanwhile are not recorded. */
 static _Thread_local bool looking;
 
 bool memory_is_wanted(const MemoryRecorder *recorder)
@@ -44,8 +46,8 @@ PyObject *memory_place_of_gradient(const MemoryRecorder *recorder)
         PyErr_Clear();
     }
     if (place == NULL || place == Py_None || !recorder->log->is_recent(place)) {
-        /* A hook may run on a thread of the engine's, and a gradient be read on another one than
-         * that of the pass. */
+        /* No pass on this thread: a hook may run on a thread of the engine, and a gradient may be
+         * read on another thread than that of its pass. */
         place = recorder->backward;
     }
     return place != NULL && recorder->log->is_recent(place) ? Py_NewRef(place) : memory_place(recorder);
@@ -67,10 +69,9 @@ int memory_add(MemoryRecorder *recorder, PyObject *reference, PyObject *place, e
     return 0;
 }
 
-/* ------------------------------------------------------------------ what is looked at */
+/* ------------------------------------------------------------------ recording the memory of a tensor */
 
-/* What a weak reference is of, a new reference; NULL where that is gone, with or without an error
- * set. */
+/* The referent of a weak reference, a new reference; NULL if it is gone, and with an error set. */
 static PyObject *referent(PyObject *reference)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -82,8 +83,8 @@ static PyObject *referent(PyObject *reference)
 #endif
 }
 
-/* The size that a call returned or an attribute has, whose reference is stolen; -1 with an error
- * set. */
+/* The value of a number, whose reference is taken over; -1 with an error set, also if `number` is
+ * NULL after a failed call. */
 static size_t size_of(PyObject *number)
 {
     size_t size = number == NULL ? (size_t)-1 : PyLong_AsSize_t(number);
@@ -91,8 +92,8 @@ static size_t size_of(PyObject *number)
     return size;
 }
 
-/* Whether memory on the CPU is an array's, or somebody else's: neither PyTorch's nor shared between
- * processes. -1 with an error set. */
+/* Whether memory on the CPU was allocated by others than PyTorch, and is not shared between
+ * processes: that of an array, for example. -1 with an error set. */
 static int is_foreign(PyObject *storage)
 {
     int resizable = take_truth(PyObject_CallMethodNoArgs(storage, name_resizable));
@@ -100,7 +101,8 @@ static int is_foreign(PyObject *storage)
     return resizable < 0 || shared < 0 ? -1 : !shared;
 }
 
-/* Records the memory of a storage that the log does not know. -1 with an error set. */
+/* Records the memory of a storage that the log does not know; foreign memory only if it `is_whole`.
+ * -1 with an error set. */
 static int record_storage(const MemoryRecorder *recorder, PyObject *tensor, PyObject *storage, bool is_whole)
 {
     size_t nbytes = size_of(PyObject_CallMethodNoArgs(storage, name_nbytes));
@@ -125,8 +127,8 @@ static int record_storage(const MemoryRecorder *recorder, PyObject *tensor, PyOb
     return failed;
 }
 
-/* The storage of a tensor, a new reference; NULL, without an error, for one inside of a transform,
- * a sparse one, an opaque one. */
+/* The storage of a tensor, a new reference. NULL, without an error, for a tensor without one:
+ * inside of a transform, sparse, or opaque. */
 static PyObject *storage_of(const MemoryRecorder *recorder, PyObject *tensor)
 {
     PyObject *storage = PyObject_CallOneArg(recorder->storage_of, tensor);
@@ -136,14 +138,15 @@ static PyObject *storage_of(const MemoryRecorder *recorder, PyObject *tensor)
     return storage;
 }
 
-/* Has Python look at a tensor of a subclass, or at one without a storage. -1 with an error set that
- * is no Exception. */
+/* Calls the Python function for a tensor of a subclass, or without a storage. -1 with an error set
+ * that is no Exception, such as an interrupt. */
 static int look_at_other(const MemoryRecorder *recorder, PyObject *tensor)
 {
     PyObject *done = PyObject_CallOneArg(recorder->look_at_other, tensor);
     Py_XDECREF(done);
     if (done == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
-        /* Another thread has disposed it, or its class refuses: none of what this thread does. */
+        /* Another thread has disposed the tensor, or its class raises. The code of this thread has
+         * not asked for it, so it gets no exception. */
         PyErr_Clear();
     }
     return PyErr_Occurred() ? -1 : 0;
@@ -154,11 +157,11 @@ static int look_at_other(const MemoryRecorder *recorder, PyObject *tensor)
 static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bool is_whole)
 {
     if (recorder->log->samples()) {
-        /* Of views as well: what falls on them is dropped below, and every birth keeps its
-         * chance. */
+        /* Asked for views as well, although they are not recorded below: so each birth keeps its
+         * probability to be in the sample. */
         size_t nbytes = size_of(PyObject_GetAttr(tensor, name_nbytes));
         if (nbytes == (size_t)-1) {
-            /* A sparse one: of its parts each has its own chance. */
+            /* A sparse tensor: the sample is asked for each of its parts. */
             PyErr_Clear();
         }
         else if (!recorder->log->is_kept(nbytes)) {
@@ -181,6 +184,7 @@ static int record_memory_of(const MemoryRecorder *recorder, PyObject *tensor, bo
     return failed;
 }
 
+/* Excludes the memory of a tensor from reports. -1 with an error set. */
 static int know(const MemoryRecorder *recorder, PyObject *tensor)
 {
     PyObject *storage = storage_of(recorder, tensor);
@@ -189,11 +193,11 @@ static int know(const MemoryRecorder *recorder, PyObject *tensor)
     return failed;
 }
 
-/* What is alive under the address of an entry, borrowed; NULL for nothing, with or without an error
+/* The entry in LIVE with the key of an entry, borrowed; NULL if there is none, and with an error
  * set. */
 static PyObject *live_at(PyObject *entry) { return PyDict_GetItemWithError(scopes_api->live, ((Entry *)entry)->key); }
 
-/* Tells the listeners of one birth, unless that is over. -1 with an error set. */
+/* Tells the listeners of a birth, if the resource is still alive. -1 with an error set. */
 static int tell_listeners(PyObject *entry)
 {
     if (live_at(entry) != entry) {
@@ -207,7 +211,7 @@ static int tell_listeners(PyObject *entry)
             PyObject *type, *value, *traceback;
             PyErr_Fetch(&type, &value, &traceback);
             if (live_at(entry) != entry) {
-                /* Another thread has disposed it meanwhile: nothing is left to report. */
+                /* Another thread has disposed the tensor meanwhile, which explains the error. */
                 Py_XDECREF(type);
                 Py_XDECREF(value);
                 Py_XDECREF(traceback);
@@ -223,15 +227,17 @@ static int tell_listeners(PyObject *entry)
     return 0;
 }
 
+/* Records the memory of a tensor in the log, and tells the listeners of its birth. -1 with an error
+ * set. */
 static int report(const MemoryRecorder *recorder, const struct look *look, PyObject *tensor)
 {
     PyObject *entry = PyObject_TypeCheck(look->reference, scopes_api->entry) ? look->reference : NULL;
     if (entry != NULL && (is_open_birth((Entry *)entry) || ((Entry *)entry)->unit != Py_None)) {
-        /* Listeners hear of the composite alone that it is, or will be, a member of. */
+        /* It is, or may become, a member of a composite: listeners are told of that only. */
         entry = NULL;
     }
     int failed = 0;
-    /* Of a resource that is sampled the log asks by itself. */
+    /* With a sample, the log itself asks about resources: it is a listener. */
     if (recorder->log != NULL && recorder->log->is_open() && !(entry != NULL && recorder->log->samples())) {
         if (Py_IS_TYPE(tensor, recorder->tensor)) {
             failed = record_memory_of(recorder, tensor, look->manner == LOOK_WHOLE);
@@ -243,6 +249,7 @@ static int report(const MemoryRecorder *recorder, const struct look *look, PyObj
     return failed == 0 && entry != NULL ? tell_listeners(entry) : failed;
 }
 
+/* Does what a `struct look` says, with torch functions disabled. Errors are raised later. */
 static void look_at(const MemoryRecorder *recorder, const struct look *look)
 {
     PyObject *tensor = referent(look->reference);
@@ -320,7 +327,7 @@ static PyObject *new_recorder(PyTypeObject *type, PyObject *arguments, PyObject 
     return (PyObject *)recorder;
 }
 
-/* Nothing is cleared: each cycle goes through objects of Python as well. */
+/* No tp_clear is needed: every cycle includes Python objects that can be cleared. */
 static int traverse_recorder(PyObject *self, visitproc visit, void *arg)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
@@ -384,7 +391,7 @@ static PyObject *record_into(PyObject *self, PyObject *arguments, PyObject *opti
     return cpu == NULL ? NULL : Py_NewRef(Py_None);
 }
 
-/* Whether there is a log; with an error set where not. */
+/* Whether there is a log. False with an error set. */
 static bool has_log(const MemoryRecorder *recorder, const char *method)
 {
     if (recorder->log == NULL) {
@@ -438,9 +445,9 @@ static PyObject *know_objects(PyObject *self, PyObject *objects)
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* ------------------------------------------------------------------ tensors that nothing hangs on */
+/* ------------------------------------------------------------------ tensors that refer to nothing else */
 
-/* Called by a tensor for each thing that it refers to: 1 to stop at any but its class. */
+/* A visitproc that stops at any object but the class of the tensor. */
 static int is_no_class(PyObject *thing, void *type) { return thing != (PyObject *)type; }
 
 /* Whether an attribute of a tensor is None; -1 with an exception. */
@@ -451,8 +458,8 @@ static int is_none(PyObject *tensor, PyObject *name)
     return value == NULL ? -1 : value == Py_None;
 }
 
-/* Most tensors of a program are such: no graph, no base, no gradient. What a backward pass on
- * another thread could be adding to is not read. */
+/* Most tensors have no graph, base or gradient; for these this is quick. `_grad` is read only if
+ * the tensor requires none: a backward pass on another thread could just be adding to it. */
 static PyObject *lone_storage(PyObject *self, PyObject *tensor)
 {
     const MemoryRecorder *recorder = (MemoryRecorder *)self;
@@ -475,7 +482,7 @@ static PyObject *lone_storage(PyObject *self, PyObject *tensor)
     if (storage == NULL) {
         Py_RETURN_NONE;
     }
-    /* What PyTorch has not allocated may be an array's. */
+    /* Memory that PyTorch has not allocated may belong to an array. */
     PyObject *resizable = PyObject_CallMethodNoArgs(storage, name_resizable);
     Py_XDECREF(resizable);
     if (resizable != Py_True) {

@@ -1,14 +1,14 @@
-/* The module `compiled`: what every birth of a tensor inside a scope goes through, compiled.
- * Documented in compiled.pyi. It knows PyTorch by the objects that it is given; everything unusual
- * is handed to the Python functions that it is given too. Used with the GIL held. */
+/* The module `compiled`: its table of functions and initialisation. Documented in compiled.pyi. It
+ * handles every birth of a tensor inside a scope. PyTorch's classes, and Python functions for
+ * unusual cases, are passed to it as arguments. */
 #include "compiled.h"
 
 #include "../../../scopes/src/shared/module.h"
 
 /* ------------------------------------------------------------------ the module */
 
-/* Whether the calling thread is the only one. It looks at its own state alone, which no other
- * thread changes. */
+/* Whether the calling thread is the only one. It reads only the state of its own thread, which no
+ * other thread changes. */
 static PyObject *is_only_thread(PyObject *module, PyObject *ignored)
 {
     (void)module;

@@ -1,5 +1,5 @@
-/* The state of a thread: see `ThreadState` in compiled.pyi. It lies in the dict of its thread, and
- * dies with that. */
+/* The state of a thread: see `ThreadState` in compiled.pyi. It is in the dict of its thread, and
+ * dies with it. */
 #include "compiled.h"
 
 #include <structmember.h>
@@ -9,8 +9,8 @@
 static PyTypeObject thread_state_type;
 static PyObject *key_of_states;
 
-/* The state of the thread that asked last, borrowed from its dict. The number of a thread does not
- * come back. */
+/* A cache: the state of the thread that asked last, borrowed from its dict, and the id of that
+ * thread state. The id of a thread state is never used again. */
 static ThreadState *remembered_state;
 static uint64_t remembered_thread;
 
@@ -38,7 +38,7 @@ static ThreadState *make_state(void)
     return state;
 }
 
-/* Nothing is cleared: each cycle goes through a list or an object of Python as well. */
+/* No tp_clear is needed: every cycle includes a list or another object that can be cleared. */
 static int traverse_state(PyObject *self, visitproc visit, void *arg)
 {
     const ThreadState *state = (ThreadState *)self;
@@ -70,7 +70,8 @@ static struct field pending_field = {"pending", offsetof(ThreadState, pending), 
 static struct field modes_field = {"modes", offsetof(ThreadState, modes), A_TUPLE, false, NULL};
 static struct field compiled_field = {"compiled", offsetof(ThreadState, compiled), A_TUPLE, true, NULL};
 
-/* No member of the C type: what cannot be converted would be stored as -1 all the same. */
+/* A getter and a setter, because a T_ULONGLONG member would store -1 for a value that it cannot
+ * convert. */
 static PyObject *get_stepping(PyObject *self, void *ignored)
 {
     (void)ignored;
@@ -92,13 +93,17 @@ static int set_stepping(PyObject *self, PyObject *value, void *ignored)
     return 0;
 }
 
-/* Whether a compiled function runs on a thread which has entered no scope; -1 with an error set. */
+/* The index of the field `open_scopes` in a `births.Compiled`. */
+enum { OPEN_SCOPES = 1 };
+
+/* Whether a compiled function that has entered no scope runs on a thread; -1 with an error set. */
 static int runs_compiled(const ThreadState *state)
 {
     if (state->compiled == Py_None) {
         return 0;
     }
-    PyObject *before = PyTuple_GET_SIZE(state->compiled) < 2 ? Py_None : PyTuple_GET_ITEM(state->compiled, 1);
+    PyObject *before =
+        PyTuple_GET_SIZE(state->compiled) <= OPEN_SCOPES ? Py_None : PyTuple_GET_ITEM(state->compiled, OPEN_SCOPES);
     if (!PyLong_Check(before)) {
         PyErr_Format(PyExc_TypeError, "internal error: open_scopes of a compiled call has type %s, expected int",
                      Py_TYPE(before)->tp_name);
@@ -148,9 +153,9 @@ int threads_make(PyObject *module)
     return key_of_states == NULL ? -1 : PyModule_AddType(module, &thread_state_type);
 }
 
-/* ------------------------------------------------------------------ that of the calling thread */
+/* ------------------------------------------------------------------ the state of the calling thread */
 
-/* Borrowed from the dict of the thread; NULL with an error set. */
+/* The state in the dict of the thread, made if there is none: borrowed. NULL with an error set. */
 static ThreadState *find_state(void)
 {
     PyObject *dict = PyThreadState_GetDict();
@@ -202,6 +207,7 @@ int thread_at_work(void)
     if (compiled < 0) {
         return -1;
     }
+    /* The id of a frame is even. Other work than a step is marked by an odd number. */
     int stepping = state->stepping == 0 ? 0 : state->stepping & 1 ? AT_WORK_TRACE : AT_WORK_STEP;
     return stepping | (compiled ? AT_WORK_COMPILED : 0);
 }
@@ -229,7 +235,7 @@ PyObject *thread_backward(void)
     return state == NULL ? NULL : state->backward;
 }
 
-/* ------------------------------------------------------------------ births that a budget is still to be asked about */
+/* ------------------------------------------------------------------ births of which no budget was asked yet */
 
 int thread_add_pending(PyObject *entry)
 {
@@ -249,8 +255,11 @@ static bool is_dead(PyObject *entry)
 #endif
 }
 
-/* Where they are many, each time that they have become twice as many: what no call ends with, as
- * that which functions without a seam make in a loop, shall not pile up. */
+/* The list is looked through from this length on, at each power of two. */
+enum { LOOK_FROM = 1024 };
+
+/* Entries are normally removed at the end of the call that made them. This removes dead entries of
+ * code that makes tensors in a loop without such a call. */
 int thread_forget_dead(void)
 {
     const ThreadState *state = state_here();
@@ -259,7 +268,7 @@ int thread_forget_dead(void)
     }
     PyObject *pending = state->pending;
     Py_ssize_t number = PyList_GET_SIZE(pending), dead = 0, kept = 0;
-    if (number < 1024 || (number & (number - 1)) != 0) {
+    if (number < LOOK_FROM || (number & (number - 1)) != 0) {
         return 0;
     }
     for (Py_ssize_t i = 0; i < number; i++) {
@@ -275,8 +284,7 @@ int thread_forget_dead(void)
             PyList_SET_ITEM(pending, kept++, entry);
         }
     }
-    /* What goes with the entries can run other code, which puts another list in the place of this
-     * one. */
+    /* The deaths of entries can run other code, which may replace the list of the state. */
     Py_INCREF(pending);
     int failed = PyList_SetSlice(pending, kept, number, NULL);
     Py_DECREF(pending);

@@ -1,5 +1,5 @@
-/* `BirthWatch` of compiled.pyi: by whom births are judged, and what is replaced in PyTorch while
- * they are watched. */
+/* The type `BirthWatch` of compiled.pyi. While it watches, it replaces the allocation of tensor
+ * classes, the initialisation of new tensor classes, and some descriptors of PyTorch. */
 #include "compiled.h"
 
 #include <structmember.h>
@@ -8,11 +8,12 @@
 
 /* Whether `birth_watch` watches now. */
 static bool is_watching;
+/* The original tp_init of the metaclass of tensors. */
 static initproc init_of_classes;
-/* That of the first class of tensor classes, which holds it. */
+/* The descriptor `__init__` of that metaclass, borrowed from it. */
 static PyWrapperDescrObject *watched_descriptor;
 
-/* `__init__` of the class of tensor classes: of each new one. */
+/* Replaces tp_init of metaclasses of tensors: watches each new class. */
 static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
 {
     int failed = init_of_classes(type, args, kwargs);
@@ -22,8 +23,8 @@ static int init_class(PyObject *type, PyObject *args, PyObject *kwargs)
     return failed;
 }
 
-/* The descriptor of `__init__` that a class of tensor classes has of its own, compiled; borrowed,
- * and NULL without an error where it has none. */
+/* The descriptor of a compiled `__init__` that a metaclass itself defines: borrowed. NULL, without
+ * an error, if it defines none. */
 static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
 {
     PyObject *descriptor = PyObject_GetAttrString((PyObject *)metatype, "__init__");
@@ -31,14 +32,14 @@ static PyWrapperDescrObject *init_descriptor(PyTypeObject *metatype)
                 PyDescr_TYPE(descriptor) == metatype &&
                 *(initproc *)&((PyWrapperDescrObject *)descriptor)->d_wrapped == metatype->tp_init;
     PyErr_Clear();
-    /* The class holds it. */
+    /* The metaclass keeps it alive. */
     Py_XDECREF(descriptor);
     return fits ? (PyWrapperDescrObject *)descriptor : NULL;
 }
 
-/* Takes the place of `__init__` in the classes of tensor classes, and in those that will be derived
- * from the first of them, which take it from its descriptor. One with an `__init__` of its own
- * calls this one, or does without. */
+/* Replaces tp_init of the metaclasses of tensors. The descriptor is changed, too, because
+ * metaclasses that are derived later inherit from it. A metaclass with its own `__init__` may call
+ * this one; if it does not, its classes are not watched. */
 static void watch_metatypes(PyObject *metatypes, PyWrapperDescrObject *descriptor)
 {
     watched_descriptor = descriptor;
@@ -99,7 +100,7 @@ static PyObject *new_watch(PyTypeObject *type, PyObject *arguments, PyObject *op
     return (PyObject *)watch;
 }
 
-/* Nothing is cleared: each cycle goes through objects of Python as well. */
+/* No tp_clear is needed: every cycle includes Python objects that can be cleared. */
 static int traverse_watch(PyObject *self, visitproc visit, void *arg)
 {
     const BirthWatch *watch = (BirthWatch *)self;
@@ -139,7 +140,7 @@ static void dealloc_watch(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Whether an object is a tuple of classes; with an error set where not. */
+/* Whether an object is a tuple of classes. False with an error set. */
 static bool are_classes(const char *function, const char *name, PyObject *classes)
 {
     const struct argument whole = {name, classes, &PyTuple_Type};
@@ -200,7 +201,7 @@ static PyObject *start(PyObject *self, PyObject *arguments, PyObject *options)
         is_watching = true;
     }
     else if (birth_watch != (BirthWatch *)self) {
-        /* An interrupt has broken off the installation that started the other one. */
+        /* An interrupt ended the installation that started the other watch. */
         Py_SETREF(birth_watch, (BirthWatch *)Py_NewRef(self));
     }
     watch_classes(classes);

@@ -1,6 +1,6 @@
-/* Memory in whole pages from the system. What a system lacks is said here once: on Windows and
- * macOS pages that are in use cannot be cleared by giving them back, and memory is not asked for
- * in huge pages. */
+/* Memory in whole pages from the system. The differences between systems are in this file: on
+ * Windows and macOS pages that are in use cannot be cleared by giving them back, and huge pages are
+ * not asked for. */
 #ifndef DISPOSESCOPE_ARENA_PAGES_H
 #define DISPOSESCOPE_ARENA_PAGES_H
 
@@ -18,8 +18,8 @@
 #include <unistd.h>
 #endif
 
-#define HUGE_PAGE ((size_t)2 << 20)
-#define HUGE_FROM ((size_t)4 << 20) /* as NumPy's own threshold for transparent huge pages */
+#define HUGE_PAGE ((size_t)2 << 20) /* the bytes of a huge page */
+#define HUGE_FROM ((size_t)4 << 20) /* huge pages are used from so many bytes on, as NumPy does */
 
 /* The bytes of a page: a power of two, 4 KiB or more. */
 static inline size_t page_nbytes(void)
@@ -39,14 +39,15 @@ static inline size_t page_nbytes(void)
 
 static inline size_t pages_up(size_t value) { return (value + page_nbytes() - 1) & ~(page_nbytes() - 1); }
 
-/* New zeros that begin at a multiple of the alignment, a power of two and at least a page; NULL
- * where the system refuses. */
+/* Map new pages of zeros at a multiple of the alignment, a power of two and at least a page. NULL
+ * if the system refuses. */
 static inline void *pages_map(size_t nbytes, size_t alignment)
 {
     nbytes = pages_up(nbytes);
 #ifdef _WIN32
-    /* Windows gives a reservation back whole: its place is looked for, and taken unless another
-     * thread was quicker. */
+    /* Windows cannot give back a part of a reservation. So a place is found by a larger
+     * reservation, which is given back, and then reserved again, unless another thread takes it
+     * first. */
     for (int tries = 0; tries < 16; tries++) {
         char *start = VirtualAlloc(NULL, nbytes + alignment, MEM_RESERVE, PAGE_NOACCESS);
         if (start == NULL) {
@@ -79,7 +80,7 @@ static inline void *pages_map(size_t nbytes, size_t alignment)
 #endif
 }
 
-/* Give back what pages_map returned for as many bytes. */
+/* Unmap the pages that pages_map returned for `nbytes`. */
 static inline void pages_unmap(void *begin, size_t nbytes)
 {
 #ifdef _WIN32
@@ -90,7 +91,7 @@ static inline void pages_unmap(void *begin, size_t nbytes)
 #endif
 }
 
-/* Memory of the C library's, at a multiple of the alignment, of which the size is one too. */
+/* Memory from the C library at a multiple of the alignment. `nbytes` is a multiple of it, too. */
 static inline void *heap_allocate(size_t nbytes, size_t alignment)
 {
 #ifdef _WIN32
@@ -109,8 +110,9 @@ static inline void heap_free(void *memory)
 #endif
 }
 
-/* Let the system take the pages that lie wholly between two addresses; they are zeros then.
- * *first and *last get where those begin and end. False where it cannot: nothing has changed. */
+/* Clear the pages that lie wholly between two addresses by giving them back to the system. *first
+ * and *last get the beginning and end of these pages. False, and nothing has changed, if the system
+ * cannot do that. */
 static inline bool pages_discard(char *begin, char *end, char **first, char **last)
 {
     *first = (char *)pages_up((uintptr_t)begin);

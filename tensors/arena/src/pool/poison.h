@@ -1,4 +1,4 @@
-/* What AddressSanitizer is told of memory that is the arena's and in nobody's use. */
+/* For AddressSanitizer: mark memory of the arena as in use (SHOW) or not in use (HIDE). */
 #ifndef DISPOSESCOPE_ARENA_POISON_H
 #define DISPOSESCOPE_ARENA_POISON_H
 

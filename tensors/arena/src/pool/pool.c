@@ -11,57 +11,59 @@
 
 /* ================================================================== regions */
 
-/* Memory from the system, in pieces that begin at multiples of REGION_ALIGNMENT, so that the region
- * of a block is found from its address alone; and the cache of those that are not in use. */
+/* A region is a piece of memory from the system. It begins at a multiple of REGION_ALIGNMENT, and
+ * every block begins in the first REGION_ALIGNMENT bytes of its region, so that the region of a
+ * block is found from the block's address. Free regions are in a cache. */
 
-#define REGION_ALIGNMENT ((size_t)1 << 20)
-#define HEADER_NBYTES ((size_t)128)
-#define LARGE_CLASSES 240 /* 8 for each doubling, from 128 KiB up to what an address can hold */
-#define FIRST_PLACES ((size_t)4096) /* where a large block may begin in its region */
-#define LARGEST_FROM_LIBC ((size_t)1 << 30)
-#define DECAY_MS 1000
-#define IDLE_MS 10000
-#define SPARE_NBYTES ((size_t)8 << 20)
+#define REGION_ALIGNMENT ((size_t)1 << 20)  /* bytes */
+#define HEADER_NBYTES ((size_t)128)         /* the place of the header at the beginning of a region */
+#define LARGE_CLASSES 240                   /* 8 for each doubling, from 128 KiB up to what an address can hold */
+#define FIRST_PLACES ((size_t)4096)         /* a large block begins in the first so many bytes of its region */
+#define LARGEST_FROM_LIBC ((size_t)1 << 30) /* the largest region, in bytes, that is taken from the C library */
+#define DECAY_MS 1000                       /* the high-water marks sink at most so often */
+#define IDLE_MS 10000                       /* cached regions that were not used for so long are given back */
+#define SPARE_NBYTES ((size_t)8 << 20)      /* so many bytes may be cached in any case */
 
 enum region_kind { SLAB, LARGE };
 
-/* The head of a region. The memory of the region belongs to the pool from the mapping to the
- * unmapping. */
+/* The header of a region. */
 struct region {
-    uint32_t mark;        /* region_mark(kind); with anything else here it is no region, and freeing into it a bug */
+    uint32_t mark;        /* region_mark(kind); anything else means that an address is no block of the arena */
     uint16_t kind;        /* enum region_kind */
-    uint16_t class;       /* of slabs or of large blocks */
-    uint8_t fresh;        /* what was never carved is zero still */
+    uint16_t class;       /* the size class: slab_class() or large_class() */
+    uint8_t fresh;        /* bytes that were never handed out are still zero */
     uint8_t from_libc;    /* from heap_allocate, because the system refused another mapping */
-    uint16_t cached;      /* in the cache: not in use */
-    uint32_t live;        /* slab: blocks in use */
-    uint32_t carved;      /* slab: blocks that have been handed out at least once */
-    uint32_t capacity;    /* slab: blocks that fit */
-    uint32_t free_head;   /* slab: index of the first free block, plus one */
-    uint32_t reciprocal;  /* slab: ceil(2**32 / block_nbytes), to divide by */
+    uint16_t cached;      /* whether it is in the cache: not in use */
+    uint32_t live;        /* slab: how many blocks are in use */
+    uint32_t carved;      /* slab: how many blocks have been handed out at least once */
+    uint32_t capacity;    /* slab: how many blocks fit */
+    uint32_t free_head;   /* slab: index of the first free block, plus one; 0 for none */
+    uint32_t reciprocal;  /* slab: ceil(2**32 / block_nbytes), to divide by multiplication */
     uint32_t data_offset; /* from the region's beginning to the first block */
-    size_t block_nbytes;  /* slab: of each block */
-    size_t mapped;        /* bytes of the region */
-    struct region *next, *prev;   /* slab in use with free blocks, or large block cached: the list of its class */
-    struct region *older, *newer; /* cached: the order in which regions came into the cache */
-    struct region *before, *after; /* all regions, the newest mapping first */
-    uint64_t since_ms;    /* cached: when */
+    size_t block_nbytes;  /* slab: the bytes of each block */
+    size_t mapped;        /* the bytes of the region */
+    struct region *next, *prev;   /* the list of slabs of a class with free blocks, or of cached large regions */
+    struct region *older, *newer; /* the list of cached regions, in the order in which they were cached */
+    struct region *before, *after; /* the list of all regions, the newest mapping first */
+    uint64_t since_ms;    /* cached: since when */
     struct block large;   /* large: the block */
 };
 _Static_assert(sizeof(struct region) <= HEADER_NBYTES, "the header of a region must fit its place");
 
-/* The regions of one kind: bytes in use and cached, and the bound of their sum. */
+/* The regions of one kind, in bytes: in use, cached, the decaying high-water mark of bytes in use,
+ * and the most in use since the mark sank last. The ends of the list of cached regions. */
 struct meter {
     size_t live, cached, high_water, recent_peak;
     struct region *oldest, *newest;
 };
 
 static struct meter meters[2]; /* by enum region_kind */
-static struct region *cached_large[LARGE_CLASSES]; /* cached, by class */
+static struct region *cached_large[LARGE_CLASSES]; /* cached regions of large blocks, by class */
 static struct region *all_regions;
-/* Bytes of blocks that were handed out once and are free in their slab, cached or not. */
+/* The bytes of free blocks in slabs, cached or not, without those that were never handed out. */
 static size_t free_in_slabs;
 uint64_t pool_misses;
+/* When the high-water marks sank last, and how far tests have advanced the clock. */
 static uint64_t aged_ms, ahead_ms;
 
 static uint64_t now_ms(void) { return clock_ms() + ahead_ms; }
@@ -76,7 +78,7 @@ static __attribute__((noreturn, cold)) void end_for(const char *what, const void
 
 static inline uint32_t region_mark(enum region_kind kind) { return 0x64734152u + (uint32_t)kind; }
 
-/* The region of a block; ends the process where there is none. */
+/* The region of a block. Ends the process if there is none. */
 static inline struct region *region_of(void *address)
 {
     struct region *region = (struct region *)((uintptr_t)address & ~(REGION_ALIGNMENT - 1));
@@ -88,7 +90,8 @@ static inline struct region *region_of(void *address)
 
 /* ------------------------------------------------------------------ the system */
 
-/* A new region, its header zero but for what is known here. NULL where the system refuses. */
+/* A new region. The fields of its header that are not set here are zero. NULL if the system
+ * refuses. */
 static struct region *map(enum region_kind kind, size_t nbytes)
 {
     bool huge = kind == LARGE && nbytes >= HUGE_FROM;
@@ -147,7 +150,7 @@ static void unmap(struct region *region)
 
 /* ------------------------------------------------------------------ lists and the cache */
 
-/* Put a region at the head of a list of its class. */
+/* Put a region at the head of a list of one class. */
 static void region_link(struct region **list, struct region *region)
 {
     region->prev = NULL;
@@ -158,7 +161,7 @@ static void region_link(struct region **list, struct region *region)
     *list = region;
 }
 
-/* Take one out of it. */
+/* Take a region out of a list of one class. */
 static void region_unlink(struct region **list, struct region *region)
 {
     if (region->prev != NULL) {
@@ -173,6 +176,7 @@ static void region_unlink(struct region **list, struct region *region)
     region->next = region->prev = NULL;
 }
 
+/* Count bytes as in use. */
 static void into_use(struct meter *meter, size_t nbytes)
 {
     meter->live += nbytes;
@@ -208,12 +212,13 @@ static void from_cache(struct region *region)
     }
 }
 
-/* Give regions of the cache back to the system until it is within bounds, and those that were not
- * used since a time.
+/* Give cached regions back to the system until the bytes in use and cached are within a bound, and
+ * all regions that were not used since a time.
  *
- * For the bound, the newest and the oldest in turns: by age alone, a program whose steps cycle
- * through a little more than fits would lose each region just before it needs it again; without it,
- * sizes that are needed no more would stay. */
+ * For the bound, the newest and the oldest region are given back in turns. If it were always the
+ * oldest one, a program whose steps cycle through a little more than fits would lose each region
+ * just before it needs it again. If it were never the oldest one, regions of sizes that are not
+ * needed any more would stay. */
 static void shrink(struct meter *meter, size_t bound, uint64_t unused_since_ms)
 {
     static bool newest;
@@ -242,8 +247,7 @@ static size_t bound_of(const struct meter *meter)
     return meter->high_water + meter->high_water / 4 + SPARE_NBYTES;
 }
 
-/* Let the high-water marks sink towards what was needed since the last time, and give up what the
- * cache holds above them or has not used for a while. */
+/* Do what pool_decay() says. */
 static void age(uint64_t now)
 {
     aged_ms = now;
@@ -263,7 +267,7 @@ static void region_reuse(struct region *region)
     into_use(&meters[region->kind], region->mapped);
 }
 
-/* A region is not in use any more: cache it, or give it back. */
+/* Put a region that is not in use any more into the cache, or give it back. */
 static void region_retire(struct region *region)
 {
     struct meter *meter = &meters[region->kind];
@@ -291,7 +295,7 @@ static void region_retire(struct region *region)
     }
 }
 
-/* Give up all that is cached. */
+/* Give all cached regions back. */
 static void regions_empty(void)
 {
     for (int kind = SLAB; kind <= LARGE; kind++) {
@@ -300,7 +304,7 @@ static void regions_empty(void)
     }
 }
 
-/* A region from the system, in use; NULL where the system refuses. */
+/* A new region, in use; NULL if the system refuses. */
 static struct region *region_new(enum region_kind kind, size_t nbytes)
 {
     pool_misses++;
@@ -308,7 +312,8 @@ static struct region *region_new(enum region_kind kind, size_t nbytes)
     if (region == NULL) {
         return NULL;
     }
-    /* Not before: what the system refuses must not count as having been needed. */
+    /* After the mapping, so that memory which the system refuses does not raise the high-water
+     * mark. */
     into_use(&meters[kind], nbytes);
     shrink(&meters[kind], bound_of(&meters[kind]), 0);
     return region;
@@ -316,10 +321,11 @@ static struct region *region_new(enum region_kind kind, size_t nbytes)
 
 /* ================================================================== guards */
 
+/* The bytes that fill guards, freed blocks and new blocks. */
 #define GUARD_BYTE 0xFD
 #define FREED_BYTE 0xDD
 #define BORN_BYTE 0xCD
-#define GUARD_NBYTES ((size_t)32)
+#define GUARD_NBYTES ((size_t)32) /* behind each block */
 
 bool guards_wanted;
 
@@ -333,7 +339,7 @@ static void guards_dress(void *address, size_t nbytes)
     guards_put(address, nbytes);
 }
 
-/* Look at the guard of a block that is freed, and poison it. */
+/* Check the guard of a block that is freed, and fill the block. */
 static void guards_undress(void *address, size_t nbytes)
 {
     const unsigned char *guard = (const unsigned char *)address + nbytes;
@@ -345,7 +351,7 @@ static void guards_undress(void *address, size_t nbytes)
     memset(address, FREED_BYTE, nbytes);
 }
 
-/* Look whether a freed block was written to. */
+/* Check that a freed block was not written to. */
 static void guards_check(const void *address, size_t nbytes)
 {
     const unsigned char *bytes = address;
@@ -358,16 +364,18 @@ static void guards_check(const void *address, size_t nbytes)
 
 /* ================================================================== slabs */
 
-/* Regions that hold blocks of one size class, of up to LARGEST_IN_SLAB bytes. A freed block is the
- * next that its slab hands out, so that what was in the processor's cache is used again. A slab
- * without blocks in use goes to the cache of regions, but for one of each class. */
+/* Slabs are regions with blocks of one size class, of up to LARGEST_IN_SLAB bytes. The block that
+ * was freed last is handed out first, because it is probably in the CPU's cache. A slab without
+ * blocks in use goes to the cache of regions, except the last one of its class. */
 
 #define SLAB_NBYTES REGION_ALIGNMENT
-#define LARGEST_IN_SLAB ((size_t)128 << 10)
-#define LARGEST_OF_STEPS ((size_t)512)
-#define SLAB_CLASSES 40 /* 8 by 64 bytes up to LARGEST_OF_STEPS, then 4 for each doubling up to LARGEST_IN_SLAB */
+#define LARGEST_IN_SLAB ((size_t)128 << 10) /* bytes */
+#define LARGEST_OF_STEPS ((size_t)512)      /* up to so many bytes the size classes are 64 bytes apart */
+#define SLAB_CLASSES 40 /* 8 up to LARGEST_OF_STEPS, then 4 for each doubling up to LARGEST_IN_SLAB */
 
-static struct region *with_room[SLAB_CLASSES]; /* in use, with free blocks */
+static struct region *with_room[SLAB_CLASSES]; /* by class: slabs in use with free blocks */
+
+/* The rounded-down logarithm to base 2. */
 
 static inline unsigned log2_below(size_t n) { return 63 - (unsigned)__builtin_clzll(n); }
 
@@ -381,14 +389,18 @@ static inline size_t slab_class(size_t nbytes)
     return 8 + (log - 9) * 4 + (((nbytes - 1) >> (log - 2)) & 3);
 }
 
+/* The array of blocks' records, which comes behind the header. The blocks themselves begin at
+ * `data_offset`. */
 static inline struct block *blocks_of(struct region *slab) { return (struct block *)((char *)slab + HEADER_NBYTES); }
 
+/* The index of the block at an address. */
 static inline uint32_t index_in(const struct region *slab, const void *address)
 {
     uint64_t offset = (uint64_t)((const char *)address - (const char *)slab) - slab->data_offset;
     return (uint32_t)((offset * slab->reciprocal) >> 32);
 }
 
+/* The bytes of the blocks of a class. */
 static size_t slab_class_nbytes(size_t class)
 {
     if (class < 8) {
@@ -398,6 +410,7 @@ static size_t slab_class_nbytes(size_t class)
     return ((size_t)5 + (class - 8) % 4) << (log - 2);
 }
 
+/* Divide a slab into blocks of a class. */
 static void cut(struct region *slab, size_t class)
 {
     size_t nbytes = slab_class_nbytes(class);
@@ -418,7 +431,8 @@ static void cut(struct region *slab, size_t class)
     slab->live = slab->carved = slab->free_head = 0;
 }
 
-/* A slab without blocks for a class; NULL where the system refuses memory. */
+/* A slab for a class, from the cache or new, with all of its blocks free. NULL if the system
+ * refuses memory. */
 static __attribute__((noinline)) struct region *slab_for(size_t class)
 {
     struct region *slab = meters[SLAB].newest;
@@ -434,7 +448,7 @@ static __attribute__((noinline)) struct region *slab_for(size_t class)
         }
     }
     cut(slab, class);
-    /* Another class before may have had its blocks where what is known of the blocks is now. */
+    /* The records of blocks may lie where blocks of another class were before. */
     SHOW(slab, slab->data_offset);
     HIDE((char *)slab + slab->data_offset, slab->mapped - slab->data_offset);
     region_link(&with_room[class], slab);
@@ -485,8 +499,8 @@ static void slabs_give(struct region *slab, void *address)
     slab->free_head = index + 1;
     free_in_slabs += slab->block_nbytes;
     if (--slab->live != 0 || (with_room[slab->class] == slab && slab->next == NULL)) {
-        /* The only one with room for its class stays, so that a single block that comes and goes
-         * costs no cutting. */
+        /* The only slab of its class with room stays in use, so that a single block that comes and
+         * goes does not cut a slab each time. */
         return;
     }
     region_unlink(&with_room[slab->class], slab);
@@ -509,15 +523,15 @@ static void slabs_retire(void)
 
 /* ================================================================== the pool */
 
-#define LARGEST_REQUEST ((size_t)1 << 46)
-/* From here on the system clears dirty pages cheaper, when and if they are touched. Measured: at 16
- * MiB a memset takes half the time where all is used afterwards, at 64 MiB both take the same, and
- * what is never used costs a quarter. */
+#define LARGEST_REQUEST ((size_t)1 << 46) /* bytes; larger requests are refused at once */
+/* From so many bytes on, a block is cleared by giving its pages back: the system clears those that
+ * are touched again. Measured: at 16 MiB a memset takes half the time if all is used afterwards, at
+ * 64 MiB both take the same; pages that are never used cost a quarter. */
 #define DISCARD_FROM ((size_t)32 << 20)
-/* Large blocks begin at one of these places in the first page of their region, in turns: the arrays
- * of one expression would otherwise lie at one distance from each other, a multiple of
- * REGION_ALIGNMENT, and contend for the same sets of the caches and the same banks of the memory.
- * Measured: up to a tenth of the time from 2 MiB on. */
+/* Large blocks begin in turns at one of 7 places in the first page of their region. Otherwise the
+ * distances between the arrays of one expression would be multiples of REGION_ALIGNMENT, so that
+ * they would contend for the same sets of the CPU's caches and the same memory banks. Measured:
+ * this saves up to a tenth of the time from 2 MiB on. */
 #define PLACES 7
 #define PLACE_STEP (9 * ARENA_ALIGNMENT)
 _Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES,
@@ -525,6 +539,7 @@ _Static_assert(HEADER_NBYTES + (PLACES - 1) * PLACE_STEP < FIRST_PLACES,
 
 /* ------------------------------------------------------------------ large blocks */
 
+/* The class of a region of `nbytes`, and the bytes of a region of that class. */
 static inline unsigned large_class(size_t nbytes, size_t *rounded)
 {
     unsigned log = log2_below(nbytes - 1);
@@ -568,7 +583,7 @@ static void *take_large(size_t room, struct block **block, bool *dirty)
     return (char *)region + region->data_offset;
 }
 
-/* ------------------------------------------------------------------ the pool */
+/* ------------------------------------------------------------------ blocks of any size */
 
 static inline void *take(size_t room, struct block **block, bool *dirty)
 {
@@ -636,7 +651,7 @@ void *pool_find(const void *address)
             return (void *)data;
         }
         uint32_t index = (uint32_t)((place - data) / region->block_nbytes);
-        /* The word of a free block is an index, which no address is as small as. */
+        /* The word of a free block is an index plus one; no address of an account is as small. */
         bool in_use = index < region->carved && blocks_of(region)[index].word > region->capacity;
         return in_use ? (void *)(data + index * region->block_nbytes) : NULL;
     }
